@@ -143,7 +143,7 @@ def _lazy(store: Path, n: int) -> float:
     import polaris_spark
     from polaris_spark.catalog.importing.importer import ImportOptions
     from polaris_spark.catalog.importing.jobs import import_source
-    from polaris_spark.catalog.importing.sources import Listed
+    from polaris_spark.catalog.importing.sources import SourceEntry
     from polaris_spark.catalog.rows import TABLE
 
     class Many:
@@ -154,7 +154,7 @@ def _lazy(store: Path, n: int) -> float:
                 where = (
                     f"s3://bucket/warehouse/db/table_{number:06d}/metadata/00007-{number:032x}.metadata.json"
                 )
-                yield Listed(("db",), f"table_{number:06d}", TABLE, where)
+                yield SourceEntry(("db",), f"table_{number:06d}", TABLE, where)
 
     with polaris_spark.connect(store=f"sqlite://{store}.db", warehouse=str(store)) as session:
         begun = time.perf_counter()

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from polaris_spark.catalog.contents import Prepared, Stored
+from polaris_spark.catalog.contents import Prepared, StoredContent
 from polaris_spark.catalog.entities import CatalogChange, Context, TableName
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.namespaces import CreateNamespace
@@ -50,7 +50,7 @@ BATCH = 4_000
 _SEED = 20250301
 
 
-class CreateTables(CatalogChange[tuple[int, list[Prepared]], list[Stored[Table]]]):
+class CreateTables(CatalogChange[tuple[int, list[Prepared]], list[StoredContent[Table]]]):
     """Create namespaces, and then many tables, in one commit."""
 
     action = "create-table"
@@ -71,13 +71,13 @@ class CreateTables(CatalogChange[tuple[int, list[Prepared]], list[Stored[Table]]
     def prepare(self, view: State) -> tuple[int, list[Prepared]]:
         return self.context.clock.now_ms(), [table.prepare(view) for table in self._tables]
 
-    def apply(self, state: State, prepared: tuple[int, list[Prepared]]) -> list[Stored[Table]]:
+    def apply(self, state: State, prepared: tuple[int, list[Prepared]]) -> list[StoredContent[Table]]:
         now, each = prepared
         for namespace in self._namespaces:
             namespace.apply(state, now)
         return [table.apply(state, one) for table, one in zip(self._tables, each, strict=True)]
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Stored[Table]]:
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[StoredContent[Table]]:
         raise AssertionError("these creations have no operation id")
 
 

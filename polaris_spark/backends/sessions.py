@@ -33,7 +33,7 @@ class LostError(Exception):
     """The connection ended, or the deadline passed, while a statement was running."""
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """One connection, for one thread at a time. Its methods raise `RefusedError` and `LostError`."""
 
     @property
@@ -51,7 +51,7 @@ class Session(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Session)
+S = TypeVar("S", bound=DatabaseSession)
 T = TypeVar("T")
 
 

@@ -7,7 +7,7 @@ import re
 import stat
 from typing import Final
 
-from polaris_spark.backends.held import close, is_held, open_to_read
+from polaris_spark.backends.open_files import close, is_held, open_to_read
 
 _SQLITE: Final = b"SQLite format 3\0"
 _LEAST_PAGE: Final = 512

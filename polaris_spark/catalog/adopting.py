@@ -15,10 +15,10 @@ import msgspec
 from polaris_spark.catalog import locations
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import holdings_of, occupy, require_ownable
-from polaris_spark.catalog.entities import Context, Found, TableName, TimedChange, find, put, table_key
+from polaris_spark.catalog.entities import Context, NameEntry, TableName, TimedChange, find, put, table_key
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.importing.directory import DirectoryTree
-from polaris_spark.catalog.importing.sources import Listed
+from polaris_spark.catalog.importing.sources import SourceEntry
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import TABLE, VIEW
@@ -92,7 +92,7 @@ def _other_table(catalog: Catalog, location: str, uuid: str) -> str:
     """Return why a folder may hold another table, judged by its metadata files; an empty text if it holds none."""
     try:
         for entry in DirectoryTree(location, catalog.files.properties).entries():
-            if not isinstance(entry, Listed) or _is_linked_folder(entry.metadata_location):
+            if not isinstance(entry, SourceEntry) or _is_linked_folder(entry.metadata_location):
                 continue  # jobs that delete files do not follow the link either
             # Entries with a problem are checked, too: the metadata file holds the UUID of its table.
             metadata = _decode(read_text(catalog.files, entry.metadata_location))
@@ -146,7 +146,7 @@ class Adopt(TimedChange[tuple[str, ...]]):
         after = msgspec.structs.replace(value, unconfirmed=rest)
         occupy(self.context, state, found.entity_id, holdings_of(value), holdings_of(after))
         content = state.add(after)
-        put(state, key, Found(content, found.entity_id))
+        put(state, key, NameEntry(content, found.entity_id))
         summary = {"locations": " ".join(done)}
         self.record(
             state, prepared, found.entity_id, key, before=found.content, after=content, summary=summary

@@ -17,7 +17,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
 from polaris_spark.catalog.unloaded import UNLOADED, LoadImported
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.state import Snapshot, State, StoredObjects
+from polaris_spark.commits.state import CommitReader, State, StoredObjects
 from polaris_spark.errors import WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
@@ -45,7 +45,7 @@ class Catalog:
         self.reference = head_name(row, branch)
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
-        self._read: list[Snapshot] = []
+        self._read: list[CommitReader] = []
         """At most one head, which was just read and which the next read returns."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
@@ -75,11 +75,11 @@ class Catalog:
         """The catalog's name in its realm."""
         return self.row.name
 
-    def head(self) -> Snapshot:
+    def head(self) -> CommitReader:
         """Return the newest commit, read now."""
         return self._read.pop() if self._read else self.references.read(self.reference)
 
-    def beginning_at(self, head: Snapshot) -> Catalog:
+    def beginning_at(self, head: CommitReader) -> Catalog:
         """Return this catalog for one thread that has just read its head.
 
         The first read of the result returns `head`; later reads query the store.
@@ -92,7 +92,7 @@ class Catalog:
         """Return the properties that hold in the newest commit, read now."""
         return self.context.binding.of(self.head())
 
-    def view(self, at: Snapshot | None = None) -> State:
+    def view(self, at: CommitReader | None = None) -> State:
         """Return a commit as a `State`, the form that changes read; by default the newest commit, read now."""
         return State(self.head() if at is None else at, _no_id, rewrites=False)
 

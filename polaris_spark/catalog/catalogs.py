@@ -18,7 +18,7 @@ from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, h
 from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -138,7 +138,7 @@ def is_shared(row: CatalogRow) -> bool:
     return row.properties.get(SHARED_LOCATIONS) == "allow"
 
 
-def heads_of(references: References, row: CatalogRow) -> list[Snapshot]:
+def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
     """Return the heads of all live branches of a catalog, read now. Damaged heads are left out: a damaged head must not
     stop work in other catalogs, and no job deletes files while a head is damaged."""
     found = []
@@ -151,7 +151,7 @@ def heads_of(references: References, row: CatalogRow) -> list[Snapshot]:
     return found
 
 
-def owner_in(heads: Iterable[Snapshot], place: tuple[str, ...]) -> tuple[str, ...] | None:
+def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return a location that a table or view in these heads owns and that overlaps `place`; None if there is none.
 
     Damaged rows are ignored.

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from polaris_spark.backends.held import Identity, is_held, open_to_read
+from polaris_spark.backends.open_files import Identity, is_held, open_to_read
 from polaris_spark.catalog.paths import is_in, segments_of
 from polaris_spark.errors import ForbiddenError
 

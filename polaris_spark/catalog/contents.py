@@ -14,7 +14,7 @@ from polaris_spark.catalog import locations, ownership
 from polaris_spark.catalog.entities import (
     CatalogChange,
     Context,
-    Found,
+    NameEntry,
     TableName,
     TimedChange,
     add_entity,
@@ -70,7 +70,7 @@ class Prepared(NamedTuple):
     """Manifest lists by location, or the error if one cannot be read; filled only if an append is to be rebased."""
 
 
-class Stored(NamedTuple, Generic[C]):
+class StoredContent(NamedTuple, Generic[C]):
     """A table or view of the catalog: the id of its content, and the content."""
 
     content: int
@@ -175,7 +175,7 @@ def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded
         return reader.get(content, Unloaded)
 
 
-class ContentChange(CatalogChange[P, Stored[C]], Generic[P, C]):
+class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
     """A change that stores new content of a table or view."""
 
     kind: ClassVar[bytes]
@@ -191,8 +191,8 @@ class ContentChange(CatalogChange[P, Stored[C]], Generic[P, C]):
         """Return the present time and a new UUID."""
         return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> Stored[C]:
-        return Stored(entries[-1].after, state.get(entries[-1].after, self.cls))
+    def repeat(self, state: State, entries: list[LogEntry]) -> StoredContent[C]:
+        return StoredContent(entries[-1].after, state.get(entries[-1].after, self.cls))
 
     def require_place(self, state: State) -> None:
         """Check that the namespace exists, that the name is free, and that it can be the name of a new table or view.
@@ -207,13 +207,13 @@ class ContentChange(CatalogChange[P, Stored[C]], Generic[P, C]):
     def store(
         self,
         state: State,
-        found: Found | None,
+        found: NameEntry | None,
         draft: TableDraft | ViewDraft,
         prepared: Prepared,
         effective: EffectiveProperties,
         *,
         existing_file: str | None = None,
-    ) -> Stored[C]:
+    ) -> StoredContent[C]:
         """Write a draft as new content.
 
         Args:
@@ -250,13 +250,13 @@ class ContentChange(CatalogChange[P, Stored[C]], Generic[P, C]):
         if found is None:
             add_entity(state, key, content, entity_id)
         else:
-            put(state, key, Found(content, entity_id))
+            put(state, key, NameEntry(content, entity_id))
         before_id = found.content if found else 0
         summary = draft.summary()
         if existing_file is not None:
             summary |= unconfirmed_summary(value)
         self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
-        return Stored(content, value)
+        return StoredContent(content, value)
 
 
 def _require_namespace(state: State, name: TableName) -> None:

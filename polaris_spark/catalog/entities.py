@@ -101,7 +101,7 @@ class Context(NamedTuple):
                 raise ForbiddenError(f"location {path} overlaps the files of a store")
 
 
-class Found(NamedTuple):
+class NameEntry(NamedTuple):
     """An entity in the index `names`: the id of its content, and its stable entity id."""
 
     content: int
@@ -150,13 +150,13 @@ def check_new_name(name: str) -> None:
         raise BadRequestError(f"the name {name[:200]!a} {problem}; choose another name")
 
 
-def find(state: State, key: bytes) -> Found | None:
+def find(state: State, key: bytes) -> NameEntry | None:
     """Return the entity of a key; the key is recorded as read."""
     entry = state.lookup(NAMES, key)
-    return None if entry is None else Found(entry.pointer, id_from(entry.value))
+    return None if entry is None else NameEntry(entry.pointer, id_from(entry.value))
 
 
-def require_namespace(state: State, namespace: NamespaceName) -> Found | None:
+def require_namespace(state: State, namespace: NamespaceName) -> NameEntry | None:
     """Return the namespace of that name; None for (), the root of the catalog, which always exists.
 
     Raises:
@@ -170,7 +170,7 @@ def require_namespace(state: State, namespace: NamespaceName) -> Found | None:
     return found
 
 
-def require(state: State, name: TableName, kind: bytes) -> Found:
+def require(state: State, name: TableName, kind: bytes) -> NameEntry:
     """Return the table or view of that name.
 
     Raises:
@@ -207,7 +207,7 @@ def taken_by(state: State, name: TableName) -> str | None:
     )
 
 
-def put(state: State, key: bytes, found: Found) -> None:
+def put(state: State, key: bytes, found: NameEntry) -> None:
     """Set the content and the entity id of a key in the index `names`."""
     state.put(NAMES, key, Entry(found.content, id_bytes(found.entity_id)))
 
@@ -273,7 +273,7 @@ def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
         BadRequestError: as `check_new_name`, for the last part of the key.
     """
     check_new_name(decode_key(key).name)
-    put(state, key, Found(content, entity_id))
+    put(state, key, NameEntry(content, entity_id))
     state.put(IDS, id_bytes(entity_id), Entry(value=key))
 
 

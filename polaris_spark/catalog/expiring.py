@@ -24,7 +24,7 @@ from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
 from polaris_spark.catalog.properties import GC_ENABLED, MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace, id_bytes, id_from
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index import Entry, Index, IndexRoot
 from polaris_spark.index.keys import entry_keys_upwards, key_after
@@ -113,7 +113,7 @@ def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]
 class Levels:
     """Properties of the namespaces in a commit, and of its catalog."""
 
-    def __init__(self, snapshot: Snapshot, catalog: Properties) -> None:
+    def __init__(self, snapshot: CommitReader, catalog: Properties) -> None:
         state = State(snapshot, _no_id, rewrites=False)
 
         def levels(namespace: NamespaceName) -> tuple[Properties, ...]:

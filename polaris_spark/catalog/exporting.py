@@ -17,7 +17,7 @@ from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.metadata import ObjectReader, is_compressed, parse_table, parse_view
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, PolarisError
 from polaris_spark.index.keys import decode_key, subtree
 
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 WRITTEN, UNCHANGED, REPLACED = "written", "unchanged", "replaced"
 
 
-class Wanted(NamedTuple):
+class ExportItem(NamedTuple):
     """A table or view to export: its name, and the id of its content."""
 
     name: TableName
@@ -48,8 +48,8 @@ class Exported(NamedTuple):
 
 
 def wanted(
-    snapshot: Snapshot, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
-) -> list[Wanted]:
+    snapshot: CommitReader, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
+) -> list[ExportItem]:
     """Return the tables and views of one commit to export: one of them, those below a namespace, or all of them.
 
     Args:
@@ -67,7 +67,7 @@ def wanted(
         for kind in (TABLE, VIEW):
             entry = names.get(table_key(name, kind))
             if entry is not None:
-                return [Wanted(name, kind, entry.pointer)]
+                return [ExportItem(name, kind, entry.pointer)]
         raise BadRequestError(f"there is no table or view {name}")
     if namespace and names.get(namespace_key(namespace)) is None:
         raise BadRequestError(f"there is no namespace {'.'.join(namespace)}")
@@ -75,7 +75,7 @@ def wanted(
     for key, entry in names.range(*subtree(namespace or ())):
         decoded = decode_key(key)
         if decoded.kind in (TABLE, VIEW):
-            found.append(Wanted(TableName(decoded.path, decoded.name), decoded.kind, entry.pointer))
+            found.append(ExportItem(TableName(decoded.path, decoded.name), decoded.kind, entry.pointer))
     return found
 
 
@@ -96,7 +96,7 @@ class Exporter:
         self._directory = absolute(directory) if directory else None
         self._overwrite = overwrite
 
-    def export(self, item: Wanted) -> Exported:
+    def export(self, item: ExportItem) -> Exported:
         """Export a table or view. A failure is reported in the result."""
         location = ""
         try:
@@ -106,7 +106,7 @@ class Exporter:
         except PolarisError as error:
             return Exported(item.name, item.kind, location, "", str(error))
 
-    def _read(self, item: Wanted) -> Table | View | Unloaded:
+    def _read(self, item: ExportItem) -> Table | View | Unloaded:
         if item.kind == TABLE:
             return content_of(self._reader, item.content, Table)
         return content_of(self._reader, item.content, View)
@@ -153,10 +153,10 @@ class Exporter:
             return False
 
 
-class Export(MapFunction[Wanted, Exported]):
+class Export(MapFunction[ExportItem, Exported]):
     """Function that exports a table or view."""
 
-    item = Wanted
+    item = ExportItem
     result = Exported
     few = 48
     threads = 1
@@ -171,7 +171,7 @@ class Export(MapFunction[Wanted, Exported]):
         self._directory = directory
         self._overwrite = overwrite
 
-    def __call__(self, reach: Reach, item: Wanted) -> Exported:
+    def __call__(self, reach: Reach, item: ExportItem) -> Exported:
         reader = reach.reader(reach.own.realm)
         exporter = Exporter(reader, reach.files, directory=self._directory, overwrite=self._overwrite)
         return exporter.export(item)

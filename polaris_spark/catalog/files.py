@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
-from polaris_spark.backends.held import ReadFile, open_to_read
+from polaris_spark.backends.open_files import ReadFile, open_to_read
 from polaris_spark.catalog.confinement import (
     Below,
     Confinement,

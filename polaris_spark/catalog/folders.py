@@ -37,7 +37,7 @@ UNKNOWN_MS = 253_402_300_799_000
 file then counts as new, so it is not deleted because of its age."""
 
 
-class Listed(NamedTuple):
+class FileStatus(NamedTuple):
     """An existing file."""
 
     location: str
@@ -51,7 +51,7 @@ class Contents(NamedTuple):
     """The folders and files directly in a folder."""
 
     folders: list[str]
-    files: list[Listed]
+    files: list[FileStatus]
 
 
 class Folders:
@@ -95,7 +95,7 @@ class Folders:
 
     def below(
         self, folder: str, unlisted: Callable[[str, PolarisError], object] | None = None
-    ) -> Iterator[Listed]:
+    ) -> Iterator[FileStatus]:
         """Yield every file in a folder and in the folders below it, in no particular order.
 
         Args:
@@ -117,7 +117,7 @@ class Folders:
             pending += found.folders
             yield from found.files
 
-    def file(self, location: str) -> Listed | None:
+    def file(self, location: str) -> FileStatus | None:
         """Return a file as it is now; None if there is no regular file at the location.
 
         Raises:
@@ -129,7 +129,7 @@ class Folders:
             if path.is_symlink() or not path.is_file():
                 return None
             found = path.stat()
-            return Listed(location, found.st_size, found.st_mtime_ns // 1_000_000)
+            return FileStatus(location, found.st_size, found.st_mtime_ns // 1_000_000)
         system, name = self._system(location)
         info = system.get_file_info(name)
         return _listed(location, system, info) if _is_file(info) else None
@@ -300,16 +300,16 @@ def _is_file(info: FileInfo) -> bool:
     return bool(info.type == FileType.File)
 
 
-def _listed(location: str, system: FileSystem, info: FileInfo) -> Listed:
+def _listed(location: str, system: FileSystem, info: FileInfo) -> FileStatus:
     if info.mtime_ns is not None:
-        return Listed(location, info.size or 0, info.mtime_ns // 1_000_000)
+        return FileStatus(location, info.size or 0, info.mtime_ns // 1_000_000)
     # Some fsspec file systems report modification times under names that Arrow does not read.
     asked = getattr(getattr(getattr(system, "handler", None), "fs", None), "modified", None)
     try:
         modified = None if asked is None else int(asked(info.path).timestamp() * 1_000)
     except NotImplementedError:
         modified = None
-    return Listed(location, info.size or 0, UNKNOWN_MS if modified is None else modified)
+    return FileStatus(location, info.size or 0, UNKNOWN_MS if modified is None else modified)
 
 
 def _local(path: Path, root: str) -> Contents:
@@ -325,6 +325,6 @@ def _local(path: Path, root: str) -> Contents:
             elif entry.is_file(follow_symlinks=False):
                 stat = entry.stat(follow_symlinks=False)
                 found.files.append(
-                    Listed(f"{root}/{entry.name}", stat.st_size, stat.st_mtime_ns // 1_000_000)
+                    FileStatus(f"{root}/{entry.name}", stat.st_size, stat.st_mtime_ns // 1_000_000)
                 )
     return found

@@ -11,7 +11,7 @@ from polaris_spark.catalog.entities import NamespaceName
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BadRequestError, HistoryTrimmedError, PolarisError
 from polaris_spark.index.keys import children, decode_key
 
@@ -41,7 +41,7 @@ class Page(NamedTuple):
 
 
 def list_names(
-    head: Snapshot,
+    head: CommitReader,
     reference: str,
     namespace: NamespaceName,
     kind: bytes,
@@ -84,7 +84,7 @@ def _parse(token: str, reference: str) -> PageToken:
     return parsed
 
 
-def _pinned(head: Snapshot, token: PageToken) -> Snapshot:
+def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
     """Return the commit that a token names, opened for reading, after verifying that it is an ancestor of the head."""
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
@@ -98,8 +98,8 @@ def _pinned(head: Snapshot, token: PageToken) -> Snapshot:
         raise BadRequestError(f"this page token is not valid: {error}") from error
 
 
-def at_commit(head: Snapshot, commit_id: int) -> Snapshot:
+def at_commit(head: CommitReader, commit_id: int) -> CommitReader:
     """Return an older commit of the same reference, opened for reading."""
     commit = head.store.get(commit_id, Commit)
     older = msgspec.structs.replace(head.head, commit=commit_id, number=commit.number, time=commit.time)
-    return Snapshot(head.store, b"", older, commit)
+    return CommitReader(head.store, b"", older, commit)

@@ -24,7 +24,7 @@ from polaris_spark.catalog.catalogs import heads_of, is_shared, list_catalogs, o
 from polaris_spark.catalog.locations import is_below_any, overlap
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.system.registry import References
 
 LATEST_MS = 1_000
@@ -33,7 +33,7 @@ LATEST_MS = 1_000
 
 class _Other(NamedTuple):
     row: CatalogRow
-    heads: list[Snapshot]
+    heads: list[CommitReader]
 
 
 class OtherCatalogs:

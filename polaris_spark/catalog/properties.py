@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.config import Properties
 from polaris_spark.errors import InputError, RequestError
 from polaris_spark.index import Entry
@@ -239,7 +239,7 @@ class Binding:
         """Return the properties that hold for a change on a state; the copy of the row is recorded as read."""
         return self._of(state.lookup(PROPERTIES, ROW), state)
 
-    def of(self, head: Snapshot) -> EffectiveProperties:
+    def of(self, head: CommitReader) -> EffectiveProperties:
         """Return the properties that hold at a commit of the branch."""
         return self._of(head.index(PROPERTIES).get(ROW), head.store)
 

@@ -26,7 +26,7 @@ from polaris_spark.catalog.references import CATALOGS, heads_prefix
 from polaris_spark.catalog.rows import NAMES, PROPERTIES, ROW, CatalogRow, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
     CorruptionError,
     InputError,
@@ -211,7 +211,12 @@ def bind_branch(
 
 
 def complete_copy(
-    references: References, context: Context, operation: Operation, row: CatalogRow, head: Snapshot, name: str
+    references: References,
+    context: Context,
+    operation: Operation,
+    row: CatalogRow,
+    head: CommitReader,
+    name: str,
 ) -> CatalogRow:
     """Read the row of a catalog after the head of a branch, and write the branch's copy if it is missing.
 

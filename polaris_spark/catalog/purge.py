@@ -37,7 +37,7 @@ MOST_PLACES = 100_000
 """Largest number of locations of the store's tables that an immediate purge checks for symbolic links."""
 
 
-class Kept(NamedTuple):
+class KeptFiles(NamedTuple):
     """The files that a purge did not delete."""
 
     files: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Kept(NamedTuple):
     """Reason why all files of the table were kept; empty if all files except `files` were deleted."""
 
 
-def purge(catalog: Catalog, table: Table) -> Kept:
+def purge(catalog: Catalog, table: Table) -> KeptFiles:
     """Delete every file of a dropped table: data, deletes, manifests, manifest lists, statistics, metadata.
 
     A file is deleted only if it lies in a location of the table, or in the warehouse and in no location of another
@@ -63,21 +63,25 @@ def purge(catalog: Catalog, table: Table) -> Kept:
     deletable = Deletable(catalog, table, neighbours)
     every = real_places(deletable.permit, own)
     if neighbours.has_branches:
-        return Kept(because="the catalog has other branches, which may contain the table")
+        return KeptFiles(because="the catalog has other branches, which may contain the table")
     if neighbours.of(table.entity_id, every):
-        return Kept(because=_OVERLAP)
+        return KeptFiles(because=_OVERLAP)
     if deletable.permit.is_local:
         if neighbours.places > MOST_PLACES:
-            return Kept(because=f"the tables of this store have more than {MOST_PLACES} locations to check")
+            return KeptFiles(
+                because=f"the tables of this store have more than {MOST_PLACES} locations to check"
+            )
         if neighbours.overlap_by_link(every, but=table.entity_id):
-            return Kept(because=_OVERLAP)
+            return KeptFiles(because=_OVERLAP)
     store = catalog.references.store
     itself = (store.realm, table.entity_id)
     kept = kept_places(heads, store.of_realm, but=itself, most_commits=MOST_COMMITS)
     if kept is None:
-        return Kept(because=f"the histories of this store have more than {MOST_COMMITS} commits to check")
+        return KeptFiles(
+            because=f"the histories of this store have more than {MOST_COMMITS} commits to check"
+        )
     if any(overlap(one, other) for one in kept for other in every):
-        return Kept(because="history contains a dropped table whose location overlaps")
+        return KeptFiles(because="history contains a dropped table whose location overlaps")
     metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
     deletable.keep(kept)
     return _Purge(catalog, table, deletable).run(metadata)
@@ -103,7 +107,7 @@ class _Purge:
         self._foreign: list[str] = []
         """Files that must not be deleted with the table."""
 
-    def run(self, metadata: dict[str, Any]) -> Kept:
+    def run(self, metadata: dict[str, Any]) -> KeptFiles:
         snapshots = metadata.get("snapshots", [])
         manifests: dict[str, ListedManifest] = {}
         for snapshot in snapshots:
@@ -118,7 +122,7 @@ class _Purge:
             self._delete(some)
             if self._kept:  # maintenance finds them only through the files that name them
                 break
-        return Kept((*self._kept, *self._foreign))
+        return KeptFiles((*self._kept, *self._foreign))
 
     def _delete(self, locations: Iterable[str]) -> None:
         mine: list[Grant] = []

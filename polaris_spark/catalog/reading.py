@@ -26,7 +26,7 @@ _PIECE_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-class Rows(NamedTuple):
+class MetadataRows(NamedTuple):
     """A metadata file as rows: the table or view, and the pieces and shards that it points to, not yet written."""
 
     value: Table | View
@@ -105,7 +105,7 @@ def read_rows(
     entity_id: int,
     now_ms: int,
     allows_overflow: bool,
-) -> Rows:
+) -> MetadataRows:
     """Read a whole metadata file and return it as rows.
 
     Args:
@@ -129,7 +129,7 @@ def read_rows(
         raise BadRequestError(f"metadata file {location!r}: {error}", type=error.type) from error
     except RecursionError as error:
         raise BadRequestError(f"metadata file {location!r}: it is nested too deeply") from error
-    return Rows(value, pieces)
+    return MetadataRows(value, pieces)
 
 
 def _parse(text: bytes, kind: bytes | None, now_ms: int) -> TableDraft | ViewDraft:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.index.keys import children
 from polaris_spark.names import MAIN
 
@@ -21,7 +21,7 @@ def heads_prefix(catalog: CatalogRow) -> str:
     return f"cat/{catalog.entity_id:x}/heads/"
 
 
-def catalogs_in(head: Snapshot) -> list[CatalogRow]:
+def catalogs_in(head: CommitReader) -> list[CatalogRow]:
     """Return all catalogs in a commit of the reference `catalogs`, in the order of their names."""
     found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]
     rows = head.store.get_many(found, CatalogRow)

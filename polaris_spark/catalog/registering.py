@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple
 
-from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
+from polaris_spark.catalog.contents import C, ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
@@ -56,7 +56,7 @@ class Register(ContentChange[_Read, C], Generic[C]):
         except PolarisError as error:
             return _Read(fixed, error)
 
-    def apply(self, state: State, prepared: _Read) -> Stored[C]:
+    def apply(self, state: State, prepared: _Read) -> StoredContent[C]:
         fixed, text = prepared
         found = find(state, self.key)
         if found is None or not self.overwrite:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from polaris_spark.backends import BUILT_IN
-from polaris_spark.backends.held import Identity, identity
+from polaris_spark.backends.open_files import Identity, identity
 from polaris_spark.catalog.paths import is_in, normal_path, split_location
 from polaris_spark.config import StoreURI
 from polaris_spark.system.connections import open_stores

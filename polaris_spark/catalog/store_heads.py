@@ -11,7 +11,7 @@ from polaris_spark.catalog.references import CATALOGS, catalogs_in
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.names import MAIN
@@ -47,9 +47,9 @@ class StoreHead(NamedTuple):
     moved: bool = False
     """Whether the realm was moved and another store serves it now. This head is then as it was at the move."""
 
-    def snapshot(self, store: ObjectStore) -> Snapshot:
+    def snapshot(self, store: ObjectStore) -> CommitReader:
         """Return the commit of the head, opened for reading."""
-        return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
+        return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
 
     def owner(self, key: bytes) -> str:
         """Return the full name of a table or view for messages, given its key in the index `names`."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.catalog import locations
-from polaris_spark.catalog.contents import ContentChange, Prepared, Stored
+from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import (
     CatalogChange,
     Context,
@@ -73,7 +73,7 @@ class CreateTable(TableChange):
         super().__init__(context, operation, name)
         self.request = request
 
-    def apply(self, state: State, prepared: Prepared) -> Stored[Table]:
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[Table]:
         effective = self.context.binding.at(state)
         draft = self.draft(state, prepared, effective)
         with naming_properties(effective, self._asked()):
@@ -162,7 +162,7 @@ class CommitTable(TableChange):
         self.preparations += 1
         return prepared._replace(lists=self._read_lists(view, self.append))
 
-    def apply(self, state: State, prepared: Prepared) -> Stored[Table]:
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[Table]:
         found = find(state, self.key)
         if found is None:
             if not self.creates:
@@ -182,7 +182,7 @@ class CommitTable(TableChange):
                 raise
             draft = self._resolved(state, before, prepared, conflict)
         if before is not None and found is not None and not draft.changed:
-            return Stored(found.content, before)
+            return StoredContent(found.content, before)
         effective = self.context.binding.at(state)
         if before is None:
             asked = set(draft.properties)
@@ -293,7 +293,7 @@ def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:
         apply_all(draft, [{"action": "set-properties", "updates": added}])
 
 
-class CommitTables(CatalogChange[list[Prepared], list[Stored[Table]]]):
+class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
     """Apply updates to several tables in one commit: all or none."""
 
     action = "update-table"
@@ -309,12 +309,12 @@ class CommitTables(CatalogChange[list[Prepared], list[Stored[Table]]]):
     def prepare(self, view: State) -> list[Prepared]:
         return [part.prepare(view) for part in self.parts]
 
-    def apply(self, state: State, prepared: list[Prepared]) -> list[Stored[Table]]:
+    def apply(self, state: State, prepared: list[Prepared]) -> list[StoredContent[Table]]:
         stored = []
         for part, one in zip(self.parts, prepared, strict=True):
             state.check_time()
             stored.append(part.apply(state, one))
         return stored
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Stored[Table]]:
-        return [Stored(entry.after, state.get(entry.after, Table)) for entry in entries]
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[StoredContent[Table]]:
+        return [StoredContent(entry.after, state.get(entry.after, Table)) for entry in entries]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from polaris_spark.catalog.contents import content_of, holdings_of, occupy, unconfirmed_summary
-from polaris_spark.catalog.entities import CatalogChange, Context, Found, find, put
+from polaris_spark.catalog.entities import CatalogChange, Context, NameEntry, find, put
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.reading import Rows, read_rows
+from polaris_spark.catalog.reading import MetadataRows, read_rows
 from polaris_spark.catalog.rows import IDS, TABLE, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -28,9 +28,9 @@ UNLOADED = type_name(Unloaded)
 class _Prepared(NamedTuple):
     now: int
     """Milliseconds since 1970."""
-    found: Found
+    found: NameEntry
     key: bytes
-    rows: Rows
+    rows: MetadataRows
 
 
 class LoadImported(CatalogChange["_Prepared | None", None]):
@@ -93,7 +93,7 @@ class LoadImported(CatalogChange["_Prepared | None", None]):
             raise type(error)(f"metadata file {where!r} cannot be loaded: {error}") from error
         state.add_all(rows.pieces)
         content = state.add(rows.value)
-        put(state, key, Found(content, found.entity_id))
+        put(state, key, NameEntry(content, found.entity_id))
         summary = unconfirmed_summary(rows.value)
         self.record(state, now, found.entity_id, key, before=found.content, after=content, summary=summary)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from polaris_spark.catalog.contents import ContentChange, Prepared, Stored
+from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, default_location, require
 from polaris_spark.catalog.metadata import ViewDraft, apply_all, check_all, create_view
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
@@ -37,7 +37,7 @@ class CreateView(ViewChange):
         super().__init__(context, operation, name)
         self.request = request
 
-    def apply(self, state: State, prepared: Prepared) -> Stored[View]:
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
         self.require_place(state)
         location = self.request.get("location")
         if not location:
@@ -70,12 +70,12 @@ class CommitView(ViewChange):
         self.requirements = requirements
         self.updates = updates
 
-    def apply(self, state: State, prepared: Prepared) -> Stored[View]:
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
         found = require(state, self.name, VIEW)
         before = state.get_for_rewrite(found.content, View)
         draft = ViewDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         check_all(draft, self.requirements)
         apply_all(draft, self.updates)
         if not draft.changed:
-            return Stored(found.content, before)
+            return StoredContent(found.content, before)
         return self.store(state, found, draft, prepared, self.context.binding.at(state))

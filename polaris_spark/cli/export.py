@@ -20,7 +20,7 @@ from polaris_spark.cli.output import NOTHING_TO_DO, as_sql, grid, plain, print_j
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.commits.state import Snapshot
+    from polaris_spark.commits.state import CommitReader
 
 _COLUMNS = ("table", "kind", "metadata-location", "outcome")
 
@@ -85,7 +85,7 @@ def export(
 
 
 def _exported(
-    head: Snapshot,
+    head: CommitReader,
     catalog: str,
     table: str | None,
     namespace: str | None,

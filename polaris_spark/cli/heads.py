@@ -21,7 +21,7 @@ from polaris_spark.cli.options import (
 from polaris_spark.cli.output import grid, hexadecimal, plain, print_json, screen, utc
 
 if TYPE_CHECKING:
-    from polaris_spark.system.recovery.survey import Found
+    from polaris_spark.system.recovery.survey import SurveyedReference
 
 
 def heads(
@@ -36,7 +36,7 @@ def heads(
 ) -> None:
     """List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is missing."""
     from polaris_spark.cli.opening import open_store
-    from polaris_spark.cli.surveying import INCOMPLETE, chosen, found_json, reading, stray_words, strays
+    from polaris_spark.cli.survey import INCOMPLETE, chosen, found_json, reading, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey
 
     with open_store(store, password) as opened, reading() as on_read:
@@ -57,8 +57,8 @@ def heads(
         raise typer.Exit(INCOMPLETE)
 
 
-def _show(found: Found, console: Console) -> None:
-    from polaris_spark.cli.surveying import lost_words
+def _show(found: SurveyedReference, console: Console) -> None:
+    from polaris_spark.cli.survey import lost_words
 
     title = Text(plain(found.name), style="bold")
     title.append(f"  {_in_words(found)}", style="green" if found.complete else "bold red")
@@ -83,7 +83,7 @@ def _show(found: Found, console: Console) -> None:
     console.print()
 
 
-def _in_words(found: Found) -> str:
+def _in_words(found: SurveyedReference) -> str:
     """Return the state of a reference in one line."""
     from polaris_spark.system.recovery.plan import plan
 

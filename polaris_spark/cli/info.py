@@ -15,7 +15,7 @@ from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
     from polaris_spark.cli.opening import OpenRealm, OpenStore
-    from polaris_spark.commits.state import Snapshot
+    from polaris_spark.commits.state import CommitReader
     from polaris_spark.system.leases import NodeRecord
 
 Json = dict[str, Any]
@@ -88,7 +88,7 @@ def _realm(realm: OpenRealm, sizes: dict[str, Size] | None) -> Json:
     return facts
 
 
-def _head(name: str, state: str, snapshot: Snapshot) -> Json:
+def _head(name: str, state: str, snapshot: CommitReader) -> Json:
     head = snapshot.head
     return {
         "name": name,

@@ -13,12 +13,12 @@ from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
 from polaris_spark.commits.reading import refuse_moved
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import FILE_SCHEMES, Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.connections import Connection, connect_store
+from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
@@ -28,7 +28,7 @@ from polaris_spark.system.stores import StoreRecord, check_store
 class OpenRealm:
     """One realm, for reading."""
 
-    def __init__(self, connection: Connection, record: RealmRecord) -> None:
+    def __init__(self, connection: StoreConnection, record: RealmRecord) -> None:
         self.record = record
         self.objects: ObjectStore = connection.store(record)
         self._references = ReferenceReader(self.objects)
@@ -41,7 +41,7 @@ class OpenRealm:
         """
         return listed_in(self._registry().index(REFERENCES))
 
-    def _registry(self) -> Snapshot:
+    def _registry(self) -> CommitReader:
         head = self._references.head(ROOT)
         if head is None:
             raise RealmStateError(
@@ -50,7 +50,7 @@ class OpenRealm:
         refuse_moved(head)
         return self._references.open(head)
 
-    def head(self, name: str) -> Snapshot:
+    def head(self, name: str) -> CommitReader:
         """Return the newest commit of a live or dropped reference.
 
         Raises:
@@ -66,7 +66,7 @@ class OpenRealm:
         known = ", ".join([ROOT, *(registered.name for registered in listed)])
         raise NotFoundError(f"realm {self.record.name!r} has no reference {name!r}; it has: {known}")
 
-    def head_of(self, registered: Registered) -> Snapshot:
+    def head_of(self, registered: Registered) -> CommitReader:
         """Return the newest commit of a listed reference; its first commit if its row was never written."""
         return self._references.open(self._references.head_of(registered))
 
@@ -93,7 +93,7 @@ class OpenRealm:
         asked = "no catalog" if name is None else f"no catalog {name!r}"
         raise NotFoundError(f"realm {self.record.name!r} has {asked}; it has: {known}")
 
-    def catalog_head(self, row: CatalogRow, branch: str) -> Snapshot:
+    def catalog_head(self, row: CatalogRow, branch: str) -> CommitReader:
         """Return the newest commit of a catalog's branch.
 
         Raises:
@@ -112,7 +112,7 @@ class OpenRealm:
 class OpenStore:
     """A store, for reading."""
 
-    def __init__(self, connection: Connection, record: StoreRecord) -> None:
+    def __init__(self, connection: StoreConnection, record: StoreRecord) -> None:
         self.record = record
         self.uri = connection.uri
         self.backend: Backend = connection.backend

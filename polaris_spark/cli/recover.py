@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polaris_spark.commits.lineage import Known
     from polaris_spark.commits.rows import LogEntry
     from polaris_spark.system.recovery.carrying_out import Recovered
-    from polaris_spark.system.recovery.plan import Step
+    from polaris_spark.system.recovery.plan import RecoveryStep
 
 Json = dict[str, Any]
 
@@ -64,7 +64,7 @@ def recover(
 ) -> None:
     """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
     from polaris_spark.cli.opening import open_store
-    from polaris_spark.cli.surveying import INCOMPLETE, chosen, reading, stray_words, strays
+    from polaris_spark.cli.survey import INCOMPLETE, chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
     from polaris_spark.system.recovery.carrying_out import Recovery
     from polaris_spark.system.recovery.plan import plan
@@ -107,7 +107,7 @@ def _commit(text: str | None, name: str | None) -> int | None:
     return possible_ids(text)[0]
 
 
-def _refuse_half(steps: list[Step], name: str | None) -> None:
+def _refuse_half(steps: list[RecoveryStep], name: str | None) -> None:
     """Refuse to recover one reference alone while the registry, which lists the references, must be recovered.
 
     Raises:
@@ -130,11 +130,11 @@ def _running(store: OpenStore) -> list[str]:
     return sorted({one.holder for one in records if not one.released and one.end_ms > now})
 
 
-def _changes(step: Step) -> bool:
+def _changes(step: RecoveryStep) -> bool:
     return step.action != "keep" or bool(step.registry)
 
 
-def _json(steps: list[Step], stray: set[str], running: list[str], done: Recovered | None) -> Json:
+def _json(steps: list[RecoveryStep], stray: set[str], running: list[str], done: Recovered | None) -> Json:
     return {
         "done": done is not None,
         "running": running,
@@ -143,8 +143,8 @@ def _json(steps: list[Step], stray: set[str], running: list[str], done: Recovere
     }
 
 
-def _step_json(step: Step, stray: set[str], done: Recovered | None) -> Json:
-    from polaris_spark.cli.surveying import found_json
+def _step_json(step: RecoveryStep, stray: set[str], done: Recovered | None) -> Json:
+    from polaris_spark.cli.survey import found_json
 
     undone = step.found.undone
     head = None if done is None else done.heads.get(step.found.row_name)
@@ -173,7 +173,7 @@ def _change_json(known: Known, entry: LogEntry) -> Json:
     }
 
 
-def _show(steps: list[Step], running: list[str], done: Recovered | None, console: Console) -> None:
+def _show(steps: list[RecoveryStep], running: list[str], done: Recovered | None, console: Console) -> None:
     changing = [step for step in steps if _changes(step)]
     for step in changing:
         _show_step(step, done, console)
@@ -190,8 +190,8 @@ def _show(steps: list[Step], running: list[str], done: Recovered | None, console
     console.print("Nothing was changed; add --yes to recover.")
 
 
-def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
-    from polaris_spark.cli.surveying import lost_words
+def _show_step(step: RecoveryStep, done: Recovered | None, console: Console) -> None:
+    from polaris_spark.cli.survey import lost_words
 
     found, head = step.found, step.head
     console.print(Text(plain(found.name), style="bold").append(f"  {step.why}", style="red"), soft_wrap=True)
@@ -224,7 +224,7 @@ def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
         )
 
 
-def _show_undone(step: Step, console: Console) -> None:
+def _show_undone(step: RecoveryStep, console: Console) -> None:
     undone = step.found.undone
     if not undone.commits:
         return

@@ -14,7 +14,7 @@ from polaris_spark.cli.output import dotted, hexadecimal, iso, plain, print_json
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.commits.state import Snapshot
+    from polaris_spark.commits.state import CommitReader
     from polaris_spark.index import IndexRoot
     from polaris_spark.index.keys import DecodedKey
 
@@ -45,7 +45,7 @@ def tables(
         screen().print(as_tree(f"{plain(row.name)} ({branch})", entities))
 
 
-def read_entities(head: Snapshot) -> list[Json]:
+def read_entities(head: CommitReader) -> list[Json]:
     """Return the namespaces, tables and views of a catalog's head as JSON values, parents before their children."""
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.index.keys import decode_key
@@ -60,12 +60,12 @@ def read_entities(head: Snapshot) -> list[Json]:
     return found + _described(head, batch)
 
 
-def _described(head: Snapshot, batch: list[tuple[DecodedKey, int]]) -> list[Json]:
+def _described(head: CommitReader, batch: list[tuple[DecodedKey, int]]) -> list[Json]:
     objects = head.store.read([id for _, id in batch])
     return [_entity(head, key, objects[id].value) for key, id in batch]
 
 
-def _entity(head: Snapshot, key: DecodedKey, value: object) -> Json:
+def _entity(head: CommitReader, key: DecodedKey, value: object) -> Json:
     from polaris_spark.catalog.metadata.rows import Table, View
     from polaris_spark.catalog.rows import NAMESPACE, TABLE, Unloaded
 
@@ -97,7 +97,7 @@ def _entity(head: Snapshot, key: DecodedKey, value: object) -> Json:
     return facts
 
 
-def _count(head: Snapshot, root: IndexRoot) -> int:
+def _count(head: CommitReader, root: IndexRoot) -> int:
     from polaris_spark.commits.state import StoredObjects
     from polaris_spark.index import Index
 

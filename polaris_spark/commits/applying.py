@@ -12,7 +12,7 @@ from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.rows import Entries, LogEntry
 from polaris_spark.commits.settings import OPERATIONS
-from polaris_spark.commits.state import Effects, Snapshot, State
+from polaris_spark.commits.state import CommitReader, Effects, State
 from polaris_spark.errors import (
     BadRequestError,
     OutcomeUnknownError,
@@ -63,7 +63,7 @@ class Applied:
         """Time spent on applying so far, milliseconds."""
 
     @property
-    def base(self) -> Snapshot:
+    def base(self) -> CommitReader:
         """The commit that the changes were applied to."""
         return self.state.base
 
@@ -81,7 +81,7 @@ class Applier:
         self._clock = clock
         self._lifetime_ms = operation_lifetime_ms
 
-    def begin(self, base: Snapshot) -> Applied:
+    def begin(self, base: CommitReader) -> Applied:
         """Return a working state on a head, without changes.
 
         Raises:
@@ -91,10 +91,10 @@ class Applier:
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         return self._on(base)
 
-    def _on(self, base: Snapshot) -> Applied:
+    def _on(self, base: CommitReader) -> Applied:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
-    def repeated(self, change: Change[P, R], head: Snapshot | None) -> tuple[R] | None:
+    def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
         """Return the result of a change whose operation was carried out before, or None if it was not.
 
         Args:
@@ -172,7 +172,7 @@ class Applier:
         applied.entries += mine
         pending.succeed(result)
 
-    def apply_apart(self, pending: Pending, base: Snapshot) -> None:
+    def apply_apart(self, pending: Pending, base: CommitReader) -> None:
         """Apply a change outside any batch, and remember the outcome in `pending.memo`.
 
         The head may be outdated: a later batch uses the remembered outcome only if everything that the change read is

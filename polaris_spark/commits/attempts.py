@@ -15,7 +15,7 @@ from polaris_spark.commits.publishing import Outcome, Publication
 from polaris_spark.commits.reading import HeadReader
 from polaris_spark.commits.retry import Turns, backoff_ms
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
     CorruptionError,
     NewerFormatError,
@@ -44,12 +44,12 @@ class _Run:
         self.applied: Applied | None = None
         self.foreseen = False
         """Whether the base of `applied` is a commit whose swap had not taken place yet."""
-        self.fresh: Snapshot | None = None
+        self.fresh: CommitReader | None = None
         """The head that was read last during this run."""
         self.publication: Publication | None = None
         self.aboard: list[Pending] = []
         """The changes that the publication contains."""
-        self.ahead: Snapshot | None = None
+        self.ahead: CommitReader | None = None
         """The head that the next batch may use as its base before this commit is written."""
         self.cause: Exception | None = None
 
@@ -126,11 +126,11 @@ class Attempts:
                 self.group.unsent(batch)
             self._wait_out(run, publication.cause, deadline)
 
-    def apply_apart(self, pending: Pending, base: Snapshot) -> None:
+    def apply_apart(self, pending: Pending, base: CommitReader) -> None:
         """Apply a change outside any batch; see `Applier.apply_apart`."""
         self._applier.apply_apart(pending, base)
 
-    def repeated(self, change: Change[P, R], head: Snapshot | None) -> tuple[R] | None:
+    def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
         """Return the result of a change whose operation was carried out before, or None if it was not."""
         return self._applier.repeated(change, head)
 
@@ -203,7 +203,7 @@ class Attempts:
             self._clock.sleep_ms(min(pause, max(0.0, deadline - now)))
         return True
 
-    def _applied(self, batch: Batch, run: _Run, base: Snapshot | None = None) -> Applied:
+    def _applied(self, batch: Batch, run: _Run, base: CommitReader | None = None) -> Applied:
         """Apply every change of the batch to `base` and return the result.
 
         Without `base`: first add the changes that were submitted meanwhile, and apply all to the head to commit on.
@@ -226,7 +226,7 @@ class Attempts:
         run.applied, run.foreseen = applied, False
         return applied
 
-    def _refuse_moving(self, base: Snapshot) -> None:
+    def _refuse_moving(self, base: CommitReader) -> None:
         """Make writers try again while their realm is being moved to another store, because the move may be undone."""
         if base.head.move is not None:
             raise TryAgainError(

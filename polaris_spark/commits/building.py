@@ -11,7 +11,7 @@ from polaris_spark.commits.change import made_ms
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import OPERATIONS, CommitSettings
-from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.errors import CorruptionError, NewerFormatError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Index
@@ -22,7 +22,7 @@ from polaris_spark.store.references import new_version
 class Built(NamedTuple):
     """A commit that is ready to be written: the new head, and all new objects as (id, value)."""
 
-    snapshot: Snapshot
+    snapshot: CommitReader
     objects: list[tuple[int, msgspec.Struct]]
 
 
@@ -73,7 +73,7 @@ class Builder:
         head = msgspec.structs.replace(
             base.head, commit=id, number=number, time=time, recent=recent, time_resets=resets
         )
-        snapshot = Snapshot(
+        snapshot = CommitReader(
             self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes
         )
         return Built(snapshot, objects)

@@ -26,7 +26,7 @@ from polaris_spark.commits.group import Pending
 from polaris_spark.commits.reading import HeadReader
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import MissingObjectError, RealmMovedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
@@ -73,7 +73,7 @@ class Committer:
 
     # Reading
 
-    def read(self) -> Snapshot:
+    def read(self) -> CommitReader:
         """Return the present head: one read of the reference row, and one of the commit if the head has moved.
 
         Raises:
@@ -81,11 +81,11 @@ class Committer:
         """
         return self._heads.read()
 
-    def known(self) -> Snapshot:
+    def known(self) -> CommitReader:
         """Return the remembered head, which may no longer be the newest; read it if none is remembered."""
         return self._heads.known()
 
-    def amend(self, change: Callable[[Head], Head]) -> Snapshot:
+    def amend(self, change: Callable[[Head], Head]) -> CommitReader:
         """Change the row without a commit: its floor, its fence or its seal.
 
         Args:
@@ -108,7 +108,7 @@ class Committer:
         )
         return self._heads.adopt(row)
 
-    def last(self) -> Snapshot | None:
+    def last(self) -> CommitReader | None:
         """Return the head, even of a dropped reference; None if the row, the commit or its history is gone."""
         try:
             return self._heads.last()
@@ -170,7 +170,7 @@ class Committer:
             raise error
         return repeated[0]
 
-    def _prepare(self, pending: Pending, view: Snapshot, *, apart: bool) -> Exception | None:
+    def _prepare(self, pending: Pending, view: CommitReader, *, apart: bool) -> Exception | None:
         """Prepare a change on a head. Return the error if this fails.
 
         Args:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from polaris_spark.clock import Clock, Signal
 from polaris_spark.commits.change import Change
-from polaris_spark.commits.state import Effects, Point, Range, Snapshot, Tree
+from polaris_spark.commits.state import CommitReader, Effects, Point, Range, Tree
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 
@@ -74,7 +74,7 @@ class Pending:
         self.prepared: Any = None
         self.prepared_reads: list[Point | Range | Tree] = []
         self.prepared_fence = 0
-        self.prepared_on: Snapshot | None = None
+        self.prepared_on: CommitReader | None = None
         """A snapshot in which nothing that the change read has changed."""
         self.memo: Memo | None = None
         self.batch: Batch | None = None

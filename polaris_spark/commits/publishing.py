@@ -15,7 +15,7 @@ import msgspec
 from polaris_spark.backends.base import Conflict, ReferenceRow, Swapped, fits_transaction
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
 from polaris_spark.store.objects import ObjectStore
 
@@ -39,8 +39,8 @@ class Publication:
         self,
         store: ObjectStore,
         name: str,
-        base: Snapshot,
-        new: Snapshot,
+        base: CommitReader,
+        new: CommitReader,
         objects: list[tuple[int, msgspec.Struct]],
     ) -> None:
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import RealmMovedError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
@@ -18,9 +18,9 @@ class HeadReader:
         self._store = store
         self._name = name
         self._ids = ids
-        self._known: Snapshot | None = None
+        self._known: CommitReader | None = None
 
-    def read(self) -> Snapshot:
+    def read(self) -> CommitReader:
         """Return the present head: one read of the reference row, and one of the commit if the head has moved.
 
         Raises:
@@ -29,7 +29,7 @@ class HeadReader:
         """
         return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
 
-    def known(self) -> Snapshot:
+    def known(self) -> CommitReader:
         """Return the remembered head, which may no longer be the newest.
 
         The head is read from the database if none is remembered, or if the remembered one is marked as being moved.
@@ -37,7 +37,7 @@ class HeadReader:
         known = self._known
         return self.read() if known is None or known.head.move is not None else known
 
-    def adopt(self, row: ReferenceRow | None) -> Snapshot:
+    def adopt(self, row: ReferenceRow | None) -> CommitReader:
         """Return the head that a row contains, and remember it.
 
         Raises:
@@ -58,7 +58,7 @@ class HeadReader:
         self._ids.observe_head(head.commit, head.fence)
         return self.advance(self._snapshot(row, head))
 
-    def last(self) -> Snapshot | None:
+    def last(self) -> CommitReader | None:
         """Return the head of a reference, even if it is sealed; None if the row or its history is gone.
 
         Raises:
@@ -68,11 +68,11 @@ class HeadReader:
         head = None if row is None else read_head(row, self._name)
         return None if row is None or head is None or head.given_up else self._snapshot(row, head)
 
-    def _snapshot(self, row: ReferenceRow, head: Head) -> Snapshot:
+    def _snapshot(self, row: ReferenceRow, head: Head) -> CommitReader:
         commit = self._store.get(head.commit, Commit)
-        return Snapshot(self._store, row.version, head, commit, row_name=self._name)
+        return CommitReader(self._store, row.version, head, commit, row_name=self._name)
 
-    def advance(self, snapshot: Snapshot) -> Snapshot:
+    def advance(self, snapshot: CommitReader) -> CommitReader:
         """Remember a head that is in the store, unless a later one is remembered, and return `snapshot`.
 
         A recovery may lower the number of the head. It raises the fence, so heads are compared by fence first.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, id_time_ms, unpack
 
@@ -101,7 +101,7 @@ class Turns:
         """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
-    def pause_ms(self, head: Snapshot, attempt: int, age_ms: float) -> float:
+    def pause_ms(self, head: CommitReader, attempt: int, age_ms: float) -> float:
         """Return the milliseconds to wait for other processes before an attempt.
 
         Args:
@@ -118,7 +118,7 @@ class Turns:
             wait = round_ms * share * self._rng.uniform(*COURTESY)
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
-    def _share(self, head: Snapshot) -> tuple[int, float]:
+    def _share(self, head: CommitReader) -> tuple[int, float]:
         """Return how many other nodes made the last commits, and this node's share of them divided by a fair share."""
         since = id_time_ms(head.head.commit) - RIVALRY_MS
         nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]

@@ -95,7 +95,7 @@ class StoredObjects:
         return {id: decoded.value for id, decoded in found.items()}  # type: ignore[misc]  # Index checks
 
 
-class Snapshot:
+class CommitReader:
     """One commit of a reference, opened for reading. Indexes are opened on first use and shared by all readers."""
 
     def __init__(
@@ -162,7 +162,7 @@ class State:
     the last one. Code that only reads uses it too, to read objects (`get`, `get_many`, `read_shards`) and indexes.
     """
 
-    def __init__(self, base: Snapshot, new_id: Callable[[], int], *, rewrites: bool = True) -> None:
+    def __init__(self, base: CommitReader, new_id: Callable[[], int], *, rewrites: bool = True) -> None:
         """
         Args:
             rewrites: whether changes may be made on this state. If so, index shards that a newer release wrote are

@@ -1,6 +1,6 @@
 """A persistent sorted map from bytes to a pointer and a small value, shared by all catalog state."""
 
-from polaris_spark.index.check import Fault, Place, check
+from polaris_spark.index.check import ExpectedShard, Fault, check
 from polaris_spark.index.diff import diff
 from polaris_spark.index.entries import Entry
 from polaris_spark.index.root import IndexRoot, IndexSettings, ShardReader
@@ -10,12 +10,12 @@ from polaris_spark.index.tree import Index
 __all__ = [
     "Branch",
     "Entry",
+    "ExpectedShard",
     "Fault",
     "Index",
     "IndexRoot",
     "IndexSettings",
     "Leaf",
-    "Place",
     "Shard",
     "ShardReader",
     "check",

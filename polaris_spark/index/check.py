@@ -23,7 +23,7 @@ class Fault(NamedTuple):
     """Description of the fault, in one sentence."""
 
 
-class Place(NamedTuple):
+class ExpectedShard(NamedTuple):
     """A shard as its parent describes it: its keys are at least `lower` and less than `upper` (None: no bound), and
     `entries` is their number."""
 
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     """Levels above the leaves."""
 
 
-def check(root: IndexRoot, read: ShardReader, sound: set[Place] | None = None) -> Iterator[Fault]:
+def check(root: IndexRoot, read: ShardReader, sound: set[ExpectedShard] | None = None) -> Iterator[Fault]:
     """Yield the faults of an index; nothing if it is sound.
 
     Finds missing and unreadable shards, keys that are unsorted or outside the bounds of their shard, wrong
@@ -52,7 +52,7 @@ def check(root: IndexRoot, read: ShardReader, sound: set[Place] | None = None) -
             yield Fault(0, f"an empty tree has height {root.height} and {root.count} entries")
         return
     seen = set() if sound is None else sound
-    place = Place(root.shard, b"", None, root.count, root.height)
+    place = ExpectedShard(root.shard, b"", None, root.count, root.height)
     if place not in seen:
         seen.add(place)
         yield from _level_problems([place], read, seen)
@@ -73,11 +73,13 @@ def _embedded_problems(root: IndexRoot) -> Iterator[str]:
             yield f"the embedded key {key!r} is removed and points to {pointer}"
 
 
-def _level_problems(places: Sequence[Place], read: ShardReader, seen: set[Place]) -> Iterator[Fault]:
+def _level_problems(
+    places: Sequence[ExpectedShard], read: ShardReader, seen: set[ExpectedShard]
+) -> Iterator[Fault]:
     for start in range(0, len(places), _BATCH):
         some = places[start : start + _BATCH]
         shards = _found([place.id for place in some], read)
-        below: list[Place] = []
+        below: list[ExpectedShard] = []
         for place in some:
             shard = shards[place.id]
             try:
@@ -94,7 +96,7 @@ def _level_problems(places: Sequence[Place], read: ShardReader, seen: set[Place]
             yield from _level_problems(below, read, seen)
 
 
-def _shard_problems(shard: Shard, place: Place) -> Iterator[str]:
+def _shard_problems(shard: Shard, place: ExpectedShard) -> Iterator[str]:
     if place.height and isinstance(shard, Branch):
         yield from _branch_problems(shard, place)
     elif not place.height and isinstance(shard, Leaf):
@@ -115,16 +117,16 @@ def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
     return {id: found.get(id, f"shard {id} is missing") for id in ids}
 
 
-def _children(branch: Branch, place: Place) -> list[Place]:
+def _children(branch: Branch, place: ExpectedShard) -> list[ExpectedShard]:
     bounds = [place.lower, *branch.separators, place.upper]
     pairs = zip(branch.children, branch.counts, strict=True)
     return [
-        Place(id, bounds[i] or b"", bounds[i + 1], count, place.height - 1)
+        ExpectedShard(id, bounds[i] or b"", bounds[i + 1], count, place.height - 1)
         for i, (id, count) in enumerate(pairs)
     ]
 
 
-def _branch_problems(branch: Branch, place: Place) -> Iterator[str]:
+def _branch_problems(branch: Branch, place: ExpectedShard) -> Iterator[str]:
     yield from _order_problems(branch.separators, place, "separators")
     if len(branch.children) < 2:
         yield f"shard {place.id} is a branch with only one child"
@@ -134,7 +136,7 @@ def _branch_problems(branch: Branch, place: Place) -> Iterator[str]:
         yield f"shard {place.id} counts {sum(branch.counts)} entries below it, its parent {place.entries}"
 
 
-def _leaf_problems(leaf: Leaf, place: Place) -> Iterator[str]:
+def _leaf_problems(leaf: Leaf, place: ExpectedShard) -> Iterator[str]:
     keys = leaf.keys
     yield from _order_problems(keys, place, "keys")
     if not keys:
@@ -147,7 +149,7 @@ def _leaf_problems(leaf: Leaf, place: Place) -> Iterator[str]:
         yield f"shard {place.id} has a key of {longest} bytes, over the limit of {MAX_KEY_BYTES}"
 
 
-def _order_problems(keys: Sequence[bytes], place: Place, what: str) -> Iterator[str]:
+def _order_problems(keys: Sequence[bytes], place: ExpectedShard, what: str) -> Iterator[str]:
     if any(a >= b for a, b in pairwise(keys)):
         yield f"shard {place.id} has {what} that are not in ascending order"
     if keys and (min(keys) < place.lower or (place.upper is not None and max(keys) >= place.upper)):

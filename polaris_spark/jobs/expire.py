@@ -11,8 +11,8 @@ from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, unless_d
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.expiry.deciding import Asked
-    from polaris_spark.maintenance.expiry.leftovers import Outcome
+    from polaris_spark.maintenance.expiry.leftovers import ExpiryResult
+    from polaris_spark.maintenance.expiry.retention import Asked
     from polaris_spark.maintenance.expiry.run import CheckFiles, Limits
 
 
@@ -46,7 +46,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
-    from polaris_spark.maintenance.expiry.deciding import Asked
+    from polaris_spark.maintenance.expiry.retention import Asked
 
     now = call.session.connection.clock.now_ms()
     retain_last = arguments.get("retain_last")
@@ -78,7 +78,7 @@ def _check_files(arguments: Mapping[str, Any]) -> CheckFiles:
     return checked
 
 
-def _row(one: Outcome) -> tuple[Any, ...]:
+def _row(one: ExpiryResult) -> tuple[Any, ...]:
     files = one.files
     return (
         one.table,

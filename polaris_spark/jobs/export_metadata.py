@@ -10,13 +10,15 @@ from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.exporting import Exported, Wanted
-    from polaris_spark.commits.state import Snapshot
+    from polaris_spark.catalog.exporting import Exported, ExportItem
+    from polaris_spark.commits.state import CommitReader
 
 _FAILURES_TOLD = 3
 
 
-def select(snapshot: Snapshot, catalog: str, *, table: str | None, namespace: str | None) -> list[Wanted]:
+def select(
+    snapshot: CommitReader, catalog: str, *, table: str | None, namespace: str | None
+) -> list[ExportItem]:
     """Return the tables and views that SQL identifiers select. An identifier may begin with the catalog's own name.
 
     Raises:
@@ -61,7 +63,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return rows(list(engine_of(call).map(export, items, "exporting tables and views")))
 
 
-def _levels(snapshot: Snapshot, catalog: str, argument: str, text: str) -> tuple[str, ...]:
+def _levels(snapshot: CommitReader, catalog: str, argument: str, text: str) -> tuple[str, ...]:
     from polaris_spark.catalog.entities import namespace_key
     from polaris_spark.catalog.identifiers import levels_of
     from polaris_spark.catalog.rows import NAMES

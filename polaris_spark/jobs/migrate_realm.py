@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from polaris_spark.config import Properties
     from polaris_spark.maintenance.migrating.marks import SourceRealm
     from polaris_spark.maintenance.migrating.migration import Migration
-    from polaris_spark.maintenance.migrating.steps import Step
-    from polaris_spark.system.connections import Connection
+    from polaris_spark.maintenance.migrating.steps import MigrationStep
+    from polaris_spark.system.connections import StoreConnection
 
 _PAUSE = "1s"
 
@@ -85,7 +85,7 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
 
 
 @contextmanager
-def _opened(target: Properties) -> Iterator[Connection]:
+def _opened(target: Properties) -> Iterator[StoreConnection]:
     """Open the target store; create it if the database does not contain a store."""
     from polaris_spark.system.connections import connect_store
 
@@ -97,7 +97,7 @@ def _opened(target: Properties) -> Iterator[Connection]:
 
 
 def _migration(
-    call: Call, source: SourceRealm, there: Connection, name: str, target: Properties, **options: Any
+    call: Call, source: SourceRealm, there: StoreConnection, name: str, target: Properties, **options: Any
 ) -> Migration:
     """Return the migration, which works on executors if they can access both stores."""
     from polaris_spark.maintenance.migrating.migration import Migration
@@ -113,7 +113,7 @@ def _migration(
     return Migration(source, uri, there, name, engine=engine, **options)
 
 
-def _rows(step: Step) -> Iterator[Row]:
+def _rows(step: MigrationStep) -> Iterator[Row]:
     message = f"{step.different:,} differences" if step.different else None
     yield step.name, step.references, step.rows, step.bytes, step.milliseconds, message
     for one in step.differences:

@@ -14,7 +14,7 @@ from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 if TYPE_CHECKING:
     from polaris_spark.catalog.store_heads import StoreHead
     from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges
-    from polaris_spark.maintenance.orphans.search import Means, Outcome, Search
+    from polaris_spark.maintenance.orphans.search import FileOutcome, Means, Search
     from polaris_spark.rest.session import Session
 
 _ANY_AGE = 1 << 62
@@ -24,10 +24,10 @@ _ANY_AGE = 1 << 62
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.permits import Permit
     from polaris_spark.jobs.remove_orphans import means_of, row_of
-    from polaris_spark.maintenance.orphans.deciding import Comparison, Mismatch
+    from polaris_spark.maintenance.orphans.decisions import Comparison, Mismatch
     from polaris_spark.maintenance.orphans.known_files import Names
     from polaris_spark.maintenance.orphans.purges import record
-    from polaris_spark.maintenance.orphans.search import KEPT, Outcome, Search
+    from polaris_spark.maintenance.orphans.search import KEPT, FileOutcome, Search
 
     session = call.session
     max_files = arguments.get("max_files", DEFAULT_FILES)
@@ -50,7 +50,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     heads = means.heads()
     purges = _pending(session, heads, oldest)
     outcomes = [
-        Outcome(place, None, None, one.owner, KEPT, one.why)
+        FileOutcome(place, None, None, one.owner, KEPT, one.why)
         for one in purges.kept
         for place in one.places or ("",)
     ]
@@ -91,14 +91,14 @@ def _purge(
     drops: Sequence[Pending],
     *,
     dry_run: bool,
-) -> Iterator[Outcome]:
+) -> Iterator[FileOutcome]:
     from polaris_spark.catalog.permits import Permit
     from polaris_spark.jobs.remove_orphans import file_search
     from polaris_spark.maintenance.orphans.search import (
         DELETED,
         WOULD_DELETE,
         Doomed,
-        Outcome,
+        FileOutcome,
         broken_ones,
         delete_in_waves,
     )
@@ -120,7 +120,7 @@ def _purge(
     """Tables with files that were not deleted. Files that list those files must also be kept."""
     for phase in found.phases:
         if dry_run:
-            yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)
+            yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)
             continue
         going = [orphan for orphan in phase if left.isdisjoint(found.named_by[orphan.location])]
         outcomes = list(delete_in_waves(search, means, going, heads))

@@ -13,7 +13,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.engine import Engine
-    from polaris_spark.maintenance.orphans.search import FileSearch, Means, Orphan, Outcome, Search
+    from polaris_spark.maintenance.orphans.search import FileOutcome, FileSearch, Means, Orphan, Search
     from polaris_spark.rest.session import Session
 
 DEFAULT_FILES = 100_000
@@ -31,34 +31,34 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [row_of(outcome) for outcome in (*refused, *outcomes)] or list(_if_empty(call.session, arguments))
 
 
-def _refused(search: Search) -> Iterator[Outcome]:
+def _refused(search: Search) -> Iterator[FileOutcome]:
     """Yield an outcome for each folder in which no file may be deleted.
 
     One example is a table location that is reached through a symbolic link.
     """
-    from polaris_spark.maintenance.orphans.search import KEPT, Outcome
+    from polaris_spark.maintenance.orphans.search import KEPT, FileOutcome
 
     for root in search.roots:
         try:
             search.permit.grant(f"{root.rstrip('/')}/x")
         except (OSError, ValueError, PolarisError) as error:
-            yield Outcome(root, None, None, None, KEPT, f"nothing is deleted here: {error}")
+            yield FileOutcome(root, None, None, None, KEPT, f"nothing is deleted here: {error}")
 
 
 def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Yield a row with a message if the requested location does not contain any file."""
     from polaris_spark.catalog.files import absolute
     from polaris_spark.catalog.folders import Folders
-    from polaris_spark.maintenance.orphans.search import EMPTY, Outcome
+    from polaris_spark.maintenance.orphans.search import EMPTY, FileOutcome
 
     location = arguments.get("location")
     if location is not None and not any(Folders(session.catalog.files).below(absolute(location))):
-        yield row_of(Outcome(location, None, None, None, EMPTY, "there is no file in it"))
+        yield row_of(FileOutcome(location, None, None, None, EMPTY, "there is no file in it"))
 
 
 def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
     from polaris_spark.catalog.permits import Permit
-    from polaris_spark.maintenance.orphans.deciding import (
+    from polaris_spark.maintenance.orphans.decisions import (
         DEFAULT_AGE_MS,
         Mismatch,
         comparison,
@@ -163,7 +163,7 @@ def _uri(parts: tuple[str, ...]) -> str:
 
 def file_search(engine: Engine) -> FileSearch:
     """Return the search that lists and compares files by an engine."""
-    from polaris_spark.maintenance.orphans.here import LocalSearch
+    from polaris_spark.maintenance.orphans.local import LocalSearch
     from polaris_spark.spark.engine import SparkEngine
     from polaris_spark.spark.jobs.orphans import SparkSearch
 
@@ -205,7 +205,7 @@ class DeletionRecord:
         """Record files before they are deleted."""
         self._record("deleted", [(one.owner, one.location, one.size) for one in orphans])
 
-    def failed(self, outcomes: Sequence[Outcome]) -> None:
+    def failed(self, outcomes: Sequence[FileOutcome]) -> None:
         """Record files that could not be deleted."""
         self._record("failed", [(one.owner, one.location, one.size or 0) for one in outcomes])
 
@@ -234,7 +234,7 @@ def _by_owner(files: Iterable[tuple[str | None, str, int]]) -> dict[str | None, 
     return found
 
 
-def row_of(outcome: Outcome) -> tuple[Any, ...]:
+def row_of(outcome: FileOutcome) -> tuple[Any, ...]:
     """Return an outcome as a row of the result."""
     modified = outcome.modified_ms
     time = None if modified is None else datetime.fromtimestamp(modified / 1_000, timezone.utc)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.settings import OPERATIONS
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.index import Branch, IndexRoot, Leaf
 from polaris_spark.index.compaction import Compacted
@@ -31,7 +31,7 @@ LEAVES = 64
 _TOGETHER = 256
 
 
-class Size(NamedTuple):
+class IndexSize(NamedTuple):
     """The size of an index."""
 
     shards: int
@@ -43,13 +43,13 @@ class Size(NamedTuple):
     """Size of the changes that the commit embeds, in bytes."""
 
 
-class Outcome(NamedTuple):
+class CompactionResult(NamedTuple):
     """The sizes of an index before and after its compaction."""
 
     reference: str
     index_name: str
-    before: Size
-    after: Size
+    before: IndexSize
+    after: IndexSize
 
 
 def compact_reference(
@@ -59,7 +59,7 @@ def compact_reference(
     *,
     leaves: int = LEAVES,
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
-) -> Iterator[Outcome]:
+) -> Iterator[CompactionResult]:
     """Compact every index of a reference except the index of operations, whose shards expire by themselves.
 
     Args:
@@ -77,7 +77,7 @@ def compact_reference(
             start, done = portion.end, done + portion.leaves
             progress(f"compacting {index} of {name}", min(done, total), total)
         sizes = size_of(before.store, before, index), _size_now(references, name, index)
-        yield Outcome(name, index, *sizes)
+        yield CompactionResult(name, index, *sizes)
 
 
 class _Portion(Change[None, Compacted]):
@@ -101,7 +101,7 @@ class _Portion(Change[None, Compacted]):
         raise AssertionError("compaction has no operation id, so a repeated request cannot be recognized")
 
 
-def size_of(store: ObjectStore, snapshot: Snapshot, name: str) -> Size:
+def size_of(store: ObjectStore, snapshot: CommitReader, name: str) -> IndexSize:
     """Return the size of an index of a commit. Reads all shards of the index."""
     index = snapshot.index(name)
     tree = index.tree
@@ -116,19 +116,19 @@ def size_of(store: ObjectStore, snapshot: Snapshot, name: str) -> Size:
                 if isinstance(decoded.value, Branch):
                     below += decoded.value.children
         level = below
-    return Size(shards, size, tree.height + 1 if tree.shard else 0, index.embedded_bytes)
+    return IndexSize(shards, size, tree.height + 1 if tree.shard else 0, index.embedded_bytes)
 
 
-def _read(references: References, name: str) -> Snapshot:
+def _read(references: References, name: str) -> CommitReader:
     return references.root.read() if name == ROOT else references.read(name)
 
 
-def _size_now(references: References, name: str, index: str) -> Size:
+def _size_now(references: References, name: str, index: str) -> IndexSize:
     snapshot = _read(references, name)
     return size_of(snapshot.store, snapshot, index)
 
 
-def _leaf_count(snapshot: Snapshot, name: str) -> int:
+def _leaf_count(snapshot: CommitReader, name: str) -> int:
     tree: IndexRoot = snapshot.index(name).tree
     level = [tree.shard] if tree.shard else []
     for _ in range(tree.height):

@@ -188,7 +188,7 @@ def _needs(
     )
 
 
-class Named(NamedTuple):
+class NamedLocations(NamedTuple):
     """The files that a manifest list or manifest names."""
 
     locations: tuple[str, ...] = ()
@@ -204,11 +204,11 @@ class Manifests:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def of_list(self, location: str) -> Named:
+    def of_list(self, location: str) -> NamedLocations:
         """Return the manifests that a manifest list names."""
         return _named(lambda: [manifest.path for manifest in manifests_of_list(self._files, location)])
 
-    def of_manifest(self, location: str) -> Named:
+    def of_manifest(self, location: str) -> NamedLocations:
         """Return the data and delete files that a manifest lists, without its entries of status DELETED."""
         manifest = ListedManifest(location)
 
@@ -228,10 +228,10 @@ def manifests_of_list(files: Files, location: str) -> list[ListedManifest]:
     return repeated(lambda: list(listed_manifests(files, location)))
 
 
-def _named(read: Callable[[], list[str]]) -> Named:
+def _named(read: Callable[[], list[str]]) -> NamedLocations:
     try:
-        return Named(tuple(read()))
+        return NamedLocations(tuple(read()))
     except MissingFileError as error:
-        return Named(problem=str(error), missing=True)
+        return NamedLocations(problem=str(error), missing=True)
     except (OSError, ValueError, PolarisError) as error:
-        return Named(problem=str(error))
+        return NamedLocations(problem=str(error))

@@ -36,7 +36,7 @@ from polaris_spark.maintenance.needs import (
     manifests_of_list,
     needs_of,
 )
-from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, folders_of
+from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, folders_of
 from polaris_spark.maintenance.orphans.known_files import Names, place_name
 from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
@@ -56,7 +56,7 @@ class Holders(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tables: tuple[Holder, ...]
 
 
-class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ListedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The files that some tables, or some manifests, name."""
 
     manifests: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether the manifests may have been deleted, because only dropped tables name them."""
 
 
-class Wanted:
+class FileDigests:
     """A set of files, stored as digests of eight bytes.
 
     Membership tests may give false positives, so callers compare the whole location of each file found.
@@ -107,32 +107,32 @@ class Wanted:
         return tuple(location for location in locations if location in self)
 
 
-class ListManifests(MapFunction[Holders, Listed]):
+class ListManifests(MapFunction[Holders, ListedFiles]):
     """Function that reads tables and their manifest lists."""
 
     few = 32
     item = Holders
-    result = Listed
+    result = ListedFiles
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FileDigests) -> None:
         self._wanted = wanted
 
-    def __call__(self, reach: Reach, item: Holders) -> Listed:
+    def __call__(self, reach: Reach, item: Holders) -> ListedFiles:
         reader = reach.reader(item.realm)
         named: set[str] = set()
         naming: tuple[set[str], set[str]] = (set(), set())
         missing: set[str] = set()
         for table in item.tables:
             if table.problem:
-                return Listed(problem=f"{table.owner}: {table.problem}")
+                return ListedFiles(problem=f"{table.owner}: {table.problem}")
             try:
                 found, manifests = _named_by(reach, reader, table, missing)
             except (OSError, ValueError, PolarisError) as error:
-                return Listed(problem=f"{table.owner}: {error}")
+                return ListedFiles(problem=f"{table.owner}: {error}")
             named |= found
             naming[table.dropped].update(manifests)
         fresh, dropped = naming
-        return Listed(tuple(fresh), tuple(dropped - fresh), self._wanted.among(named), tuple(missing))
+        return ListedFiles(tuple(fresh), tuple(dropped - fresh), self._wanted.among(named), tuple(missing))
 
 
 def _named_by(
@@ -177,28 +177,28 @@ def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> N
     return needs_of(Content(table.owner, value), reader, reach.files, without=table.without)
 
 
-class FindNamed(MapFunction[ManifestFiles, Listed]):
+class FindNamed(MapFunction[ManifestFiles, ListedFiles]):
     """Function that finds those of the wanted files that manifests name."""
 
     few = 64
     item = ManifestFiles
-    result = Listed
+    result = ListedFiles
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FileDigests) -> None:
         self._wanted = wanted
 
-    def __call__(self, reach: Reach, item: ManifestFiles) -> Listed:
+    def __call__(self, reach: Reach, item: ManifestFiles) -> ListedFiles:
         manifests = Manifests(reach.files)
         found: set[str] = set()
         missing: list[str] = []
         for location in item.locations:
             named = manifests.of_manifest(location)
             if named.problem and not named.missing:
-                return Listed(problem=named.problem)
+                return ListedFiles(problem=named.problem)
             if named.missing and not item.dropped:
                 missing.append(location)
             found.update(self._wanted.among(named.locations))
-        return Listed(found=tuple(found), missing=tuple(missing))
+        return ListedFiles(found=tuple(found), missing=tuple(missing))
 
 
 class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
@@ -270,7 +270,9 @@ class Question:
         for location in locations:
             name = naming.of(location)
             self._asked.setdefault(name.path, []).append((name, location))
-        self._wanted = Wanted((location for same in self._asked.values() for _, location in same), naming)
+        self._wanted = FileDigests(
+            (location for same in self._asked.values() for _, location in same), naming
+        )
         self._seen: set[int] = set()
         self._seen_dropped: set[int] = set()
         """Digests of manifests that only dropped tables named, and that may therefore be missing."""
@@ -325,7 +327,7 @@ class Question:
             if not places.isdisjoint(folders_of(path)):
                 self.needed.update(location for _, location in asked)
 
-    def _note(self, listed: Listed) -> bool:
+    def _note(self, listed: ListedFiles) -> bool:
         """Add a partial result to this answer. Return whether the answer is still known."""
         self.problem = listed.problem
         self._missing.update(listed.missing)

@@ -77,7 +77,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.trimming import head_unchanged, trim
@@ -282,7 +282,7 @@ class _Fencing:
         else:
             references.sealed_head(registered)
 
-    def _born(self, after: Snapshot) -> list[Registered]:
+    def _born(self, after: CommitReader) -> list[Registered]:
         """Return the references that were registered between the look and the fence of the registry, by its log.
 
         They are returned as they were first registered, even if they have been dropped or replaced since.
@@ -296,7 +296,7 @@ class _Fencing:
         for _, commit, _, entry in entries(after.store, after.head):
             if commit.number <= last:
                 break
-            index = Snapshot(after.store, b"", after.head, commit).index(REFERENCES)
+            index = CommitReader(after.store, b"", after.head, commit).index(REFERENCES)
             listed = index.get(entry.key)
             if listed is not None:
                 registered = registered_by(entry.key.decode(), listed)

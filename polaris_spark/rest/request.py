@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BadRequestError
 from polaris_spark.rest.access import Caller
 
@@ -75,10 +75,10 @@ class Response(NamedTuple):
 class NotModified(Response):
     """A response with status 304, which depends only on the request and the head of the branch."""
 
-    _head: weakref.ref[Snapshot]
+    _head: weakref.ref[CommitReader]
 
     @classmethod
-    def of(cls, tag: str, head: Snapshot) -> NotModified:
+    def of(cls, tag: str, head: CommitReader) -> NotModified:
         """Return the response to a client that has the version with this entity tag.
 
         Args:
@@ -92,7 +92,7 @@ class NotModified(Response):
         """Return a copy. The caller may change its headers."""
         return Response(self.status, dict(self.headers), self.body)
 
-    def holds_at(self, head: Snapshot) -> bool:
+    def holds_at(self, head: CommitReader) -> bool:
         """Whether the same request has this response at `head` too; False if that is not certain."""
         return self._head() is head
 

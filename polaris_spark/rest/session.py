@@ -39,7 +39,7 @@ from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.handler import ROUTER, Unmodified, handle
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
-from polaris_spark.system.connections import Connection, connect_store
+from polaris_spark.system.connections import StoreConnection, connect_store
 
 log = logging.getLogger("polaris_spark")
 
@@ -74,7 +74,7 @@ class Session:
     def __init__(
         self,
         properties: Properties,
-        connection: Connection,
+        connection: StoreConnection,
         catalog: Catalog,
         principal: str,
         router: Router = ROUTER,
@@ -239,7 +239,7 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
 
 
 def _open(
-    properties: Properties, connection: Connection, principal: str, sharing: str | None, router: Router
+    properties: Properties, connection: StoreConnection, principal: str, sharing: str | None, router: Router
 ) -> Session:
     operation = Operation(b"", principal)
     create = properties.create and properties.warehouse is not None

@@ -22,7 +22,7 @@ import hashlib
 import string
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import Stored
+from polaris_spark.catalog.contents import StoredContent
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_sets import (
     all_named,
@@ -43,7 +43,7 @@ _MOST_OF_UUID = 64
 _UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 
-def pin(stored: Stored[Table]) -> dict[str, str]:
+def pin(stored: StoredContent[Table]) -> dict[str, str]:
     """Return the header with which a client can request the other snapshots of a version; empty if there are none."""
     table = stored.value
     if all_named(table):

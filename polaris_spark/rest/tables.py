@@ -14,7 +14,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import (
     DropContent,
     Rename,
-    Stored,
+    StoredContent,
     holdings_of,
     metadata_file,
     occupy,
@@ -70,7 +70,7 @@ def etag(content: int, snapshots: Snapshots) -> str:
     return f'"{content:x}-{snapshots}"'
 
 
-def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots) -> Response:
+def answer(reader: ObjectReader, stored: StoredContent[Table], snapshots: Snapshots) -> Response:
     """Return a LoadTableResult. If snapshots are left out, a header tells how to request them."""
     location = msgspec.json.encode(stored.value.metadata_location)
     metadata = render(stored.value, reader, snapshots=snapshots)
@@ -163,7 +163,7 @@ def load_table(catalog: Catalog, request: Request) -> Response:
         tag = etag(found.content, mode)
         if _matches(known, tag):
             return NotModified.of(tag, view.base)
-        return answer(view, Stored(found.content, view.get(found.content, Table)), mode)
+        return answer(view, StoredContent(found.content, view.get(found.content, Table)), mode)
 
     return catalog.loading(load, request.principal)
 

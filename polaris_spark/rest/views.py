@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import DropContent, Stored
+from polaris_spark.catalog.contents import DropContent, StoredContent
 from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.metadata import render_view
 from polaris_spark.catalog.metadata.rows import View
@@ -32,7 +32,7 @@ def name_of(request: Request) -> TableName:
     return TableName(namespace_of(request.params["namespace"]), request.params["view"])
 
 
-def answer(catalog: Catalog, stored: Stored[View]) -> Response:
+def answer(catalog: Catalog, stored: StoredContent[View]) -> Response:
     """Return a LoadViewResult."""
     location = msgspec.json.encode(stored.value.metadata_location).decode()
     metadata = render_view(stored.value, catalog.reader).decode()
@@ -69,7 +69,7 @@ def load_view(catalog: Catalog, request: Request) -> Response:
     def load() -> Response:
         view = catalog.view()
         found = require(view, name, VIEW)
-        return answer(catalog, Stored(found.content, view.get(found.content, View)))
+        return answer(catalog, StoredContent(found.content, view.get(found.content, View)))
 
     return catalog.loading(load, request.principal)
 

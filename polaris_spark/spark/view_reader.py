@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from polaris_spark.spark.missing_rows import Begun, begun, sweeps_told, with_new_heads
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.pruning import Condition, conditions
-from polaris_spark.spark.swept import Begun, begun, sweeps_told, with_new_heads
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import chosen
-from polaris_spark.spark.views.view import Request
+from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.spark.worker_errors import errors_without_traceback
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ViewReader(DataSourceReader):
     def _planned(self) -> list[ViewPartition]:
         store = PlannedStore(self._options.location.resolved())
         before = begun(store.open(), self._options.realm)
-        request = Request(self._options, store.open(), self._conditions)
+        request = ScanRequest(self._options, store.open(), self._conditions)
         return [
             ViewPartition(store, tasks, before) for tasks in VIEWS[self._options.view].partitions(request)
         ]

@@ -18,7 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
 
 
-class Rows(list[ObjectRow]):
+class ObjectRows(list[ObjectRow]):
     """Rows of objects, together with the decoded objects to cache once the rows are written."""
 
     __slots__ = ("decoded",)
@@ -142,14 +142,14 @@ class ObjectStore:
                 self._keep(id, decoded, len(data))
         return result
 
-    def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> Rows:
+    def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> ObjectRows:
         """Return objects as rows; large objects are split into several parts.
 
         Raises:
             NewerFormatError: the realm does not yet allow a type's revision to be written.
             ObjectTooLargeError: an object points to more objects than a row can list.
         """
-        rows = Rows()
+        rows = ObjectRows()
         for id, value in values:
             if type(value) not in self._allowed:
                 self._refuse_unallowed(value)
@@ -176,7 +176,7 @@ class ObjectStore:
         self.backend.write_objects(self.realm, rows)
         self.remember(rows)
 
-    def remember(self, rows: Rows) -> None:
+    def remember(self, rows: ObjectRows) -> None:
         """Cache the objects of rows that have been written to the database, to save the next reader a read."""
         for id, decoded, row_bytes in rows.decoded:
             self._keep(id, decoded, row_bytes)

@@ -31,7 +31,7 @@ Options = Mapping[str, "str | Secret"]
 _numbers = count()
 
 
-class Connection:
+class StoreConnection:
     """An open store. The backend is closed when `close` was called once for each time the store was opened."""
 
     def __init__(self, uri: StoreURI, backend: Backend, clock: Clock) -> None:
@@ -118,13 +118,13 @@ class Connection:
             self.backend.close()
 
 
-_open: dict[object, Connection] = {}
+_open: dict[object, StoreConnection] = {}
 _guard = threading.Lock()
 
 
 def connect_store(
     uri: StoreURI, options: Options | None = None, *, clock: Clock | None = None, create: bool = True
-) -> Connection:
+) -> StoreConnection:
     """Open a store, or share the connection if this process has the store open with the same options.
 
     Args:
@@ -154,7 +154,7 @@ def open_stores() -> list[StoreURI]:
         return list({one.uri.key: one.uri for one in _open.values()}.values())
 
 
-def _join(key: object) -> Connection | None:
+def _join(key: object) -> StoreConnection | None:
     with _guard:
         found = _open.get(key)
         if found is not None:
@@ -162,7 +162,7 @@ def _join(key: object) -> Connection | None:
         return found
 
 
-def _opened(uri: StoreURI, options: Options | None, clock: Clock, *, create: bool) -> Connection:
+def _opened(uri: StoreURI, options: Options | None, clock: Clock, *, create: bool) -> StoreConnection:
     backend = open_backend(uri, options)
     try:
         if create:
@@ -172,4 +172,4 @@ def _opened(uri: StoreURI, options: Options | None, clock: Clock, *, create: boo
     except BaseException:
         backend.close()
         raise
-    return Connection(uri.located(options), backend, clock)
+    return StoreConnection(uri.located(options), backend, clock)

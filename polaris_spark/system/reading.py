@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
 
@@ -44,7 +44,7 @@ class ReferenceReader:
             head = self.head(registered.row_name)
         return registered.first_head() if head is None else head
 
-    def registry(self) -> Snapshot | None:
+    def registry(self) -> CommitReader | None:
         """Return the newest commit of the registry; None if the realm has no registry, as while it is created."""
         head = self.head(ROOT)
         return None if head is None else self.open(head)
@@ -54,6 +54,6 @@ class ReferenceReader:
         registry = self.registry()
         return [] if registry is None else listed_in(registry.index(REFERENCES))
 
-    def open(self, head: Head) -> Snapshot:
+    def open(self, head: Head) -> CommitReader:
         """Return the commit of a head."""
-        return Snapshot(self.store, b"", head, self.store.get(head.commit, Commit))
+        return CommitReader(self.store, b"", head, self.store.get(head.commit, Commit))

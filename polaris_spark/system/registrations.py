@@ -11,7 +11,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError
 from polaris_spark.index import Entry, Index
 
@@ -132,7 +132,7 @@ class OpenReferences(Protocol):
 
     clock: Clock
 
-    def read(self, name: str) -> Snapshot:
+    def read(self, name: str) -> CommitReader:
         """Return a fresh head of a live reference."""
         ...
 
@@ -189,7 +189,7 @@ class Create(RegistryChange[tuple[int, Head | None]]):
     action = "create-reference"
 
     def __init__(
-        self, name: str, operation: Operation, source: Snapshot | None, references: OpenReferences
+        self, name: str, operation: Operation, source: CommitReader | None, references: OpenReferences
     ) -> None:
         super().__init__(name, operation, references)
         self.source = source
@@ -198,7 +198,7 @@ class Create(RegistryChange[tuple[int, Head | None]]):
         self.seal_dropped(view)
         return self.clock.now_ms(), None if self.source is None else self._begin(view, self.source)
 
-    def _begin(self, view: State, source: Snapshot) -> Head:
+    def _begin(self, view: State, source: CommitReader) -> Head:
         """Return the first head of the new reference, which must still be in the history of the source reference.
 
         The source reference is read after the registry. If the registry is fenced, or the source's registration

@@ -31,7 +31,7 @@ from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.commits.upkeep import fence as raise_fence
 from polaris_spark.errors import (
     OutcomeUnknownError,
@@ -158,7 +158,7 @@ class References:
         with self._guard:
             self._open.pop(name, None)
 
-    def read(self, name: str) -> Snapshot:
+    def read(self, name: str) -> CommitReader:
         """Return a fresh head of a reference."""
         for committer in self._live(name):
             try:
@@ -193,7 +193,7 @@ class References:
             yield self.open(name)
             self.forget(name)
 
-    def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
+    def create(self, name: str, operation: Operation, *, source: CommitReader | None = None) -> Registered:
         """Create a reference from a present or earlier head of another reference, or with an empty first commit.
 
         Raises:

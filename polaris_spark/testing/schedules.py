@@ -97,7 +97,7 @@ class Seeded:
             return Fault("", before, after)
 
 
-class Listed:
+class FixedSchedule:
     """A listed schedule: one fault for each operation in turn, then no faults."""
 
     def __init__(self, faults: Sequence[Fault | Kind], *, operations: Collection[str] = ()) -> None:

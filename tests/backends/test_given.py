@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from polaris_spark.backends.given import Given, Host, account, hosts
+from polaris_spark.backends.store_options import Given, Host, account, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

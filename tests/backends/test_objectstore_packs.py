@@ -18,7 +18,7 @@ from polaris_spark import ids
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import MAX_ROW_BYTES, ObjectKey, ObjectRow
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys, packs
-from polaris_spark.backends.objectstore.packs import OPEN, SINGLE, Content, Place
+from polaris_spark.backends.objectstore.packs import OPEN, SINGLE, Content, PackRange
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
@@ -368,7 +368,7 @@ def test_a_pack_takes_what_it_can_and_names_a_lower_level_for_the_rest(
     rows = [ObjectRow(number, 0, bytes(dice.choice([10, 1_000, 32_000]))) for number in numbers]
     held = {ObjectKey(row.id): row.value for row in rows[::2]}
     added = rows[1::2]
-    new, left = packs.filled(Place(level, 0), Content(held), added)
+    new, left = packs.filled(PackRange(level, 0), Content(held), added)
     everything = {**held, **{ObjectKey(row.id): row.value for row in added}}
     assert {**new.rows, **{ObjectKey(row.id): row.value for row in left}} == everything
     assert not set(new.rows) & {ObjectKey(row.id) for row in left}

@@ -9,7 +9,7 @@ import pytest
 
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.backends.objectstore.keys import object_key, pack_key, reference_key
-from polaris_spark.backends.objectstore.packs import Place
+from polaris_spark.backends.objectstore.packs import PackRange
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import CHANGED, Folders
 from polaris_spark.catalog.paths import normal_path
@@ -149,7 +149,7 @@ def test_objects_of_any_store_in_a_bucket_are_kept() -> None:
     permit = Permit(["s3://bucket/w"], StoreFiles())
     for key in (
         object_key("5c3f0a12b4d6e000", ObjectKey(77, 0)),
-        pack_key("5c3f0a12b4d6e000", Place(2, 99)),
+        pack_key("5c3f0a12b4d6e000", PackRange(2, 99)),
         reference_key("5c3f0a12b4d6e000", "catalogs/heads/main"),
     ):
         assert permit.may(f"s3://bucket/w/stores/{key}") is None, key

@@ -15,7 +15,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ReferenceRow, Swapped
-from polaris_spark.backends.held import is_held, open_to_read, opening
+from polaris_spark.backends.open_files import is_held, open_to_read, opening
 from polaris_spark.backends.traces import is_store_folder
 from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.files import Files

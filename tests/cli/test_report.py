@@ -20,9 +20,9 @@ from polaris_spark.cli.demo import picture
 from polaris_spark.cli.opening import open_store
 from polaris_spark.cli.report import plots
 from polaris_spark.cli.report.deadline import Deadline
-from polaris_spark.cli.report.history import History, read_history
+from polaris_spark.cli.report.history import CommitFigures, read_history
 from polaris_spark.cli.report.lake import Lake, Storage, read_lake
-from polaris_spark.cli.report.rows import Amount, Rows, read_rows
+from polaris_spark.cli.report.rows import Amount, ObjectFigures, read_rows
 from polaris_spark.cli.report.sections import Figures, sections, tiles
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -73,7 +73,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterat
     catalog.session.close()
 
 
-def figures(catalog: Catalog, now: int, seconds: float = 60) -> tuple[History, Lake, Rows]:
+def figures(catalog: Catalog, now: int, seconds: float = 60) -> tuple[CommitFigures, Lake, ObjectFigures]:
     """What the command measures."""
     with open_store(catalog.store) as opened:
         place = opened.realm("default")

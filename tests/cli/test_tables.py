@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polaris_spark.catalog.importing.sources import Listed
+from polaris_spark.catalog.importing.sources import SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.cli.output import dotted
 from tests.cli.catalogs import HOSTILE, run
@@ -52,7 +52,7 @@ def test_what_was_imported_unread_says_so(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/store.db"
     imported = connect(store, tmp_path / "warehouse")
     listed = [
-        Listed(("db",), name, kind, f"file://{tmp_path}/{name}/metadata/v1.metadata.json")
+        SourceEntry(("db",), name, kind, f"file://{tmp_path}/{name}/metadata/v1.metadata.json")
         for name, kind in (("t", TABLE), ("v", VIEW))
     ]
     import_entries(imported, Entries(*listed), lazy=True)

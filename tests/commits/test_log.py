@@ -12,7 +12,7 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import AHEAD_MS, ManualClock
 from polaris_spark.commits.log import ancestor, commit_at, commits, entries
 from polaris_spark.commits.rows import MOST_RESETS, next_time
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
 
 from .support import Add, committer, references
@@ -49,7 +49,7 @@ def test_the_history_walks_back_from_the_head_in_order_and_times_grow() -> None:
     ]
 
 
-def history_with_a_wrong_clock(ahead: int) -> tuple[ManualClock, Snapshot]:
+def history_with_a_wrong_clock(ahead: int) -> tuple[ManualClock, CommitReader]:
     """20 commits, then 20 by a process whose clock is ahead, then 20 by the first one."""
     clock, backend = ManualClock(), MemoryBackend(f"log-{uuid.uuid4()}")
     right = references(backend, clock=clock).root

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from polaris_spark.clock import AHEAD_MS, ManualClock
 from polaris_spark.commits.log import ancestor, commit_at, commits, entries, last_before
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.commits.upkeep import fence, raise_floor
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
 from tests.commits.support import Add, committer
@@ -33,7 +33,7 @@ class History(RuleBasedStateMachine):
         self.keys: list[list[str]] = [[]]
         self.floor = self.fence = 0
 
-    def head(self) -> Snapshot:
+    def head(self) -> CommitReader:
         return self.committer.read()
 
     @rule(number=st.sampled_from([1, 1, 3, 17, 40]), key=st.sampled_from("abc"))

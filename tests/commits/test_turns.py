@@ -7,7 +7,7 @@ import random
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.retry import RIVALRY_MS, Turns
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
 
 MINE, OTHER, THIRD = 1, 2, 3
@@ -33,7 +33,7 @@ class Stage:
         self.clock = ManualClock()
         self.turns = Turns(IdGenerator(_Node(), self.clock), self.clock, random.Random(1))
 
-    def head(self, *nodes: int, ago_ms: int = 0) -> Snapshot:
+    def head(self, *nodes: int, ago_ms: int = 0) -> CommitReader:
         """A head: its commit is of the first node, its parents of the others; all are `ago_ms` older than it."""
         now = self.clock.now_ms()
         ids = [
@@ -41,9 +41,9 @@ class Stage:
             for place, node in enumerate(nodes)
         ]
         commit = Commit(9, now, 0, tuple(ids[1:]))
-        return Snapshot(None, b"v", Head(ids[0], 9, now), commit)  # type: ignore[arg-type]  # nothing is read
+        return CommitReader(None, b"v", Head(ids[0], 9, now), commit)  # type: ignore[arg-type]  # nothing is read
 
-    def pause(self, head: Snapshot, attempt: int = 0, age_ms: float = 0.0) -> float:
+    def pause(self, head: CommitReader, attempt: int = 0, age_ms: float = 0.0) -> float:
         """The mean of many pauses."""
         return sum(self.turns.pause_ms(head, attempt, age_ms) for _ in range(400)) / 400
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from polaris_spark.catalog.importing.importer import ImportOptions, Row
 from polaris_spark.catalog.importing.jobs import import_source
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
+from polaris_spark.catalog.importing.sources import ListedNamespace, Source, SourceEntry
 from tests.metadata.tables import NOW, ORDER, SCHEMA, SPEC, snapshot
 from tests.rest.client import VIEW_VERSION, Client, Json
 
@@ -19,10 +19,10 @@ UUID = "9c12d441-03fe-4693-9a96-%012x"
 class Entries:
     """A source of given entries, which ends in an error if there is one among them."""
 
-    def __init__(self, *entries: Listed | ListedNamespace | Exception) -> None:
+    def __init__(self, *entries: SourceEntry | ListedNamespace | Exception) -> None:
         self._entries = entries
 
-    def entries(self) -> Iterator[Listed | ListedNamespace]:
+    def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
         for entry in self._entries:
             if isinstance(entry, Exception):
                 raise entry

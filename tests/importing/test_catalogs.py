@@ -15,7 +15,7 @@ from pyiceberg.types import LongType, NestedField
 
 from polaris_spark.catalog.importing import sql
 from polaris_spark.catalog.importing.opening import SOURCES, Scrubber, open_source
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import InputError, MissingLibraryError, SourceError
 from tests.importing.support import run, statuses, table_in, view_metadata, write
@@ -84,7 +84,7 @@ def test_the_older_schema_without_types_holds_tables(database: Path) -> None:
             "INSERT INTO iceberg_tables VALUES ('prod', 'a', 't', 's3://b/t/metadata/m', NULL)"
         )
     entries = list(open_source("sql", f"sqlite:///{database}", {}, {}).entries())
-    assert entries == [Listed(("a",), "t", TABLE, "s3://b/t/metadata/m")]
+    assert entries == [SourceEntry(("a",), "t", TABLE, "s3://b/t/metadata/m")]
 
 
 def test_large_catalogs_are_read_by_pages(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_large_catalogs_are_read_by_pages(database: Path, monkeypatch: pytest.Mo
     tables = [(f"n{number % 3}", f"t{number}", "s3://b/x", "TABLE") for number in range(50)]
     jdbc(database, *tables)
     entries = list(open_source("sql", f"sqlite:///{database}", {}, {}).entries())
-    assert sorted((one.namespace[0], one.name) for one in entries if isinstance(one, Listed)) == sorted(
+    assert sorted((one.namespace[0], one.name) for one in entries if isinstance(one, SourceEntry)) == sorted(
         (namespace, name) for namespace, name, _, _ in tables
     )
 
@@ -104,7 +104,7 @@ def test_which_of_several_catalogs_must_be_said(database: Path) -> None:
     with pytest.raises(SourceError, match=r"several catalogs.*prod, test"):
         list(open_source("sql", f"sqlite:///{database}", {}, {}).entries())
     named = open_source("sql", f"sqlite:///{database}", {"catalog": "prod"}, {})
-    assert list(named.entries()) == [Listed(("a",), "t", VIEW, "s3://b/x")]
+    assert list(named.entries()) == [SourceEntry(("a",), "t", VIEW, "s3://b/x")]
     other = open_source("sql", f"sqlite:///{database}", {"catalog": "test"}, {})
     assert list(other.entries()) == [ListedNamespace(("n",), {})]
     with pytest.raises(SourceError, match="no catalog 'tset'; it has: prod, test"):

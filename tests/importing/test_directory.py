@@ -11,7 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from polaris_spark.catalog.importing.directory import DirectoryTree, versions
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.importing.trees import Directory, RemoteTree
 from polaris_spark.catalog.rows import TABLE
 
@@ -29,7 +29,7 @@ def tables(root: Path, *, hadoop: bool = False) -> dict[str, str]:
     return {
         ".".join((*one.namespace, one.name)): one.problem or one.metadata_location.rsplit("/", 1)[-1]
         for one in entries
-        if isinstance(one, Listed)
+        if isinstance(one, SourceEntry)
     }
 
 
@@ -51,7 +51,7 @@ def test_locations_are_uris_whatever_the_root_is_called(root: Path) -> None:
     touch(root, "a/t/metadata/v1.metadata.json")
     for name in (str(root), f"file://{root}", f"file:{root}/", f"{root}/"):
         (entry,) = DirectoryTree(name, {}).entries()
-        assert isinstance(entry, Listed)
+        assert isinstance(entry, SourceEntry)
         assert (
             entry.metadata_location.removeprefix("file:").lstrip("/")
             == f"{root}/a/t/metadata/v1.metadata.json"[1:]
@@ -119,7 +119,7 @@ def test_folders_of_partitions_and_data_are_not_searched(root: Path) -> None:
     tree, listed = DirectoryTree(str(root), {}), []
     inner = tree._list
     tree._list = lambda location: listed.append(location) or inner(location)  # type: ignore[func-returns-value]
-    assert [one.name for one in tree.entries() if isinstance(one, Listed)] == ["t"]
+    assert [one.name for one in tree.entries() if isinstance(one, SourceEntry)] == ["t"]
     assert [location.removeprefix(f"file://{root}") for location in listed] == ["", "/t", "/t/metadata"]
 
 
@@ -227,7 +227,7 @@ def test_a_directory_that_cannot_be_listed_is_told(root: Path) -> None:
         return listed(location)
 
     tree._list = refusing
-    table, refused = [entry for entry in tree.entries() if isinstance(entry, Listed)]
+    table, refused = [entry for entry in tree.entries() if isinstance(entry, SourceEntry)]
     assert (table.name, table.problem) == ("t", "")
     assert "cannot be listed: not" in refused.problem
 
@@ -239,7 +239,7 @@ class TestHadoop:
         (root / "empty").mkdir()
         entries = list(DirectoryTree(str(root), {}, hadoop=True).entries())
         assert [one.name for one in entries if isinstance(one, ListedNamespace)] == [("db",), ("empty",)]
-        (found,) = [one for one in entries if isinstance(one, Listed)]
+        (found,) = [one for one in entries if isinstance(one, SourceEntry)]
         # Version 2 was committed and its hint not written; what follows a gap was never committed.
         assert (found.kind, found.metadata_location.rsplit("/", 1)[-1]) == (TABLE, "v2.metadata.json")
 

@@ -16,7 +16,7 @@ from polaris_spark.catalog.importing import importer
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.importer import ImportOptions
 from polaris_spark.catalog.importing.jobs import TASK, import_source
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
 from polaris_spark.jobs.registry import call
@@ -126,13 +126,13 @@ def test_a_view_is_not_replaced_by_a_table(catalog: Client, root: Path) -> None:
     write(root / "db" / "t", view_metadata(root / "db" / "t"))
     run(catalog, DirectoryTree(str(root), {}))
     where = table_in(root, "other", "t")
-    source = Entries(Listed(("db",), "t", TABLE, where))
+    source = Entries(SourceEntry(("db",), "t", TABLE, where))
     assert statuses(run(catalog, source, overwrite=True)) == {"db.t": "conflict"}
 
 
 def test_tables_whose_locations_overlap_conflict(catalog: Client, root: Path) -> None:
     outer, inner = table_in(root, "db", "t"), table_in(root, "db", "t", "inner", number=2)
-    source = Entries(Listed(("db",), "t", TABLE, outer), Listed(("db",), "inner", TABLE, inner))
+    source = Entries(SourceEntry(("db",), "t", TABLE, outer), SourceEntry(("db",), "inner", TABLE, inner))
     rows = run(catalog, source)
     assert statuses(rows) == {"db.t": "imported", "db.inner": "conflict"}
     assert "overlaps" in (rows[1].message or "")
@@ -141,10 +141,10 @@ def test_tables_whose_locations_overlap_conflict(catalog: Client, root: Path) ->
 
 def test_an_import_of_conflicts_only_creates_no_namespace(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
-    run(catalog, Entries(Listed(("db",), "t", TABLE, where)))
+    run(catalog, Entries(SourceEntry(("db",), "t", TABLE, where)))
     before = catalog.session.catalog.head().head.commit
     again = Entries(
-        ListedNamespace(("a",)), ListedNamespace(("b",), {"x": "y"}), Listed(("a",), "t", TABLE, where)
+        ListedNamespace(("a",)), ListedNamespace(("b",), {"x": "y"}), SourceEntry(("a",), "t", TABLE, where)
     )
     assert statuses(run(catalog, again, into=("fresh",))) == {"fresh.a.t": "conflict"}
     assert catalog.session.catalog.head().head.commit == before
@@ -152,7 +152,7 @@ def test_an_import_of_conflicts_only_creates_no_namespace(catalog: Client, root:
 
 def test_one_table_under_two_names_conflicts_with_itself(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
-    source = Entries(Listed(("db",), "t", TABLE, where), Listed(("db",), "u", TABLE, where))
+    source = Entries(SourceEntry(("db",), "t", TABLE, where), SourceEntry(("db",), "u", TABLE, where))
     assert statuses(run(catalog, source)) == {"db.t": "imported", "db.u": "conflict"}
 
 
@@ -189,14 +189,14 @@ def test_a_file_that_cannot_be_read_is_told_and_stops_nothing(
 def test_a_file_that_vanished_meanwhile_is_told(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
     Path(where.removeprefix("file://")).unlink()
-    (row,) = run(catalog, Entries(Listed(("db",), "t", TABLE, where)))
+    (row,) = run(catalog, Entries(SourceEntry(("db",), "t", TABLE, where)))
     assert row.status == "failed"
     assert where in (row.message or "")
 
 
 def test_a_table_that_is_called_a_view_is_refused(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
-    (row,) = run(catalog, Entries(Listed(("db",), "t", VIEW, where)))
+    (row,) = run(catalog, Entries(SourceEntry(("db",), "t", VIEW, where)))
     assert row.status == "failed"
     assert "describes a table" in (row.message or "")
 
@@ -221,7 +221,7 @@ def test_names_that_no_client_could_use_are_told(
     catalog: Client, root: Path, namespace: tuple[str, ...], name: str
 ) -> None:
     where, good = table_in(root, "x", "t"), table_in(root, "x", "u", number=2)
-    source = Entries(Listed(namespace, name, TABLE, where), Listed(("db",), "good", TABLE, good))
+    source = Entries(SourceEntry(namespace, name, TABLE, where), SourceEntry(("db",), "good", TABLE, good))
     bad, other = run(catalog, source)
     assert (bad.status, other.status) == ("failed", "imported")
     assert bad.message
@@ -232,7 +232,7 @@ def test_a_table_with_a_refused_name_leaves_nothing_in_the_catalog(
     catalog: Client, root: Path, *, lazy: bool
 ) -> None:
     where = table_in(root, "x", "t")
-    (row,) = run(catalog, Entries(Listed(("db",), "a\nb", TABLE, where)), lazy=lazy)
+    (row,) = run(catalog, Entries(SourceEntry(("db",), "a\nb", TABLE, where)), lazy=lazy)
     assert row.status == "failed"
     assert call(catalog.session, "fsck") == []
     catalog.ok("POST", "v1/namespaces/db/register", {"name": "ab", "metadata-location": where})
@@ -243,7 +243,7 @@ def test_a_table_with_a_location_too_long_for_the_index_leaves_nothing_in_the_ca
     catalog: Client, root: Path
 ) -> None:
     where = table_in(root, "x", "t", properties={"write.data.path": f"s3://b/{'x' * 4_085}"})
-    (row,) = run(catalog, Entries(Listed(("db",), "t", TABLE, where)))
+    (row,) = run(catalog, Entries(SourceEntry(("db",), "t", TABLE, where)))
     assert row.status == "failed"
     assert call(catalog.session, "fsck") == []
 
@@ -251,7 +251,9 @@ def test_a_table_with_a_location_too_long_for_the_index_leaves_nothing_in_the_ca
 @pytest.mark.parametrize("name", ["a.b", "a b", "...", "%2F", "a/b", "é\u200f", "`", "'; DROP TABLE t --"])
 def test_odd_names_are_kept(catalog: Client, root: Path, name: str) -> None:
     where = table_in(root, "x", "t")
-    assert [row.status for row in run(catalog, Entries(Listed((name,), name, TABLE, where)))] == ["imported"]
+    assert [row.status for row in run(catalog, Entries(SourceEntry((name,), name, TABLE, where)))] == [
+        "imported"
+    ]
     assert catalog.load(name, (name,))["metadata-location"] == where
 
 
@@ -281,7 +283,7 @@ def test_namespaces_that_were_listed_long_before_their_tables_bring_their_proper
         ListedNamespace(("other",), {}),
     ]
     where = table_in(root, "new", "inner", "t")
-    rows = run(catalog, Entries(*listed, Listed(("new", "inner"), "t", TABLE, where)), include=["new.*"])
+    rows = run(catalog, Entries(*listed, SourceEntry(("new", "inner"), "t", TABLE, where)), include=["new.*"])
     assert statuses(rows) == {"new.inner.t": "imported"}
     assert catalog.stored_properties("new") == {"x": "1"}
     assert catalog.stored_properties("new", "inner") == {"y": "1"}
@@ -324,7 +326,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: Client, roo
 
 def test_a_listing_that_breaks_off_says_so_after_what_was_done(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
-    source = Entries(Listed(("db",), "t", TABLE, where), ConnectionError("the line is cut"))
+    source = Entries(SourceEntry(("db",), "t", TABLE, where), ConnectionError("the line is cut"))
     rows = run(catalog, source)
     assert [row.status for row in rows] == ["imported", "failed"]
     message = rows[1].message or ""

@@ -12,7 +12,7 @@ import pytest
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.importer import ImportOptions, Row
 from polaris_spark.catalog.importing.jobs import UnloadedContents, load_imported
-from polaris_spark.catalog.importing.sources import Listed
+from polaris_spark.catalog.importing.sources import SourceEntry
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import BadRequestError
@@ -98,7 +98,7 @@ def test_a_transaction_loads_all_of_its_tables(catalog: Client, root: Path) -> N
 def test_views_are_loaded_on_first_use(catalog: Client, root: Path) -> None:
     metadata = view_metadata(root / "db" / "v")
     where = write(root / "db" / "v", metadata)
-    run(catalog, Entries(Listed(("db",), "v", VIEW, where)), lazy=True)
+    run(catalog, Entries(SourceEntry(("db",), "v", VIEW, where)), lazy=True)
     assert catalog.names("db", kind="views") == ["v"]
     answer = catalog.ok("GET", view("v"))
     assert (answer["metadata"], answer["metadata-location"]) == (metadata, where)
@@ -161,7 +161,7 @@ def test_what_is_known_of_the_location_is_owned_before_it_is_loaded(catalog: Cli
     )  # fmt: skip
     assert inside.kind == (403, "ForbiddenException")
     inner = table_in(root, "db", "t", "deeper", number=2)
-    rows = run(catalog, Entries(Listed(("db",), "deeper", TABLE, inner)), lazy=True)
+    rows = run(catalog, Entries(SourceEntry(("db",), "deeper", TABLE, inner)), lazy=True)
     assert statuses(rows) == {"db.deeper": "conflict"}
 
 
@@ -173,7 +173,7 @@ def test_metadata_files_of_several_tables_in_one_folder_own_no_more_than_themsel
         file = root / "all" / f"0000{number}-x.metadata.json"
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(table_metadata(root / f"t{number}", number=number)))
-        listed.append(Listed(("db",), f"t{number}", TABLE, f"file://{file}"))
+        listed.append(SourceEntry(("db",), f"t{number}", TABLE, f"file://{file}"))
     assert [row.status for row in run(catalog, Entries(*listed), lazy=True)] == ["registered"] * 2
     assert catalog.load("t2")["metadata"]["location"] == f"file://{root}/t2"
 
@@ -181,7 +181,7 @@ def test_metadata_files_of_several_tables_in_one_folder_own_no_more_than_themsel
 def test_locations_are_judged_when_the_metadata_is_known(catalog: Client, root: Path) -> None:
     honest = table_in(root, "taken", number=2)
     liar = write(root / "elsewhere", table_metadata(root / "taken"))
-    source = Entries(Listed(("db",), "honest", TABLE, honest), Listed(("db",), "liar", TABLE, liar))
+    source = Entries(SourceEntry(("db",), "honest", TABLE, honest), SourceEntry(("db",), "liar", TABLE, liar))
     assert [row.status for row in run(catalog, source, lazy=True)] == ["registered"] * 2
     answer = catalog.send("GET", table("liar"))
     assert answer.kind == (403, "ForbiddenException")
@@ -258,7 +258,7 @@ def test_what_is_dropped_or_renamed_while_all_is_loaded_stays_so(
 
 
 def test_what_one_commit_names_twice_is_one_table(catalog: Client, root: Path) -> None:
-    entry = Listed(("db",), "t", TABLE, table_in(root, "db", "t"))
+    entry = SourceEntry(("db",), "t", TABLE, table_in(root, "db", "t"))
     assert [row.status for row in run(catalog, Entries(entry, entry), lazy=True)] == ["registered", "exists"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from polaris_spark import objects
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf, Place, Shard, ShardReader
+from polaris_spark.index import Branch, Entry, ExpectedShard, Index, IndexRoot, Leaf, Shard, ShardReader
 from polaris_spark.index import check as faults
 from polaris_spark.index.shards import FrontCoded
 from tests.index.support import Placed, Shelf, numbered, walk
@@ -182,7 +182,7 @@ def test_shards_that_versions_share_are_read_once(shelf: Shelf, root: IndexRoot)
         return shelf.read(ids)
 
     later = shelf.changed(root, {b"k0000500": Entry(7)}, quota=0)
-    sound: set[Place] = set()
+    sound: set[ExpectedShard] = set()
     assert list(faults(root, reading, sound)) == []
     before = len(read)
     assert list(faults(later, reading, sound)) == []

@@ -16,7 +16,7 @@ from polaris_spark.commits.completeness import Completeness
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Head, LogEntry
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import PolarisError, ReferenceGoneError
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.marking import Swept, sweep
@@ -175,7 +175,7 @@ class Place:
         return set(MemoryBackend(self.name)._tables.objects[REALM])
 
 
-def held(snapshot: Snapshot) -> dict[bytes, int]:
+def held(snapshot: CommitReader) -> dict[bytes, int]:
     """What a head of a reference holds: pointers by key."""
     return {key: entry.pointer for key, entry in snapshot.index("names").range()}
 

@@ -16,8 +16,8 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmMovedError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.maintenance.migrating.migration import Migration, give_up
-from polaris_spark.maintenance.migrating.steps import Step
-from polaris_spark.system.connections import Connection
+from polaris_spark.maintenance.migrating.steps import MigrationStep
+from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import References
 from polaris_spark.system.stores import open_store
@@ -90,14 +90,14 @@ class World:
         self.acknowledged: dict[str, int] = {}
         self.writer = Writer(self)
 
-    def process(self, side: str, schedule: Schedule | None = None) -> Connection:
+    def process(self, side: str, schedule: Schedule | None = None) -> StoreConnection:
         """A side's store as another process sees it."""
         network = Network(self.inner[side], self.clock)
-        return Connection(
+        return StoreConnection(
             self.uris[side], FaultyBackend(network, schedule or Never(), self.clock), self.clock
         )
 
-    def references(self, connection: Connection) -> References:
+    def references(self, connection: StoreConnection) -> References:
         """The references of the realm, as a new process sees them."""
         record = connection.realms.find("r")
         assert record is not None
@@ -111,7 +111,7 @@ class World:
         engine = OneThread(reach, given.pop("watch")) if "watch" in given else OneThread(reach)  # type: ignore[arg-type]  # whatever a test gives
         return Migration(realm, str(self.uris["source"]), target, "r", engine=engine, **given)  # type: ignore[arg-type]  # whatever a test gives
 
-    def migrate(self, schedule: Schedule | None = None, **given: object) -> list[Step]:
+    def migrate(self, schedule: Schedule | None = None, **given: object) -> list[MigrationStep]:
         """Move the realm, by another process."""
         return list(self.migration(schedule, **given).run())
 

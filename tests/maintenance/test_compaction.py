@@ -16,7 +16,7 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.index import Entry
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.checking.checker import Check
-from polaris_spark.maintenance.compaction import Outcome, compact_reference
+from polaris_spark.maintenance.compaction import CompactionResult, compact_reference
 from polaris_spark.testing.waiting import wait_until
 from tests.catalog.test_log import check as check_replay
 from tests.rest.client import Client, connect, set_properties, table, table_request, tables
@@ -54,7 +54,7 @@ def content(client: Client) -> dict[str, list[tuple[bytes, Entry]]]:
     return {name: list(head.index(name).range()) for name in head.commit.index_names}
 
 
-def compacted(client: Client, leaves: int = 64) -> dict[str, Outcome]:
+def compacted(client: Client, leaves: int = 64) -> dict[str, CompactionResult]:
     catalog = client.session.catalog
     done = compact_reference(catalog.references, catalog.reference, "me", leaves=leaves)
     return {one.index_name: one for one in done}

@@ -12,7 +12,7 @@ from polaris_spark.catalog.expiring import RefFacts, Retention, SnapshotFacts, r
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
-from polaris_spark.maintenance.expiry.deciding import Decision, decide
+from polaris_spark.maintenance.expiry.retention import Decision, decide
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, make, needed, rows, there

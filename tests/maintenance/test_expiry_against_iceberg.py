@@ -17,7 +17,7 @@ from pyspark.sql import Row, SparkSession
 from conftest import CatalogPlace
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.deleting import DeleteFiles, FindAbsent
-from polaris_spark.maintenance.expiry import deleting
+from polaris_spark.maintenance.expiry import deletion
 from polaris_spark.maintenance.expiry.files import DecideTables, Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, ReadManifests
 from polaris_spark.maintenance.store_needs import FindNamed, ListManifests
@@ -253,7 +253,7 @@ def test_executors_keep_what_is_branched_or_registered_before_files_are_deleted(
 ) -> None:
     for work in (Examine, ReadManifests, FindNeeded, ListManifests, FindNamed, DeleteFiles):
         monkeypatch.setattr(work, "few", 0)
-    monkeypatch.setattr(deleting, "FILES_OF_A_WAVE", wave)
+    monkeypatch.setattr(deletion, "FILES_OF_A_WAVE", wave)
     given = {"store": f"sqlite://{tmp_path / 'catalog.db'}", "warehouse": str(tmp_path / "warehouse")}
     with PolarisCatalog("lake", **given, shared_locations="allow") as catalog:
         catalog.create_namespace("db")

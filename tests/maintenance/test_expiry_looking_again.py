@@ -11,10 +11,10 @@ from pyiceberg.table import Table
 
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.jobs.expire import PROCEDURE
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.expiry import deleting
+from polaris_spark.maintenance.expiry import deletion
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, ids, make, needed, path, rows, there
@@ -42,7 +42,7 @@ def expire(
     return row
 
 
-def branch(catalog: PolarisCatalog, name: str, source: Snapshot) -> None:
+def branch(catalog: PolarisCatalog, name: str, source: CommitReader) -> None:
     """A branch of the catalog that begins at an old commit."""
     opened = catalog._opened.catalog
     opened.references.create(head_name(opened.row, name), Operation(b"", "test"), source=source)
@@ -110,7 +110,7 @@ def test_a_table_of_another_catalog_that_adopts_a_file_keeps_it(opened: Open, tm
 def test_before_each_wave_the_store_is_looked_at_again(
     opened: Open, during: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleting, "FILES_OF_A_WAVE", 1)
+    monkeypatch.setattr(deletion, "FILES_OF_A_WAVE", 1)
     lake = opened(shared_locations="allow")
     lake.create_namespace("db")
     table = make(lake, "db.t")

@@ -198,7 +198,7 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
     read: list[str] = []
     real = needs.Manifests.of_manifest
 
-    def counted(self: needs.Manifests, location: str) -> needs.Named:
+    def counted(self: needs.Manifests, location: str) -> needs.NamedLocations:
         read.append(location)
         return real(self, location)
 

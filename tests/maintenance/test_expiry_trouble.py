@@ -19,8 +19,8 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.maintenance.expiry import commits
 from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
-from polaris_spark.maintenance.expiry.deciding import Asked, Decision
-from polaris_spark.maintenance.expiry.leftovers import Outcome
+from polaris_spark.maintenance.expiry.leftovers import ExpiryResult
+from polaris_spark.maintenance.expiry.retention import Asked, Decision
 from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
@@ -58,7 +58,7 @@ class Mortal(LocalEngine):
 
 def run(
     catalog: PolarisCatalog, life: Life, before_commits: Callable[[], None] = lambda: None
-) -> list[Outcome]:
+) -> list[ExpiryResult]:
     """Expire everything, as long as life lasts."""
     session = catalog._opened
     store = session.catalog.references.store

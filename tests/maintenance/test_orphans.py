@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.orphans.deciding import (
+from polaris_spark.maintenance.orphans.decisions import (
     DAY_MS,
     Comparison,
     FileName,
     Mismatch,
-    Place,
+    OwnedLocation,
     comparison,
     folders_of,
     is_below,
@@ -111,7 +111,7 @@ def test_folders_of_a_path_begin_with_the_nearest() -> None:
 
 
 def test_hidden_counts_from_the_innermost_location() -> None:
-    table = Place(NAMES.of("/w/_ns/t"), "c.t")
+    table = OwnedLocation(NAMES.of("/w/_ns/t"), "c.t")
     assert judge(NAMES.of("/w/_ns/t/data/f"), "/w", [table]).is_orphan
     assert not judge(NAMES.of("/w/_ns/t/_data/f"), "/w", [table]).is_orphan
     assert not judge(NAMES.of("/w/_ns/x/data/f"), "/w", []).is_orphan
@@ -119,21 +119,21 @@ def test_hidden_counts_from_the_innermost_location() -> None:
 
 
 def test_the_innermost_location_names_the_owner() -> None:
-    places = [Place(NAMES.of("/w"), "c.outer"), Place(NAMES.of("/w/t"), "c.t")]
+    places = [OwnedLocation(NAMES.of("/w"), "c.outer"), OwnedLocation(NAMES.of("/w/t"), "c.t")]
     assert judge(NAMES.of("/w/t/f"), "/w", places).owner == "c.t"
     assert judge(NAMES.of("/w/t/f"), "/w", []).owner is None
 
 
 def test_nothing_goes_where_files_are_not_collected() -> None:
-    kept = Place(NAMES.of("/w/t"), "c.t", kept=True)
+    kept = OwnedLocation(NAMES.of("/w/t"), "c.t", kept=True)
     assert not judge(NAMES.of("/w/t/f"), "/w", [kept]).is_orphan
     assert not judge(
-        NAMES.of("/w/t/inner/f"), "/w", [kept, Place(NAMES.of("/w/t/inner"), "c.inner")]
+        NAMES.of("/w/t/inner/f"), "/w", [kept, OwnedLocation(NAMES.of("/w/t/inner"), "c.inner")]
     ).is_orphan
 
 
 def test_what_cannot_be_read_keeps_its_location_and_what_has_no_owner() -> None:
-    broken, sound = Place(NAMES.of("/w/b"), "c.b"), Place(NAMES.of("/w/t"), "c.t")
+    broken, sound = OwnedLocation(NAMES.of("/w/b"), "c.b"), OwnedLocation(NAMES.of("/w/t"), "c.t")
     assert not judge(NAMES.of("/w/b/f"), "/w", [broken], {"c.b"}).is_orphan
     assert not judge(NAMES.of("/w/stray/f"), "/w", [], {"c.b"}).is_orphan
     assert judge(NAMES.of("/w/t/f"), "/w", [sound], {"c.b"}).is_orphan
@@ -141,7 +141,7 @@ def test_what_cannot_be_read_keeps_its_location_and_what_has_no_owner() -> None:
 
 def test_only_a_place_in_the_same_storage_lets_a_file_go() -> None:
     file, root = NAMES.of("s3://prod/db/t/_p=1/old"), "/db"
-    same = Place(NAMES.of("s3a://PROD/db/t"), "c.t", partitions=("_p=",))
+    same = OwnedLocation(NAMES.of("s3a://PROD/db/t"), "c.t", partitions=("_p=",))
     others = [same._replace(name=NAMES.of(f"{prefix}/db/t")) for prefix in ("s3://dev", "gs://prod")]
     assert judge(file, root, [*others, same], {"c.u"}) == (True, "c.t")
     assert judge(file, root, [same], keeps_strays=True).is_orphan
@@ -157,7 +157,7 @@ def test_only_a_place_in_the_same_storage_lets_a_file_go() -> None:
 
 @pytest.mark.parametrize("location", ["hdfs:/w/t", "hdfs:///w/t", "/w/t", "hdfs://nn/w/t"])
 def test_a_place_without_an_authority_is_of_any_storage(location: str) -> None:
-    place = Place(NAMES.of(location), "c.t")
+    place = OwnedLocation(NAMES.of(location), "c.t")
     file = NAMES.of("hdfs://nn/w/t/data/f")
     assert judge(file, "/w", [place], {"c.broken"}, keeps_strays=True) == (True, "c.t")
     assert not judge(file, "/w", [place], {"c.t"}).is_orphan

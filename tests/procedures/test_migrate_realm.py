@@ -12,7 +12,7 @@ from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.errors import InputError, RealmMovedError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.migrating.check import Difference
-from polaris_spark.maintenance.migrating.copy import Place, copy_all
+from polaris_spark.maintenance.migrating.copy import RealmRows, copy_all
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
@@ -62,8 +62,8 @@ def test_differences_are_found_on_executors(spark: SparkSession, filled: Session
     references = filled.catalog.references
     local = LocalEngine(Reach(references.store, filled.catalog.files))
     engine = SparkEngine(lambda: spark, heres, {}, local, realm="default")
-    source = Place(references.store.backend, references.store.realm, references.clock)
-    copy = Place(target.connection.backend, "copy", references.clock)
+    source = RealmRows(references.store.backend, references.store.realm, references.clock)
+    copy = RealmRows(target.connection.backend, "copy", references.clock)
     copied = copy_all(source, copy, engine, opener(theres))
     heads = SourceRealm(filled.connection.realms, "default", references).heads()
     same = compare(engine, theres, source, copy, heads)

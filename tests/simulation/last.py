@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from polaris_spark.commits.log import ancestor, commit_at, commits, entries
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.index import check
 from polaris_spark.store.objects import ObjectStore
 from tests.simulation.changes import NUMBERS, Box
@@ -34,7 +34,7 @@ def finish(world: World, process: Process) -> None:
     process.ids.release()
 
 
-def _problems(world: World, snapshot: Snapshot) -> Iterator[str]:
+def _problems(world: World, snapshot: CommitReader) -> Iterator[str]:
     yield from _history_problems(snapshot)
     expected = world.observer.contents[snapshot.head.commit].state
     found = _numbers(snapshot.store, snapshot)
@@ -46,13 +46,13 @@ def _problems(world: World, snapshot: Snapshot) -> Iterator[str]:
     yield from _replay_problems(snapshot)
 
 
-def _numbers(store: ObjectStore, snapshot: Snapshot) -> dict[bytes, int]:
+def _numbers(store: ObjectStore, snapshot: CommitReader) -> dict[bytes, int]:
     found = dict(snapshot.index(NUMBERS).range())
     boxes = store.get_many({entry.pointer for entry in found.values()}, Box)
     return {key: boxes[entry.pointer].number for key, entry in found.items()}
 
 
-def _history_problems(snapshot: Snapshot) -> Iterator[str]:
+def _history_problems(snapshot: CommitReader) -> Iterator[str]:
     """Check the chain of commits in every way in which it can be read, and every index of the head."""
     store, head = snapshot.store, snapshot.head
     chain = list(commits(store, head))
@@ -77,11 +77,11 @@ def _history_problems(snapshot: Snapshot) -> Iterator[str]:
             yield f"index {name}: {fault.message}"
 
 
-def _replay_problems(snapshot: Snapshot) -> Iterator[str]:
+def _replay_problems(snapshot: CommitReader) -> Iterator[str]:
     """Check that the log replays forwards from the floor to the head, and backwards from the head to the floor."""
     store, head = snapshot.store, snapshot.head
     floor_id = ancestor(store, head, head.floor_number)
-    floor = Snapshot(store, b"", head, store.get(floor_id, Commit))
+    floor = CommitReader(store, b"", head, store.get(floor_id, Commit))
     oldest = {key: entry.pointer for key, entry in floor.index(NUMBERS).range()}
     newest = {key: entry.pointer for key, entry in snapshot.index(NUMBERS).range()}
     logged = [entry for id, _, _, entry in entries(store, head) if id != floor_id]

@@ -18,7 +18,7 @@ from polaris_spark.commits.upkeep import fence, raise_floor
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from polaris_spark.testing.faults import FaultyBackend, Network, ProcessDied
-from polaris_spark.testing.schedules import Fault, Kind, Listed, Schedule
+from polaris_spark.testing.schedules import Fault, FixedSchedule, Kind, Schedule
 from tests.commits.support import Add, Box, references
 
 _numbers = count()
@@ -114,4 +114,4 @@ def test_a_process_may_die_anywhere(kind: Kind, transactional: bool) -> None:
         story = Story(transactional=transactional)
         with pytest.raises(ProcessDied):
             story.go_on(DiesAt(at, kind))
-        story.check(story.go_on(Listed([])))
+        story.check(story.go_on(FixedSchedule([])))

@@ -17,7 +17,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.orphans.here import LocalSearch
+from polaris_spark.maintenance.orphans.local import LocalSearch
 from polaris_spark.maintenance.orphans.search import FoundDoomed
 from polaris_spark.rest.session import Session, connect
 from polaris_spark.spark.jobs import orphans

@@ -13,7 +13,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits, entries
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Index
@@ -23,7 +23,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.recovery.carrying_out import Recovered, Recovery
 from polaris_spark.system.recovery.plan import plan
-from polaris_spark.system.recovery.survey import Found, Survey
+from polaris_spark.system.recovery.survey import Survey, SurveyedReference
 from polaris_spark.system.registry import ROOT, References
 from tests.commits.support import Add, Box, number, references
 
@@ -135,7 +135,7 @@ def store_of(backend: MemoryBackend) -> ObjectStore:
     return ObjectStore(backend, REALM, ObjectCache(), store_key="looking")
 
 
-def survey(backend: MemoryBackend, *, search: bool = False) -> dict[str, Found]:
+def survey(backend: MemoryBackend, *, search: bool = False) -> dict[str, SurveyedReference]:
     """What a survey finds, by name of the row."""
     return {found.row_name: found for found in Survey(store_of(backend), search=search).run()}
 
@@ -212,7 +212,7 @@ def content(backend: MemoryBackend, id: int) -> dict[bytes, int]:
     """What the boxes of a commit hold."""
     store = store_of(backend)
     commit = store.get(id, Commit)
-    snapshot = Snapshot(store, b"", Head(id, commit.number, commit.time), commit)
+    snapshot = CommitReader(store, b"", Head(id, commit.number, commit.time), commit)
     index: Index = snapshot.index("names")
     return {key: store.get(entry.pointer, Box).number for key, entry in index.range()}
 

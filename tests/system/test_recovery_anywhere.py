@@ -12,7 +12,7 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.publishing import Outcome, Publication
 from polaris_spark.commits.rows import Entries
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import StateError
 from polaris_spark.ids import IdGenerator, id_time_ms
 from polaris_spark.system.leases import LEASE_MS, NodeLeases
@@ -96,7 +96,7 @@ def test_a_commit_in_doubt_is_known_not_to_have_happened_after_it_was_lost(histo
     kept = head_of(backend, row_of(backend)).recent[1]
     survived = msgspec.structs.replace(lost, commit=kept.commit, number=kept.number)
     for head, outcome in ((lost, Outcome.LOST), (survived, Outcome.COMMITTED)):
-        new = Snapshot(running.store, b"version of a swap in doubt", head, before.commit)
+        new = CommitReader(running.store, b"version of a swap in doubt", head, before.commit)
         publication = Publication(running.store, row_of(backend), before, new, [])
         publication.in_doubt = True
         assert publication.publish() is outcome

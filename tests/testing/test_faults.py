@@ -14,7 +14,7 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.testing.faults import FaultyBackend, Network, ProcessDied
 from polaris_spark.testing.object_cases import ObjectCases
 from polaris_spark.testing.reference_cases import ReferenceCases
-from polaris_spark.testing.schedules import Fault, Kind, Listed, Rates, Schedule, Seeded
+from polaris_spark.testing.schedules import Fault, FixedSchedule, Kind, Rates, Schedule, Seeded
 
 _numbers = count()
 ROWS = [ObjectRow(number, 0, b"%d" % number) for number in range(1, 21)]
@@ -31,7 +31,7 @@ class TestWithoutFaults(ObjectCases, ReferenceCases):
 
     @pytest.fixture
     def backend(self, uri: str) -> Backend:
-        return FaultyBackend(Network(open_backend(uri)), Listed([]))
+        return FaultyBackend(Network(open_backend(uri)), FixedSchedule([]))
 
 
 class World:
@@ -43,7 +43,7 @@ class World:
         self.network = Network(self.inner, self.clock, stale=True)
 
     def backend(self, *faults: Fault | Kind, transactional: bool | None = None) -> FaultyBackend:
-        return self.scheduled(Listed(faults), transactional=transactional)
+        return self.scheduled(FixedSchedule(faults), transactional=transactional)
 
     def scheduled(self, schedule: Schedule, *, transactional: bool | None = None) -> FaultyBackend:
         return FaultyBackend(self.network, schedule, self.clock, transactional=transactional)

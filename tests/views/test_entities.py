@@ -12,7 +12,7 @@ import pytest
 
 from polaris_spark.catalog.importing.importer import ImportOptions
 from polaris_spark.catalog.importing.jobs import import_source
-from polaris_spark.catalog.importing.sources import Listed
+from polaris_spark.catalog.importing.sources import SourceEntry
 from polaris_spark.catalog.rows import TABLE
 from tests.cli.catalogs import run
 from tests.importing.support import Entries
@@ -200,7 +200,7 @@ def test_files_of_a_table_imported_unread_whose_metadata_is_odd_hide_no_others(
     file = tmp_path / "00001-x.metadata.json"
     file.write_text(text)
     catalog = Catalog(tmp_path / "c.db")
-    source = Entries(Listed(("db",), "t", TABLE, file.as_uri()))
+    source = Entries(SourceEntry(("db",), "t", TABLE, file.as_uri()))
     [imported] = import_source(
         catalog.session.catalog, source, principal="ann", options=ImportOptions(lazy=True)
     )

@@ -44,8 +44,8 @@ from polaris_spark.backends.bigtable.messages import (
     DELETE_ROW,
     VALUE,
     VERSION,
+    BigtableTable,
     Part,
-    Table,
     set_cells,
 )
 from polaris_spark.backends.bigtable.settings import Settings
@@ -77,7 +77,9 @@ class BigtableBackend(Backend):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._calls = Calls(settings, tables.check)
-        self._tables = {kind: Table(settings.table_name(kind), settings.app_profile) for kind in tables.KINDS}
+        self._tables = {
+            kind: BigtableTable(settings.table_name(kind), settings.app_profile) for kind in tables.KINDS
+        }
         self._objects, self._references = (self._tables[kind] for kind in tables.KINDS)
 
     def setup(self) -> None:

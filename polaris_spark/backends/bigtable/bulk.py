@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from polaris_spark.backends.bigtable.calls import Calls
 from polaris_spark.backends.bigtable.failures import RefusedEntryError, is_temporary
-from polaris_spark.backends.bigtable.messages import Cells, Part, Table, merged
+from polaris_spark.backends.bigtable.messages import BigtableTable, Cells, Part, merged
 from polaris_spark.backends.chunks import sized
 
 _READ_KEYS: Final = 256  # keys have up to 1,037 bytes; a set of rows is limited to 500 kB
@@ -15,7 +15,7 @@ _MUTATED_ROWS: Final = 2_000  # a request is limited to 100,000 mutations
 _MUTATED_BYTES: Final = 4 * 2**20
 
 
-def read(calls: Calls, table: Table, keys: Sequence[bytes]) -> dict[bytes, Cells]:
+def read(calls: Calls, table: BigtableTable, keys: Sequence[bytes]) -> dict[bytes, Cells]:
     """Return the rows that exist among `keys`."""
     found: dict[bytes, Cells] = {}
 
@@ -28,7 +28,7 @@ def read(calls: Calls, table: Table, keys: Sequence[bytes]) -> dict[bytes, Cells
 
 
 def mutate(
-    calls: Calls, table: Table, changes: Iterable[tuple[bytes, Sequence[Part], int]], doing: str
+    calls: Calls, table: BigtableTable, changes: Iterable[tuple[bytes, Sequence[Part], int]], doing: str
 ) -> None:
     """Apply idempotent mutations to rows. When this function returns, all of them are acknowledged.
 

@@ -33,7 +33,7 @@ _Sample: Final[Any] = types.SampleRowKeysRequest.pb()
 _LATEST: Final[Part] = {"cells_per_column_limit_filter": 1}
 
 
-class Table:
+class BigtableTable:
     """A table of one store, accessed through one app profile. Its methods return requests."""
 
     def __init__(self, name: str, app_profile: str) -> None:

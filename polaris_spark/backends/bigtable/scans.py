@@ -16,7 +16,7 @@ from polaris_spark.backends.base import Split
 from polaris_spark.backends.base import Table as TableKind
 from polaris_spark.backends.bigtable import keys
 from polaris_spark.backends.bigtable.calls import Calls
-from polaris_spark.backends.bigtable.messages import VALUE, VERSION, Cells, Table
+from polaris_spark.backends.bigtable.messages import VALUE, VERSION, BigtableTable, Cells
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,9 @@ _END: Final = b"\xff"
 """Upper bound of all row keys: realms are UTF-8, in which this byte never occurs."""
 
 
-def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | None, n: int) -> list[Split]:
+def splits(
+    calls: Calls, table: BigtableTable, kind: TableKind, realms: Sequence[str] | None, n: int
+) -> list[Split]:
     """Return about `n` splits."""
     n = max(1, n)
     samples = _samples(calls, table)
@@ -41,7 +43,7 @@ def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | 
     return _splits(kind, ranges, n)
 
 
-def scan(calls: Calls, table: Table, split: Split) -> Iterator[pa.RecordBatch]:
+def scan(calls: Calls, table: BigtableTable, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in record batches."""
     read, batch = _ROWS[split.table]
     rows: list[Any] = []
@@ -62,7 +64,7 @@ def scan(calls: Calls, table: Table, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(
-    calls: Calls, table: Table, start: bytes, end: bytes, most: int = 0
+    calls: Calls, table: BigtableTable, start: bytes, end: bytes, most: int = 0
 ) -> Iterator[tuple[bytes, Cells]]:
     def after(key: bytes) -> Any:
         return table.read_range(key + b"\x00", end, most=most)
@@ -70,7 +72,7 @@ def _rows(
     return calls.rows(table.read_range(start, end, most=most), after, "scanning rows")
 
 
-def _samples(calls: Calls, table: Table) -> list[bytes]:
+def _samples(calls: Calls, table: BigtableTable) -> list[bytes]:
     found: list[bytes] = []
 
     def settle(_: Any, answers: Sequence[Any]) -> None:
@@ -80,7 +82,7 @@ def _samples(calls: Calls, table: Table) -> list[bytes]:
     return sorted({key for key in found if keys.FIRST < key < _END})
 
 
-def _realms(calls: Calls, table: Table) -> Iterator[bytes]:
+def _realms(calls: Calls, table: BigtableTable) -> Iterator[bytes]:
     """Yield the prefixes of all realms that have rows, with one read each: the first row after a realm belongs to the
     next realm."""
     start = keys.FIRST

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given
+from polaris_spark.backends.store_options import Given
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import StoreURIError
 

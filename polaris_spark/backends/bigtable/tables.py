@@ -19,7 +19,7 @@ from polaris_spark.backends.base import Table as TableKind
 from polaris_spark.backends.bigtable import failures
 from polaris_spark.backends.bigtable.calls import Ask, Calls
 from polaris_spark.backends.bigtable.channels import open_channel, routed
-from polaris_spark.backends.bigtable.messages import FAMILY, VALUE, Table, merged, set_cells
+from polaris_spark.backends.bigtable.messages import FAMILY, VALUE, BigtableTable, merged, set_cells
 from polaris_spark.backends.bigtable.settings import Settings
 from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError, TryAgainError
 
@@ -87,7 +87,7 @@ def _refuse_others(ask: Ask, settings: Settings) -> None:
         found.extend(key for key, _ in merged(answers))
 
     for kind in KINDS:
-        table = Table(settings.table_name(kind), settings.app_profile)
+        table = BigtableTable(settings.table_name(kind), settings.app_profile)
         ask(
             "ReadRows", [table.read_range(b"\x00", b"\xff" * 9, most=1)], settle, "reading the list of tables"
         )
@@ -201,5 +201,5 @@ def _administration(settings: Settings) -> Iterator[_Administration]:
         channel.close()
 
 
-def _references(settings: Settings) -> Table:
-    return Table(settings.table_name("references"), settings.app_profile)
+def _references(settings: Settings) -> BigtableTable:
+    return BigtableTable(settings.table_name("references"), settings.app_profile)

@@ -32,7 +32,7 @@ _RECONNECT_S: Final = 1.0
 _HEARTBEAT_S: Final = 10.0
 
 
-class Session:
+class ClusterSession:
     """Connections to a cluster. Thread-safe."""
 
     def __init__(self, cluster: Any, session: Any, policy: Any) -> None:
@@ -85,7 +85,7 @@ class Session:
         self._cluster.shutdown()
 
 
-def open_session(settings: Settings) -> Session:
+def open_session(settings: Settings) -> ClusterSession:
     """Connect to a cluster.
 
     Raises:
@@ -121,7 +121,7 @@ def open_session(settings: Settings) -> Session:
         monitor_reporting_enabled=False,
     )
     try:
-        return Session(cluster, cluster.connect(), policy)
+        return ClusterSession(cluster, cluster.connect(), policy)
     except Exception as error:
         known = sorted({str(host.datacenter) for host in cluster.metadata.all_hosts()} - {"None"})
         cluster.shutdown()

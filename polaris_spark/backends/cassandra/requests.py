@@ -18,7 +18,7 @@ from cassandra import ConsistencyLevel
 from cassandra.query import BatchStatement, BatchType
 
 from polaris_spark.backends.cassandra import failures, statements, tables
-from polaris_spark.backends.cassandra.clusters import Session, open_session
+from polaris_spark.backends.cassandra.clusters import ClusterSession, open_session
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.backends.cassandra.under_way import UnderWay
@@ -61,7 +61,7 @@ class Requests:
         self.settings = settings
         self._under_way = UnderWay(settings.concurrency)
         self._opening = threading.Lock()
-        self._session: Session | None = None
+        self._session: ClusterSession | None = None
         self._level: tables.Level | None = None
         self._prepared: dict[str, Any] = {}
         self._closed = False
@@ -164,7 +164,7 @@ class Requests:
                 f"for {self.settings.timeout} ms (option 'concurrency')"
             ) from None
 
-    def _statement(self, session: Session, request: Request) -> Any:
+    def _statement(self, session: ClusterSession, request: Request) -> Any:
         prepared = self._prepared.get(request.title) or self._prepare(session, request.title)
         if request.several:
             batch = BatchStatement(BatchType.UNLOGGED)
@@ -175,7 +175,7 @@ class Requests:
         bound.fetch_size = request.page_rows
         return bound
 
-    def _prepare(self, session: Session, title: str) -> Any:
+    def _prepare(self, session: ClusterSession, title: str) -> Any:
         deadline = _Deadline(self.settings.timeout)
         while True:
             try:
@@ -191,7 +191,7 @@ class Requests:
         self._prepared[title] = prepared
         return prepared
 
-    def _opened(self) -> Session:
+    def _opened(self) -> ClusterSession:
         """Return the session, after the store was checked."""
         if self._session is not None and self._level is not None and self._pid == os.getpid():
             return self._session
@@ -202,18 +202,18 @@ class Requests:
                 self._use(session, tables.check(self._schema(session), self.settings, session.datacenter))
             return session
 
-    def _connected(self) -> Session:
+    def _connected(self) -> ClusterSession:
         self._refuse_if_unusable()
         if self._session is None:
             self._session = open_session(self.settings)
         return self._session
 
-    def _use(self, session: Session, level: tables.Level) -> None:
+    def _use(self, session: ClusterSession, level: tables.Level) -> None:
         session.learn(self.settings.keyspace)
         session.agree(level)
         self._level = level
 
-    def _schema(self, session: Session) -> tables.Ask:
+    def _schema(self, session: ClusterSession) -> tables.Ask:
         def ask(query: str, *arguments: object) -> list[Row]:
             try:
                 return session.ask(query, arguments, self.settings.timeout / 1_000)

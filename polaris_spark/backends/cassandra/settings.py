@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, Host, account, hosts
+from polaris_spark.backends.store_options import Given, Host, account, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

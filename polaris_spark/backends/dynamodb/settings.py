@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.dynamodb.failures import check_whole
-from polaris_spark.backends.given import Given, endpoint
+from polaris_spark.backends.store_options import Given, endpoint
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

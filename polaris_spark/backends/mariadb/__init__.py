@@ -45,7 +45,7 @@ from polaris_spark.backends.limits import check_place, check_realm, check_refere
 from polaris_spark.backends.mariadb import ranges, statements
 from polaris_spark.backends.mariadb.connections import Connections
 from polaris_spark.backends.mariadb.failures import DUPLICATE, OVERFLOW
-from polaris_spark.backends.mariadb.session import Result, Session, StatementFailedError
+from polaris_spark.backends.mariadb.session import MariaDBSession, Result, StatementFailedError
 from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.config import StoreURI
 
@@ -92,7 +92,7 @@ class MariaDBBackend(Backend):
         if not rows:
             return
 
-        def put(session: Session) -> None:
+        def put(session: MariaDBSession) -> None:
             for statement in statements.put(realm, rows, session.packet_bytes):
                 session.run(statement)
 
@@ -110,7 +110,7 @@ class MariaDBBackend(Backend):
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
         check_reference(realm, name, new)
 
-        def insert(session: Session) -> Swapped | Conflict:
+        def insert(session: MariaDBSession) -> Swapped | Conflict:
             try:
                 session.run(statements.insert(realm, name, new))
             except StatementFailedError as error:
@@ -140,7 +140,7 @@ class MariaDBBackend(Backend):
         if not rows:
             return self._exchange(realm, name, swap)
 
-        def write(session: Session) -> Swapped | Conflict:
+        def write(session: MariaDBSession) -> Swapped | Conflict:
             put = statements.put(realm, rows, session.packet_bytes)
             whole = [statements.BEGIN, swap, statements.SWAPPED, *put, statements.COMMIT]
             try:
@@ -185,7 +185,7 @@ class MariaDBBackend(Backend):
                 yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
 
     def _exchange(self, realm: str, name: str, statement: str) -> Swapped | Conflict:
-        def attempt(session: Session) -> Swapped | Conflict:
+        def attempt(session: MariaDBSession) -> Swapped | Conflict:
             if session.run(statement)[0].matched:
                 return Swapped()
             return Conflict(_reference(realm, name, session))
@@ -230,6 +230,6 @@ class MariaDBBackend(Backend):
         return self._connections.write(lambda session: session.run(statement)[0])
 
 
-def _reference(realm: str, name: str, session: Session) -> ReferenceRow | None:
+def _reference(realm: str, name: str, session: MariaDBSession) -> ReferenceRow | None:
     rows = session.run(statements.read(realm, name))[0].rows
     return ReferenceRow(*rows[0]) if rows else None

@@ -8,7 +8,7 @@ from typing import Final
 import pymysql
 
 from polaris_spark.backends.mariadb import failures, tables
-from polaris_spark.backends.mariadb.session import GARBLED, Session
+from polaris_spark.backends.mariadb.session import GARBLED, MariaDBSession
 from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
 from polaris_spark.errors import NoStoreError, PolarisError, StateError, TryAgainError
@@ -16,7 +16,7 @@ from polaris_spark.errors import NoStoreError, PolarisError, StateError, TryAgai
 _LEAST_PACKET: Final = 2**20  # enough for a row of the maximum size, in hexadecimal
 
 
-class Connections(Sessions[Session]):
+class Connections(Sessions[MariaDBSession]):
     """Sessions with one database."""
 
     def __init__(self, settings: Settings) -> None:
@@ -45,7 +45,7 @@ class Connections(Sessions[Session]):
     def refused(self, error: RefusedError) -> PolarisError:
         return failures.refused(self._settings.where, error)
 
-    def opened(self) -> Session:
+    def opened(self) -> MariaDBSession:
         session = self._connected(self._settings.database)
         try:
             if not self._checked:
@@ -59,10 +59,10 @@ class Connections(Sessions[Session]):
             raise
         return session
 
-    def _connected(self, database: str | None) -> Session:
+    def _connected(self, database: str | None) -> MariaDBSession:
         where = self._settings.where
         try:
-            session = Session(self._settings, database)
+            session = MariaDBSession(self._settings, database)
         except (pymysql.MySQLError, RuntimeError) as error:
             raise failures.connecting(where, error) from error
         except GARBLED as error:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from polaris_spark.backends.mariadb import statements
-from polaris_spark.backends.mariadb.session import Session
+from polaris_spark.backends.mariadb.session import MariaDBSession
 
 _LAST: Final = 2**63 - 1
 _FEW: Final = 64  # a range of this many rows is not cut any further
 _LONGEST: Final = 64  # number of halvings from all ids down to one
 
 
-def of_realm(session: Session, realm: str, n: int) -> list[tuple[int, int]]:
+def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int]]:
     """Return about `n` ranges (both ends inclusive), with about equally many rows each, that cover every id of a realm.
 
     InnoDB keeps no histogram of a key, but quickly estimates the number of rows in a range, with one index dive for
@@ -37,14 +37,14 @@ def of_realm(session: Session, realm: str, n: int) -> list[tuple[int, int]]:
     return list(zip(firsts, lasts, strict=True))
 
 
-def _halves(session: Session, realm: str, low: int, high: int) -> list[tuple[int, int]]:
+def _halves(session: MariaDBSession, realm: str, low: int, high: int) -> list[tuple[int, int]]:
     """Return a range of ids cut in two at the first existing id after its middle; `low` is less than `high`."""
     middle = (low + high) // 2
     found = session.run(statements.following(realm, middle + 1, high))[0].rows[0][0]
     return [(low, middle)] if found is None else [(low, found - 1), (found, high)]
 
 
-def _estimate(session: Session, realm: str, low: int, high: int) -> int:
+def _estimate(session: MariaDBSession, realm: str, low: int, high: int) -> int:
     plan = session.run(statements.estimate(realm, low, high))[0]
     return int(plan.rows[0][plan.columns.index("rows")] or 0)
 

@@ -48,7 +48,7 @@ class StatementFailedError(RefusedError):
         """Position of the failed statement in the packet, from 0."""
 
 
-class Session:
+class MariaDBSession:
     """One connection, for one thread at a time, in autocommit."""
 
     def __init__(self, settings: Settings, database: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, hosts
+from polaris_spark.backends.store_options import Given, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

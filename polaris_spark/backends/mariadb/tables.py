@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polaris_spark.backends.mariadb.session import Session
+from polaris_spark.backends.mariadb.session import MariaDBSession
 from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
@@ -33,7 +33,7 @@ _OBJECTS: Final = (
 )
 
 
-def check(session: Session, where: str) -> None:
+def check(session: MariaDBSession, where: str) -> None:
     """Refuse a database that holds no store, or a store of a format that this release does not support.
 
     Raises:
@@ -44,7 +44,7 @@ def check(session: Session, where: str) -> None:
         raise NoStoreError(where)
 
 
-def create_database(session: Session, name: str) -> None:
+def create_database(session: MariaDBSession, name: str) -> None:
     """Create a database if it does not exist.
 
     Raises:
@@ -53,7 +53,7 @@ def create_database(session: Session, name: str) -> None:
     session.run(f"CREATE DATABASE IF NOT EXISTS `{name.replace('`', '``')}`")
 
 
-def create(session: Session, where: str) -> None:
+def create(session: MariaDBSession, where: str) -> None:
     """Create missing tables. Safe in races: the server locks a table's name while it creates the table.
 
     Raises:
@@ -65,7 +65,7 @@ def create(session: Session, where: str) -> None:
         session.run(_OBJECTS)  # created last, so that its existence implies both
 
 
-def _found(session: Session, where: str) -> bool:
+def _found(session: MariaDBSession, where: str) -> bool:
     """Whether the two tables exist. Raises the errors of `check` if they are not those of a supported store."""
     rows = session.run(
         "SELECT table_comment FROM information_schema.tables"

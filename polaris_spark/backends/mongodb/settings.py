@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, account, hosts
+from polaris_spark.backends.store_options import Given, account, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

@@ -24,7 +24,7 @@ import msgspec
 
 from polaris_spark.backends.base import ObjectKey, ReferenceRow, Table
 from polaris_spark.backends.limits import check_name
-from polaris_spark.backends.objectstore.packs import Place
+from polaris_spark.backends.objectstore.packs import PackRange
 from polaris_spark.errors import CorruptionError
 
 DIGITS: Final = "0123456789abcdef"
@@ -60,7 +60,7 @@ class StoredReference(msgspec.Struct, frozen=True, array_like=True):
         return None if self.version is None else ReferenceRow(self.version, self.value)
 
 
-class Listed(NamedTuple):
+class ObjectKeyParts(NamedTuple):
     """The components of an object row's key. `realm` is None if only the body contains the realm's name."""
 
     realm: str | None
@@ -113,7 +113,7 @@ def object_key(realm: str, key: ObjectKey) -> str:
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/{key.id:016x}-{key.part}"
 
 
-def pack_key(realm: str, place: Place) -> str:
+def pack_key(realm: str, place: PackRange) -> str:
     """Return the key of a pack; `realm` is the segment of its realm."""
     hashed = crc32(b"%d-%d" % place) & 0xFF
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/p{place.level}-{place.range:x}"
@@ -139,7 +139,7 @@ def body_prefix(realm: str) -> bytes:
     return len(raw).to_bytes(2, "big") + raw
 
 
-def listed(key: str) -> Listed:
+def listed(key: str) -> ObjectKeyParts:
     """Return the components of the listed key of a single row.
 
     Raises:
@@ -149,7 +149,7 @@ def listed(key: str) -> Listed:
         _, realm, _, _, last = key.split("/")
         id, part = last.split("-")
         name = None if is_digest(realm) else _ESCAPE.sub(_unescaped, realm.encode()).decode()
-        return Listed(name, int(id, 16), int(part))
+        return ObjectKeyParts(name, int(id, 16), int(part))
     except ValueError:
         raise CorruptionError(f"the object {key!r} is not part of a catalog's store") from None
 

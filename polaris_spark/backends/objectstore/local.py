@@ -24,8 +24,8 @@ from typing import Final
 from zlib import crc32
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given
 from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
+from polaris_spark.backends.store_options import Given
 from polaris_spark.errors import (
     NewerFormatError,
     OutcomeUnknownError,

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.backends.objectstore import keys, packs
-from polaris_spark.backends.objectstore.packs import OPEN, SINGLE, Content, Place, R
+from polaris_spark.backends.objectstore.packs import OPEN, SINGLE, Content, PackRange, R
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
 
@@ -61,7 +61,7 @@ class PackedRows:
         segment, skipped = keys.segment(realm), len(keys.body_prefix(realm))
         found: dict[ObjectKey, bytes] = {}
 
-        def look(place: Place, some: list[ObjectKey]) -> _Left[ObjectKey]:
+        def look(place: PackRange, some: list[ObjectKey]) -> _Left[ObjectKey]:
             stored = self._read(keys.pack_key(segment, place))
             held = stored.content if stored else Content()
             found.update((key, held.rows[key]) for key in some if key in held.rows)
@@ -81,7 +81,7 @@ class PackedRows:
         def put(row: ObjectRow) -> None:
             self._requests.put(keys.object_key(segment, ObjectKey(row.id, row.part)), first + row.value)
 
-        def add(place: Place, some: list[ObjectRow]) -> _Left[ObjectRow]:
+        def add(place: PackRange, some: list[ObjectRow]) -> _Left[ObjectRow]:
             key = keys.pack_key(segment, place)
             seen = self._remembered(key)
             return seen.together(some, partial(self._add, realm, key, place, seen))
@@ -93,7 +93,7 @@ class PackedRows:
         """Delete rows. Missing rows are not an error."""
         segment = keys.segment(realm)
 
-        def remove(place: Place, some: list[ObjectKey]) -> _Left[ObjectKey]:
+        def remove(place: PackRange, some: list[ObjectKey]) -> _Left[ObjectKey]:
             key = keys.pack_key(segment, place)
             seen = self._remembered(key)
             with seen.changing:
@@ -110,12 +110,12 @@ class PackedRows:
     def _descend(
         self,
         rows: Collection[R],
-        use: Callable[[Place, list[R]], _Left[R]],
+        use: Callable[[PackRange, list[R]], _Left[R]],
         beside: Sequence[Callable[[], None]] = (),
     ) -> list[R]:
         """Call `use` for the packs of rows, in parallel, from level 0 down to the levels of the rows. Return the rows
         that belong in single objects. The functions `beside` are called in parallel with the first level."""
-        groups: dict[Place, list[R]] = packs.by_place(rows, 0)
+        groups: dict[PackRange, list[R]] = packs.by_place(rows, 0)
         alone: list[R] = []
         while groups or beside:
             calls: list[Callable[[], _Left[R] | None]] = list(beside)
@@ -139,7 +139,7 @@ class PackedRows:
             return self._read(key)
 
     def _add(
-        self, realm: str, key: str, place: Place, seen: _Seen, rows: Collection[ObjectRow]
+        self, realm: str, key: str, place: PackRange, seen: _Seen, rows: Collection[ObjectRow]
     ) -> _Left[ObjectRow]:
         """Add rows to a pack, unless the pack holds them or is closed. Return the rows that belong to another level."""
         stored, fresh = seen.stored, False

@@ -43,7 +43,7 @@ _ROW: Final = 24
 R = TypeVar("R", ObjectKey, ObjectRow)
 
 
-class Place(NamedTuple):
+class PackRange(NamedTuple):
     """A level, and the number of a range at that level."""
 
     level: int
@@ -71,14 +71,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Pack).decode
 
 
-def place(id: int, level: int) -> Place:
+def place(id: int, level: int) -> PackRange:
     """Return the place of a row with this id at a level."""
-    return Place(level, _ordinal(id) >> _WIDTHS[level])
+    return PackRange(level, _ordinal(id) >> _WIDTHS[level])
 
 
-def by_place(rows: Iterable[R], level: int) -> dict[Place, list[R]]:
+def by_place(rows: Iterable[R], level: int) -> dict[PackRange, list[R]]:
     """Return rows, or keys, by their places at a level."""
-    found: dict[Place, list[R]] = {}
+    found: dict[PackRange, list[R]] = {}
     for row in rows:
         found.setdefault(place(row.id, level), []).append(row)
     return found
@@ -112,7 +112,7 @@ def content(body: bytes, key: str) -> Content:
     return Content({ObjectKey(id, part): value for id, part, value in pack.rows}, pack.next)
 
 
-def filled(place: Place, old: Content, rows: Collection[ObjectRow]) -> tuple[Content, list[ObjectRow]]:
+def filled(place: PackRange, old: Content, rows: Collection[ObjectRow]) -> tuple[Content, list[ObjectRow]]:
     """Add rows to an open pack, and close it if it is then large enough. Return its new content, and the rows that do
     not fit.
 
@@ -129,7 +129,7 @@ def filled(place: Place, old: Content, rows: Collection[ObjectRow]) -> tuple[Con
     return Content(taken, _below(place, [*taken, *left], size) if size >= _FULL else OPEN), left
 
 
-def _below(place: Place, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
+def _below(place: PackRange, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
     """Return the first level below a place at which rows with the density of these keys fit into a pack."""
     ordinals = [_ordinal(key.id) for key in keys]
     span = max(ordinals) - min(ordinals) + 1

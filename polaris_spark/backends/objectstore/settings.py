@@ -12,7 +12,7 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, endpoint
+from polaris_spark.backends.store_options import Given, endpoint
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

@@ -49,7 +49,7 @@ from polaris_spark.backends.chunks import chunks, runs, sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.postgresql import binary, ranges
 from polaris_spark.backends.postgresql.connections import Connections
-from polaris_spark.backends.postgresql.session import Session, Statement
+from polaris_spark.backends.postgresql.session import PostgreSQLSession, Statement
 from polaris_spark.backends.postgresql.settings import Settings
 from polaris_spark.backends.postgresql.statements import statements
 from polaris_spark.config import StoreURI
@@ -124,7 +124,7 @@ class PostgreSQLBackend(Backend):
         check_reference(realm, name, new)
         key = (realm.encode(), name.encode())
 
-        def insert(session: Session) -> Swapped | Conflict:
+        def insert(session: PostgreSQLSession) -> Swapped | Conflict:
             if session.run(self._statements.insert, *key, *new).command_tuples:
                 return Swapped()
             return Conflict(self._reference(session, key))
@@ -203,7 +203,7 @@ class PostgreSQLBackend(Backend):
         """Run a statement that skips locked rows. Repeat it until it succeeds or the row has another version."""
         key = (realm.encode(), name.encode())
 
-        def attempt(session: Session) -> Swapped | Conflict | None:
+        def attempt(session: PostgreSQLSession) -> Swapped | Conflict | None:
             if session.run(statement, *key, expected_version, *further).command_tuples:
                 return Swapped()
             current = self._reference(session, key)
@@ -221,7 +221,7 @@ class PostgreSQLBackend(Backend):
             longest = min(longest * 1.5, _LONGEST_S)
         return outcome
 
-    def _reference(self, session: Session, key: tuple[bytes, bytes]) -> ReferenceRow | None:
+    def _reference(self, session: PostgreSQLSession, key: tuple[bytes, bytes]) -> ReferenceRow | None:
         found = session.run(self._statements.read, *key)
         return ReferenceRow(found.get_value(0, 0), found.get_value(0, 1)) if found.ntuples else None  # type: ignore[arg-type]  # columns are NOT NULL
 

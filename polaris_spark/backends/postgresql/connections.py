@@ -8,13 +8,13 @@ from __future__ import annotations
 import psycopg
 
 from polaris_spark.backends.postgresql import failures, tables
-from polaris_spark.backends.postgresql.session import Session
+from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.backends.postgresql.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
 from polaris_spark.errors import PolarisError, TryAgainError
 
 
-class Connections(Sessions[Session]):
+class Connections(Sessions[PostgreSQLSession]):
     """Sessions with one database."""
 
     def __init__(self, settings: Settings) -> None:
@@ -27,14 +27,14 @@ class Connections(Sessions[Session]):
     def refused(self, error: RefusedError) -> PolarisError:
         return failures.refused(self.settings.where, error)
 
-    def opened(self) -> Session:
+    def opened(self) -> PostgreSQLSession:
         settings = self.settings
         password = None if settings.password is None else settings.password.reveal()
         try:
             connection = psycopg.connect(settings.connection, autocommit=True, password=password)
         except psycopg.Error as error:
             raise failures.connecting(settings.where, str(error)) from None
-        session = Session(connection, settings.timeout / 1_000)
+        session = PostgreSQLSession(connection, settings.timeout / 1_000)
         try:
             tables.begin(session, settings.session)
             if not self._checked:

@@ -7,14 +7,14 @@ from typing import Final
 
 from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.postgresql import binary
-from polaris_spark.backends.postgresql.session import Session
+from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.backends.postgresql.statements import Statements
 
 _LAST: Final = 2**63 - 1
 
 
 def of_realm(
-    statements: Statements, schema: str, realm: bytes, n: int, session: Session
+    statements: Statements, schema: str, realm: bytes, n: int, session: PostgreSQLSession
 ) -> list[tuple[int, int]]:
     """Return about `n` ranges (both ends inclusive) that cover every id of a realm.
 
@@ -37,13 +37,13 @@ def of_realm(
     return list(zip(firsts, lasts, strict=True))
 
 
-def _histogram(statements: Statements, schema: str, session: Session) -> list[int]:
+def _histogram(statements: Statements, schema: str, session: PostgreSQLSession) -> list[int]:
     found = session.run(statements.histogram, schema.encode()).get_value(0, 0)
     return sorted(set(binary.integers(found or b"")))
 
 
 def _guesses(
-    statements: Statements, realm: bytes, low: int, high: int, n: int, session: Session
+    statements: Statements, realm: bytes, low: int, high: int, n: int, session: PostgreSQLSession
 ) -> list[int]:
     """Return existing ids above `low`, spaced about evenly by value, at most four for each range."""
     step = max(1, (high - low) // (4 * n))

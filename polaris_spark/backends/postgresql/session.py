@@ -30,7 +30,7 @@ class Statement(NamedTuple):
     text: bytes
 
 
-class Session:
+class PostgreSQLSession:
     """One connection, for one thread at a time."""
 
     def __init__(self, connection: psycopg.Connection[tuple[object, ...]], timeout_s: float) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from psycopg.conninfo import make_conninfo
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, hosts
+from polaris_spark.backends.store_options import Given, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 

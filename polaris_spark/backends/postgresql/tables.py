@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from polaris_spark.backends.postgresql.session import Session
+from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
@@ -37,7 +37,7 @@ def literal(text: str) -> str:
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def begin(session: Session, settings: Mapping[str, str]) -> None:
+def begin(session: PostgreSQLSession, settings: Mapping[str, str]) -> None:
     """Apply the settings to a new session.
 
     Raises:
@@ -46,7 +46,7 @@ def begin(session: Session, settings: Mapping[str, str]) -> None:
     session.script("; ".join(f"SET {name} = {literal(value)}" for name, value in settings.items()))
 
 
-def check(session: Session, where: str, schema: str) -> None:
+def check(session: PostgreSQLSession, where: str, schema: str) -> None:
     """Refuse a schema that holds no store, or a store of a format that this release does not support.
 
     Raises:
@@ -59,7 +59,7 @@ def check(session: Session, where: str, schema: str) -> None:
     _refuse(mark, where, schema)
 
 
-def create(session: Session, where: str, schema: str) -> None:
+def create(session: PostgreSQLSession, where: str, schema: str) -> None:
     """Create missing tables. A lock admits one session at a time, because `IF NOT EXISTS` fails in races.
 
     Raises:
@@ -92,14 +92,14 @@ def create(session: Session, where: str, schema: str) -> None:
     )
 
 
-def _compression(session: Session) -> str:
+def _compression(session: PostgreSQLSession) -> str:
     found = session.script(
         "SELECT 1 FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"
     )
     return "COMPRESSION lz4" if found.ntuples else ""
 
 
-def _mark(session: Session, schema: str) -> tuple[str, bool]:
+def _mark(session: PostgreSQLSession, schema: str) -> tuple[str, bool]:
     """Return the comment of the table `objects`, and whether the table exists."""
     found = session.script(
         "SELECT obj_description(c.oid, 'pg_class') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from rocksdict import AccessType, Rdict, WriteBatch
 
-from polaris_spark.backends import held
+from polaris_spark.backends import open_files
 from polaris_spark.backends.rocksdb import directories, failures
 from polaris_spark.backends.rocksdb.settings import primary_options, secondary_options
 from polaris_spark.backends.rocksdb.syncs import Syncs
@@ -49,7 +49,7 @@ class Handle:
         self._primary: Rdict | None = None
         self._secondary: Rdict | None = None
         self._looks = 0
-        self._lock: held.Identity | None = None
+        self._lock: open_files.Identity | None = None
         self._stamp: tuple[int, int, int] | None = None
         """Stamp of the directory that was opened. A directory with another stamp at this path is another store."""
         self._failed = False
@@ -296,11 +296,11 @@ class Handle:
         self._refuse_locked()
         lock = f"{self._path}/LOCK"
         try:
-            with held.opening(lock):
+            with open_files.opening(lock):
                 self._primary = self._opened(lambda: Rdict(self._path, primary_options()))
-                self._lock = held.identity(lock)
+                self._lock = open_files.identity(lock)
                 if self._lock is not None:
-                    held.hold(self._lock)
+                    open_files.hold(self._lock)
         except BaseException:  # the database may be open although its lock file is not registered
             self._failed = True
             raise
@@ -347,7 +347,7 @@ class Handle:
                 replaced.
         """
         try:
-            if held.is_held(os.stat(f"{self._path}/LOCK")):
+            if open_files.is_held(os.stat(f"{self._path}/LOCK")):
                 raise failures.replaced(self._where)
             with open(f"{self._path}/LOCK", "r+b") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -369,7 +369,7 @@ class Handle:
                 self._primary.close()
             self._primary = None
         if self._lock is not None:
-            held.release(self._lock)
+            open_files.release(self._lock)
             self._lock = None
         self._unsynced.clear()
         self._close_secondary()

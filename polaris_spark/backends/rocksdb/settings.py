@@ -9,7 +9,7 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 from rocksdict import Options as DatabaseOptions
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given
+from polaris_spark.backends.store_options import Given
 
 _MIB: Final = 2**20
 _MEMTABLE_BYTES: Final = 16 * _MIB

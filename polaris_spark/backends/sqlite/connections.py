@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from polaris_spark.backends import Options, held
+from polaris_spark.backends import Options, open_files
 from polaris_spark.backends.base import Conflict, Swapped
-from polaris_spark.backends.given import Given
-from polaris_spark.backends.held import Identity, identity
+from polaris_spark.backends.open_files import Identity, identity
 from polaris_spark.backends.sqlite import files
 from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable, forking
+from polaris_spark.backends.store_options import Given
 from polaris_spark.backends.turnstile import Turnstile
 from polaris_spark.clock import Clock
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
@@ -186,7 +186,7 @@ class Connections(Forkable):
         self._refuse_if_unusable()
         files.create_file(path)
         self._quiet = False
-        with held.opening(*files.all_paths(path)):
+        with open_files.opening(*files.all_paths(path)):
             connection = files.connect(path)
             try:
                 self._patiently(lambda: files.create_tables(connection, path))
@@ -272,7 +272,7 @@ class Connections(Forkable):
         before = identity(self._path)
         if self._file not in (None, before):
             raise self._replaced()
-        with held.opening(*files.all_paths(self._path)):
+        with open_files.opening(*files.all_paths(self._path)):
             connection = files.connect(self._path)
             try:
                 self._patiently(lambda: self._prepare(connection))

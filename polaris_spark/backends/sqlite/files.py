@@ -9,8 +9,8 @@ import threading
 import time
 from typing import Final
 
-from polaris_spark.backends import held
-from polaris_spark.backends.held import Identity, identity
+from polaris_spark.backends import open_files
+from polaris_spark.backends.open_files import Identity, identity
 from polaris_spark.errors import (
     CorruptionError,
     NewerFormatError,
@@ -91,7 +91,7 @@ class Connection(sqlite3.Connection):
         """
         names = all_paths(path)
         found = [(name, file) for name in names if (file := identity(name)) is not None]
-        held.hold(*(file for _, file in found))
+        open_files.hold(*(file for _, file in found))
         self._folder = "" if os.path.islink(path) else os.path.dirname(path) or "."
         self._open = tuple(found)
         if not found or found[0] != (path, before):
@@ -104,10 +104,10 @@ class Connection(sqlite3.Connection):
         """Close the connection, and record that its files are no longer held."""
         super().close()
         found, self._open = self._open, ()
-        held.release(*(file for _, file in found))
+        open_files.release(*(file for _, file in found))
 
     def __del__(self) -> None:
-        held.release(*(file for _, file in self._open))  # if it was collected without being closed
+        open_files.release(*(file for _, file in self._open))  # if it was collected without being closed
 
     def is_current(self) -> bool:
         """Whether the paths still lead to the open files. If a file was removed or replaced, SQLite would continue with

@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, IdentifierK
 from pyiceberg.exceptions import NoSuchNamespaceError
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import SourceError
 
@@ -31,7 +31,7 @@ class PyIcebergTables:
         except Exception as error:  # libraries of catalogs raise many types
             raise SourceError(f"the catalog cannot be opened: {type(error).__name__}: {error}") from error
 
-    def entries(self) -> Iterator[Listed | ListedNamespace]:
+    def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
         waiting: list[NamespaceName] = [()]
         while waiting:
             above = waiting.pop()
@@ -60,7 +60,7 @@ class PyIcebergTables:
             raise SourceError(f"namespace {'.'.join(namespace)} cannot be read: {error}") from error
         return {str(key): str(value) for key, value in found.items()}
 
-    def _contents(self, namespace: NamespaceName) -> Iterator[Listed]:
+    def _contents(self, namespace: NamespaceName) -> Iterator[SourceEntry]:
         try:
             tables = sorted(self._catalog.list_tables(namespace))
         except Exception as error:  # as above
@@ -92,11 +92,13 @@ class PyIcebergTables:
         return str(response.json()["metadata-location"])
 
 
-def _listed(identifier: tuple[str, ...], kind: bytes, locate: Callable[[tuple[str, ...]], str]) -> Listed:
+def _listed(
+    identifier: tuple[str, ...], kind: bytes, locate: Callable[[tuple[str, ...]], str]
+) -> SourceEntry:
     namespace, name = tuple(identifier[:-1]), identifier[-1]
     try:
-        return Listed(namespace, name, kind, locate(identifier))
+        return SourceEntry(namespace, name, kind, locate(identifier))
     except Exception as error:  # as above: the other tables can still be imported
-        return Listed(
+        return SourceEntry(
             namespace, name, kind, "", f"the source cannot load it: {type(error).__name__}: {error}"
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from polaris_spark.catalog.files import Files, absolute
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.importing.trees import Directory, lister
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.errors import BadRequestError, SourceError
@@ -33,7 +33,7 @@ _LONGEST_HINT = 4_096
 """Maximum size of a version hint, in bytes."""
 
 
-class Version(NamedTuple):
+class MetadataVersion(NamedTuple):
     """A metadata file by its name; the newest version sorts last."""
 
     number: int
@@ -44,14 +44,14 @@ class Version(NamedTuple):
     hadoop: bool
 
 
-def versions(folder: Directory) -> list[Version]:
+def versions(folder: Directory) -> list[MetadataVersion]:
     """Return the metadata files of a folder, the oldest first."""
     found = []
     for file, changed in folder.files.items():
         match = _NAME.fullmatch(file)
         if match is not None:
             number = match["hadoop"] or match["other"]
-            found.append(Version(int(number), changed, file, match["hadoop"] is not None))
+            found.append(MetadataVersion(int(number), changed, file, match["hadoop"] is not None))
     return sorted(found)
 
 
@@ -75,7 +75,7 @@ class DirectoryTree:
         self._list = lister(self.root, properties)
         self._files = Files(dict(properties))
 
-    def entries(self) -> Iterator[Listed | ListedNamespace]:
+    def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
         try:
             found = self._list(self.root)
         except OSError as error:
@@ -89,7 +89,9 @@ class DirectoryTree:
             found = inside
         yield from self._below((), self.root, found)
 
-    def _below(self, path: tuple[str, ...], at: str, found: Directory) -> Iterator[Listed | ListedNamespace]:
+    def _below(
+        self, path: tuple[str, ...], at: str, found: Directory
+    ) -> Iterator[SourceEntry | ListedNamespace]:
         """Yield the entries below a directory, depth first. This uses no recursion, because a tree may be deeper than
         Python's stack."""
         waiting = [iter(self._children(path, at, found))]
@@ -106,13 +108,13 @@ class DirectoryTree:
 
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
-    ) -> Iterator[tuple[Listed | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
+    ) -> Iterator[tuple[SourceEntry | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
         """Yield each child as an entry, or as a directory to search (path, location, content), or as both."""
         for name, what in found.unread.items():
-            yield Listed(path, name, None, f"{at}/{name}", what), None
+            yield SourceEntry(path, name, None, f"{at}/{name}", what), None
         if METADATA in found.files:
             yield (
-                Listed(
+                SourceEntry(
                     path,
                     METADATA,
                     None,
@@ -127,7 +129,7 @@ class DirectoryTree:
                 below = self._list(here)
                 table = self._table(inner, here) if METADATA in below.directories else None
             except OSError as error:
-                yield Listed(path, name, None, here, f"cannot be listed: {error}"), None
+                yield SourceEntry(path, name, None, here, f"cannot be listed: {error}"), None
                 continue
             if table is not None:
                 table, inside = self._apart(table, here, below)
@@ -136,7 +138,7 @@ class DirectoryTree:
                 is_namespace = self.hadoop and not name.startswith(".")
                 yield ListedNamespace(inner) if is_namespace else None, (inner, here, below)
 
-    def _apart(self, table: Listed, at: str, found: Directory) -> tuple[Listed, Directory | None]:
+    def _apart(self, table: SourceEntry, at: str, found: Directory) -> tuple[SourceEntry, Directory | None]:
         """Return a table, and the directory to search for other tables if the table's folder contains some. In that
         case the table gets a problem, because it would own the files of the other tables."""
         within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
@@ -155,7 +157,7 @@ class DirectoryTree:
             waiting += [f"{here}/{name}" for name in below.directories]
         return table, None
 
-    def _table(self, path: tuple[str, ...], at: str) -> Listed | None:
+    def _table(self, path: tuple[str, ...], at: str) -> SourceEntry | None:
         """Return the table at a location; None if there is no metadata file."""
         folder = self._list(f"{at}/{METADATA}")
         found = [version for version in versions(folder) if version.hadoop or not self.hadoop]
@@ -164,13 +166,13 @@ class DirectoryTree:
         if not found:
             odd = next((file for file in folder.unread if _NAME.fullmatch(file)), None)
             where = f"{at}/{METADATA}/{odd}"
-            return Listed(namespace, name, kind, where, folder.unread[odd]) if odd is not None else None
+            return SourceEntry(namespace, name, kind, where, folder.unread[odd]) if odd is not None else None
         newest, problem = found[-1], ""
         if self.hadoop and HINT in folder.files:
             newest, problem = self._hinted(at, found)
-        return Listed(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
+        return SourceEntry(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
 
-    def _hinted(self, at: str, found: list[Version]) -> tuple[Version, str]:
+    def _hinted(self, at: str, found: list[MetadataVersion]) -> tuple[MetadataVersion, str]:
         """Return the version that the hint names, and the problem with the hint. A hint that cannot be read counts as
         missing, as in Iceberg; a hint with a path is a problem."""
         try:

@@ -26,13 +26,13 @@ from polaris_spark.catalog.importing.placing import (
     EXISTS,
     FAILED,
     STALE,
-    Outcome,
-    Place,
+    ImportOutcome,
+    PlaceImported,
     Placement,
     PlaceNamespaces,
 )
-from polaris_spark.catalog.importing.reading import Portion, Result, Wanted, WritePortion
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
+from polaris_spark.catalog.importing.reading import FileToRead, Portion, ReadResult, WritePortion
+from polaris_spark.catalog.importing.sources import ListedNamespace, Source, SourceEntry
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded, id_from
 from polaris_spark.commits.change import Operation
@@ -144,7 +144,7 @@ class Importer:
         listing = _Listing(source)
         while wave := list(islice(listing, WAVE)):
             self._check()
-            wanted = [entry for entry in wave if isinstance(entry, Listed) and self._wants(entry)]
+            wanted = [entry for entry in wave if isinstance(entry, SourceEntry) and self._wants(entry)]
             self._unplaced |= self._namespaces(wave)
             yield from self._wave(wanted)
         if not self._refused_any:
@@ -155,7 +155,7 @@ class Importer:
             message = f"listing the source failed after {listing.listed} entries: {listing.error}"
             yield Row(None, None, None, FAILED, message)
 
-    def _wants(self, entry: Listed) -> bool:
+    def _wants(self, entry: SourceEntry) -> bool:
         full = ".".join((*entry.namespace, entry.name))
         return self._wants_namespace(entry.namespace) and (
             not self._options.include or any(fnmatchcase(full, pattern) for pattern in self._options.include)
@@ -165,7 +165,9 @@ class Importer:
         wanted, full = self._options.namespaces, ".".join(name)
         return not wanted or any(full == one or full.startswith(f"{one}.") for one in wanted)
 
-    def _namespaces(self, wave: Sequence[Listed | ListedNamespace]) -> dict[NamespaceName, dict[str, str]]:
+    def _namespaces(
+        self, wave: Sequence[SourceEntry | ListedNamespace]
+    ) -> dict[NamespaceName, dict[str, str]]:
         """Return the namespaces of a wave by their names in this catalog, with their properties. Patterns apply to
         tables: if there are patterns, only namespaces of matching tables are returned."""
         found = {
@@ -176,7 +178,9 @@ class Importer:
         if not self._options.include:
             return found
         self._namespaces_left |= found
-        mine = {(*self._options.into, *e.namespace) for e in wave if isinstance(e, Listed) and self._wants(e)}
+        mine = {
+            (*self._options.into, *e.namespace) for e in wave if isinstance(e, SourceEntry) and self._wants(e)
+        }
         needed = {one[:levels] for one in mine for levels in range(1, len(one) + 1)}
         return {
             name: self._namespaces_left.pop(name) for name in sorted(needed & self._namespaces_left.keys())
@@ -184,8 +188,8 @@ class Importer:
 
     # One wave
 
-    def _wave(self, wave: Sequence[Listed]) -> Iterator[Row]:
-        outcomes: dict[int, Outcome] = {}
+    def _wave(self, wave: Sequence[SourceEntry]) -> Iterator[Row]:
+        outcomes: dict[int, ImportOutcome] = {}
         kinds = {position: entry.kind for position, entry in enumerate(wave)}
         items = self._plan(wave, outcomes)
         for _ in range(3):  # again for items whose rows a new fence made stale
@@ -195,7 +199,7 @@ class Importer:
             if not items:
                 break
         for item in items:
-            outcomes[item.position] = Outcome(
+            outcomes[item.position] = ImportOutcome(
                 FAILED, "sweeps made its new rows invalid each time they were written: import it again"
             )
         refused = [outcome.status in (FAILED, CONFLICT) for outcome in outcomes.values()]
@@ -220,7 +224,7 @@ class Importer:
                 if outcome.status == FAILED:
                     yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
 
-    def _plan(self, wave: Sequence[Listed], outcomes: dict[int, Outcome]) -> list[_Item]:
+    def _plan(self, wave: Sequence[SourceEntry], outcomes: dict[int, ImportOutcome]) -> list[_Item]:
         """Return the items to import. All other entries get their outcome here."""
         planned = [self._target(position, entry, outcomes) for position, entry in enumerate(wave)]
         items = [item for item in planned if item is not None]
@@ -233,7 +237,9 @@ class Importer:
         chosen = []
         for item, present, entity_id in zip(items, found, fresh, strict=True):
             if present is None and self._options.only_present:
-                outcomes[item.position] = Outcome(CONFLICT, "it was renamed or dropped during the import")
+                outcomes[item.position] = ImportOutcome(
+                    CONFLICT, "it was renamed or dropped during the import"
+                )
                 continue
             if present is None:
                 chosen.append(item._replace(entity_id=entity_id))
@@ -246,7 +252,7 @@ class Importer:
                 chosen.append(item._replace(entity_id=entity, replaces=content_id, kind=kind))
         return chosen
 
-    def _target(self, position: int, entry: Listed, outcomes: dict[int, Outcome]) -> _Item | None:
+    def _target(self, position: int, entry: SourceEntry, outcomes: dict[int, ImportOutcome]) -> _Item | None:
         name = TableName((*self._options.into, *entry.namespace), entry.name)
         problem = entry.problem
         try:
@@ -255,7 +261,7 @@ class Importer:
         except PolarisError as error:
             problem = str(error)
         if problem:
-            outcomes[position] = Outcome(FAILED, problem)
+            outcomes[position] = ImportOutcome(FAILED, problem)
             return None
         return _Item(position, name, entry.kind, entry.metadata_location, 0, 0)
 
@@ -280,19 +286,21 @@ class Importer:
             found.append((id_from(entry.value), entry.pointer, kind, value))
         return found
 
-    def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> Outcome | None:
+    def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> ImportOutcome | None:
         """Return the outcome for a name that is taken; None if its table or view is to be replaced or loaded."""
         if item.kind not in (None, kind):
-            return Outcome(CONFLICT, f"a {KINDS[kind]} has this name")
+            return ImportOutcome(CONFLICT, f"a {KINDS[kind]} has this name")
         if content.metadata_location == item.location:
             to_load = isinstance(content, Unloaded) and not self._options.lazy
-            return None if to_load else Outcome(EXISTS)
+            return None if to_load else ImportOutcome(EXISTS)
         if self._options.overwrite:
             return None
-        return Outcome(CONFLICT, f"this name already has another metadata file: {content.metadata_location}")
+        return ImportOutcome(
+            CONFLICT, f"this name already has another metadata file: {content.metadata_location}"
+        )
 
     def _placements(
-        self, items: Sequence[_Item], outcomes: dict[int, Outcome], kinds: dict[int, bytes | None]
+        self, items: Sequence[_Item], outcomes: dict[int, ImportOutcome], kinds: dict[int, bytes | None]
     ) -> dict[int, Placement]:
         """Return the placements of items, by position."""
         if self._options.lazy:
@@ -307,7 +315,7 @@ class Importer:
         for result in self._read(items):
             item = by_position[result.position]
             if result.error:
-                outcomes[item.position] = Outcome(FAILED, result.error)
+                outcomes[item.position] = ImportOutcome(FAILED, result.error)
                 continue
             kinds[item.position] = result.kind
             placements[item.position] = Placement(
@@ -322,10 +330,10 @@ class Importer:
             )
         return dict(sorted(placements.items()))
 
-    def _read(self, items: Sequence[_Item]) -> list[Result]:
+    def _read(self, items: Sequence[_Item]) -> list[ReadResult]:
         """Have the rows of items written. Items for which there were too few ids are repeated with more ids."""
         now = self._catalog.context.clock.now_ms()
-        results: list[Result] = []
+        results: list[ReadResult] = []
         needs = {item.position: self._ids_each for item in items}
         rest = list(items)
         while rest:
@@ -345,7 +353,7 @@ class Importer:
         portions = []
         for number in range(n):
             mine = items[number::n]
-            wanted = [Wanted(item.position, item.kind, item.location, item.entity_id) for item in mine]
+            wanted = [FileToRead(item.position, item.kind, item.location, item.entity_id) for item in mine]
             enough = sum(needs[item.position] for item in mine)
             if self._options.dry_run:
                 portions.append(Portion(wanted, [range(MAX_ID - (1 << 40), MAX_ID)], now, write=False))
@@ -354,15 +362,15 @@ class Importer:
                 portions.append(Portion(wanted, blocks, now))
         return portions
 
-    def _place(self, placements: dict[int, Placement], outcomes: dict[int, Outcome]) -> None:
+    def _place(self, placements: dict[int, Placement], outcomes: dict[int, ImportOutcome]) -> None:
         waiting = iter(placements.items())
         while some := list(islice(waiting, self._options.commit_size)):
             self._check()
             placed = [placement for _, placement in some]
-            change = Place(self._catalog.context, self._operation, placed, self._unplaced)
+            change = PlaceImported(self._catalog.context, self._operation, placed, self._unplaced)
             outcomes.update(zip((position for position, _ in some), self._commit(change), strict=True))
 
-    def _commit(self, change: Place | PlaceNamespaces) -> list[Outcome]:
+    def _commit(self, change: PlaceImported | PlaceNamespaces) -> list[ImportOutcome]:
         if not self._options.dry_run:
             return self._catalog.commit(change)
         if self._scratch is None:
@@ -372,10 +380,10 @@ class Importer:
         return [_would(outcome) for outcome in outcomes]
 
 
-def _would(outcome: Outcome) -> Outcome:
+def _would(outcome: ImportOutcome) -> ImportOutcome:
     """Return the outcome of a change for a dry run."""
     done = outcome.status not in (FAILED, CONFLICT, EXISTS)
-    return Outcome(f"would be {outcome.status}", outcome.message) if done else outcome
+    return ImportOutcome(f"would be {outcome.status}", outcome.message) if done else outcome
 
 
 class _Listing:
@@ -386,10 +394,10 @@ class _Listing:
         self.listed = 0
         self.error: Exception | None = None
 
-    def __iter__(self) -> Iterator[Listed | ListedNamespace]:
+    def __iter__(self) -> Iterator[SourceEntry | ListedNamespace]:
         return self
 
-    def __next__(self) -> Listed | ListedNamespace:
+    def __next__(self) -> SourceEntry | ListedNamespace:
         if self.error is not None:
             raise StopIteration
         try:

@@ -8,7 +8,7 @@ from functools import partial
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.engine import Engine, LocalEngine, Reach
 from polaris_spark.catalog.importing.importer import Importer, ImportOptions, Row
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
+from polaris_spark.catalog.importing.sources import ListedNamespace, Source, SourceEntry
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Unloaded
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError
@@ -27,7 +27,7 @@ class UnloadedContents:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def entries(self) -> Iterator[Listed | ListedNamespace]:
+    def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
         head = self._catalog.head()
         run: list[tuple[bytes, int]] = []
         for key, entry in head.index(NAMES).range():
@@ -37,13 +37,13 @@ class UnloadedContents:
                 run = []
         yield from self._unloaded(run)
 
-    def _unloaded(self, run: Sequence[tuple[bytes, int]]) -> Iterator[Listed]:
+    def _unloaded(self, run: Sequence[tuple[bytes, int]]) -> Iterator[SourceEntry]:
         found = self._catalog.references.store.read([content for _, content in run])
         for key, content in run:
             value = found[content].value
             if isinstance(value, Unloaded):
                 path, kind, name = decode_key(key)
-                yield Listed(path, name, kind, value.metadata_location)
+                yield SourceEntry(path, name, kind, value.metadata_location)
 
 
 def import_source(

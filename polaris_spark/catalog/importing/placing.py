@@ -14,7 +14,7 @@ from polaris_spark.catalog.contents import (
 )
 from polaris_spark.catalog.entities import (
     Context,
-    Found,
+    NameEntry,
     NamespaceName,
     TableName,
     TimedChange,
@@ -52,7 +52,7 @@ STALE: Final = "stale"
 """The rows were written before a fence of the catalog, so a sweep may delete them: they must be written again."""
 
 
-class Outcome(NamedTuple):
+class ImportOutcome(NamedTuple):
     """Result of the import of a table, view or namespace."""
 
     status: str
@@ -75,7 +75,7 @@ class Placement(NamedTuple):
     """Locations that the table or view uses. If `content` is 0, `metadata_location` determines them instead."""
 
 
-class Place(TimedChange[list[Outcome]]):
+class PlaceImported(TimedChange[list[ImportOutcome]]):
     """Give names to many tables and views. Missing namespaces are created in the same commit.
 
     A table or view that conflicts with a name or a location is left out, and its outcome reports this. The others are
@@ -89,34 +89,34 @@ class Place(TimedChange[list[Outcome]]):
         self.placements = placements
         self.properties = properties
 
-    def apply(self, state: State, prepared: int) -> list[Outcome]:
+    def apply(self, state: State, prepared: int) -> list[ImportOutcome]:
         outcomes = []
         for placement in self.placements:
             try:
                 outcomes.append(self._place(state, prepared, placement))
             except AlreadyExistsError as error:
-                outcomes.append(Outcome(CONFLICT, str(error)))
+                outcomes.append(ImportOutcome(CONFLICT, str(error)))
             except (RequestError, InputError) as error:
-                outcomes.append(Outcome(FAILED, str(error)))
+                outcomes.append(ImportOutcome(FAILED, str(error)))
         return outcomes
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Outcome]:
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[ImportOutcome]:
         raise AssertionError("imports have no operation ids")
 
-    def _place(self, state: State, now: int, placement: Placement) -> Outcome:
+    def _place(self, state: State, now: int, placement: Placement) -> ImportOutcome:
         """Place one table or view. All checks come before the first effect, because there is no savepoint for each."""
         name, kind = placement.name, placement.kind
         check_name((*name.namespace, name.name))
         if not placement.replaces:
             check_new_name(name.name)
         if placement.content and placement.first_id <= state.base.head.fence:
-            return Outcome(STALE)
+            return ImportOutcome(STALE)
         key = table_key(name, kind)
         found = find(state, key)
         if (0 if found is None else found.content) != placement.replaces:
             present = None if found is None else _content(state, found.content, kind)
             if present is not None and present.metadata_location == placement.metadata_location:
-                return Outcome(EXISTS)
+                return ImportOutcome(EXISTS)
             raise AlreadyExistsError(
                 f"{name} was created, changed or dropped in this catalog during the import"
             )
@@ -136,14 +136,14 @@ class Place(TimedChange[list[Outcome]]):
         if found is None:
             add_entity(state, key, content, placement.entity_id)
         else:
-            put(state, key, Found(content, placement.entity_id))
+            put(state, key, NameEntry(content, placement.entity_id))
         self.action = _action(kind, placement, before)
         away = " ".join(sorted("/".join(place) for place in held.unconfirmed))
         summary = {UNCONFIRMED_LOCATIONS: away} if away else {}
         self.record(
             state, now, placement.entity_id, key, before=placement.replaces, after=content, summary=summary
         )
-        return Outcome(_status(placement, before), _unconfirmed_message(placement.name, away))
+        return ImportOutcome(_status(placement, before), _unconfirmed_message(placement.name, away))
 
 
 def _unloaded(placement: Placement) -> Unloaded | None:
@@ -164,7 +164,11 @@ def _unconfirmed_message(name: TableName, away: str) -> str:
 
 
 def ensure_namespace(
-    change: TimedChange[list[Outcome]], state: State, now: int, name: NamespaceName, properties: Properties
+    change: TimedChange[list[ImportOutcome]],
+    state: State,
+    now: int,
+    name: NamespaceName,
+    properties: Properties,
 ) -> None:
     """Create a namespace and the namespaces above it, if they are missing.
 
@@ -185,25 +189,25 @@ def ensure_namespace(
         CreateNamespace(change.context, change.operation, part, properties.get(part, {})).apply(state, now)
 
 
-class PlaceNamespaces(TimedChange[list[Outcome]]):
+class PlaceNamespaces(TimedChange[list[ImportOutcome]]):
     """Create the namespaces of a source, including those without tables."""
 
     def __init__(self, context: Context, operation: Operation, properties: Properties) -> None:
         super().__init__(context, operation)
         self.properties = properties
 
-    def apply(self, state: State, prepared: int) -> list[Outcome]:
+    def apply(self, state: State, prepared: int) -> list[ImportOutcome]:
         outcomes = []
         for name in self.properties:
             try:
                 check_name(name)
                 ensure_namespace(self, state, prepared, name, self.properties)
-                outcomes.append(Outcome(IMPORTED))
+                outcomes.append(ImportOutcome(IMPORTED))
             except (RequestError, InputError) as error:
-                outcomes.append(Outcome(FAILED, str(error)))
+                outcomes.append(ImportOutcome(FAILED, str(error)))
         return outcomes
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Outcome]:
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[ImportOutcome]:
         raise AssertionError("imports have no operation ids")
 
 

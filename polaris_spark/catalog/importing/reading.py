@@ -25,7 +25,7 @@ BATCH_BYTES = 4 * 2**20
 """Approximate size of a batch of rows that are written together, in bytes."""
 
 
-class Wanted(NamedTuple):
+class FileToRead(NamedTuple):
     """A metadata file to be read."""
 
     position: int
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
 class Portion(NamedTuple):
     """Files for one task, and ids for their rows. Small and picklable."""
 
-    wanted: Sequence[Wanted]
+    wanted: Sequence[FileToRead]
     ids: Sequence[range]
     now_ms: int
     """Milliseconds since 1970."""
@@ -47,7 +47,7 @@ class Portion(NamedTuple):
     """Whether rows are written; otherwise the files are only checked."""
 
 
-class Result(NamedTuple):
+class ReadResult(NamedTuple):
     """Result of reading a metadata file."""
 
     position: int
@@ -90,20 +90,20 @@ class _Block:
         return id
 
 
-class WritePortion(MapFunction[Portion, list[Result]]):
+class WritePortion(MapFunction[Portion, list[ReadResult]]):
     """Function that reads the files of a portion and writes their rows durably."""
 
-    result = list[Result]
+    result = list[ReadResult]
     few = 0
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
 
-    def __call__(self, reach: Reach, item: Portion) -> list[Result]:
+    def __call__(self, reach: Reach, item: Portion) -> list[ReadResult]:
         return list(write_portion(reach.writable(), reach.files, item))
 
 
-def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterator[Result]:
+def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterator[ReadResult]:
     """Read the files of a portion and write their rows durably. Yield the result of each file.
 
     Raises:
@@ -111,7 +111,7 @@ def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterato
     """
     block = _Block(portion.ids)
     written: list[tuple[int, msgspec.Struct]] = []
-    finished: list[Result] = []
+    finished: list[ReadResult] = []
     size = 0
     for wanted in portion.wanted:
         result, rows, weight = _read(files, portion, wanted, block, allows_overflow=store.allows(Table))
@@ -135,8 +135,8 @@ def _write(store: ObjectStore, objects: list[tuple[int, msgspec.Struct]]) -> Non
 
 
 def _read(
-    files: Files, portion: Portion, wanted: Wanted, block: _Block, *, allows_overflow: bool
-) -> tuple[Result, list[tuple[int, msgspec.Struct]], int]:
+    files: Files, portion: Portion, wanted: FileToRead, block: _Block, *, allows_overflow: bool
+) -> tuple[ReadResult, list[tuple[int, msgspec.Struct]], int]:
     block.begin()
     try:
         found = read_rows(
@@ -151,12 +151,12 @@ def _read(
         content = block.next_id()
         held = holdings_of(found.value)
     except PolarisError as error:
-        return Result(wanted.position, error=str(error)), [], 0
+        return ReadResult(wanted.position, error=str(error)), [], 0
     except (ValueError, TypeError, KeyError, RecursionError, MemoryError, OSError) as error:  # a hostile file
         message = f"metadata file {wanted.location!r} cannot be read: {type(error).__name__}: {error}"
-        return Result(wanted.position, error=message), [], 0
+        return ReadResult(wanted.position, error=message), [], 0
     if block.short:
-        return Result(wanted.position, found.kind, ids=block.used), [], 0
+        return ReadResult(wanted.position, found.kind, ids=block.used), [], 0
     rows = [*found.pieces, (content, found.value)]
-    result = Result(wanted.position, found.kind, content, block.first, block.used, held)
+    result = ReadResult(wanted.position, found.kind, content, block.first, block.used, held)
     return result, rows, sum(len(getattr(piece, "text", b"")) for _, piece in found.pieces) + 1_024

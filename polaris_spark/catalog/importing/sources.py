@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from polaris_spark.catalog.entities import NamespaceName
 
 
-class Listed(NamedTuple):
+class SourceEntry(NamedTuple):
     """A table or view of a source."""
 
     namespace: NamespaceName
@@ -30,7 +30,7 @@ class ListedNamespace(NamedTuple):
 class Source(Protocol):
     """A catalog or directory tree to import from."""
 
-    def entries(self) -> Iterator[Listed | ListedNamespace]:
+    def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
         """Yield all entries, which are read lazily. A namespace comes before its tables and views.
 
         Raises:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import MissingLibraryError, SourceError
 
@@ -47,7 +47,7 @@ class SqlTables:
         self._engine = _engine(uri, options)
         self._catalog = catalog
 
-    def entries(self) -> Iterator[Listed | ListedNamespace]:
+    def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
@@ -101,7 +101,7 @@ def _namespaces(connection: Connection, catalog: str) -> Iterator[ListedNamespac
         yield ListedNamespace(_levels(namespace), properties)
 
 
-def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[Listed]:
+def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[SourceEntry]:
     """Yield the tables and views of a catalog. They are read in pages, in the order of the primary key; each page
     begins after the last row of the previous one."""
     kind = "iceberg_type" if typed else "NULL"
@@ -115,7 +115,9 @@ def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[Li
         rows = _select(connection, query, catalog=catalog, namespace=namespace, name=name)
         for namespace, name, location, type in rows:
             missing = "" if location else "it has no metadata file"
-            yield Listed(_levels(namespace), name, VIEW if type == "VIEW" else TABLE, location or "", missing)
+            yield SourceEntry(
+                _levels(namespace), name, VIEW if type == "VIEW" else TABLE, location or "", missing
+            )
         if len(rows) < PAGE:
             return
 

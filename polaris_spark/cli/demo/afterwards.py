@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from polaris_spark.cli.demo.session import CATALOG, Place
+from polaris_spark.cli.demo.session import CATALOG, DemoCatalog
 from polaris_spark.cli.demo.stage import Figure
 from polaris_spark.cli.output import grid
 
@@ -38,7 +38,7 @@ def compare(figures: list[Figure], console: Console) -> bool:
     return not wrong
 
 
-def write_script(place: Place) -> Path:
+def write_script(place: DemoCatalog) -> Path:
     """Write a script that opens the catalog with spark-sql, and return its path."""
     from polaris_spark.spark.session import (
         CATALOG_CLASS,
@@ -79,7 +79,7 @@ def write_script(place: Place) -> Path:
     return path
 
 
-def say_how_to_look(place: Place, picture: Path, script: Path, console: Console) -> None:
+def say_how_to_look(place: DemoCatalog, picture: Path, script: Path, console: Console) -> None:
     """Print where everything is, and the commands that show it."""
     store, program = shlex.quote(place.store), _program()
     if place.password is not None:

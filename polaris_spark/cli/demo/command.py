@@ -18,7 +18,7 @@ from polaris_spark.cli.output import errors, plain
 from polaris_spark.errors import InputError, PolarisError
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.demo.session import Place
+    from polaris_spark.cli.demo.session import DemoCatalog
     from polaris_spark.cli.demo.stage import Stage
 
 CHAPTERS = 14
@@ -61,7 +61,7 @@ def demo(
     password: Password = None,
 ) -> None:
     """Load 336,776 real flights into a new catalog, and show what it can do."""
-    from polaris_spark.cli.demo.session import Place
+    from polaris_spark.cli.demo.session import DemoCatalog
     from polaris_spark.cli.opening import store_options
     from polaris_spark.config import StoreURI
 
@@ -73,7 +73,7 @@ def demo(
     uri = store or f"sqlite://{folder / 'catalog.db'}"
     if password is None and store_options(StoreURI.parse(uri), None):
         password = f"env:{PASSWORD_VARIABLE}"
-    place = Place(uri, password, folder / "warehouse", folder, metadata_files.value)
+    place = DemoCatalog(uri, password, folder / "warehouse", folder, metadata_files.value)
     console.print(Text(f"polaris-spark demo: a catalog in {uri}", style="bold"))
     stage = _perform(place, console)
     right = _conclude(stage, console)
@@ -95,7 +95,7 @@ def _conclude(stage: Stage, console: Console) -> bool:
     return right
 
 
-def _perform(place: Place, console: Console) -> Stage:
+def _perform(place: DemoCatalog, console: Console) -> Stage:
     from polaris_spark.cli.demo import data, model, session
     from polaris_spark.cli.demo.changing import change
     from polaris_spark.cli.demo.dropping import drop
@@ -126,7 +126,7 @@ def _perform(place: Place, console: Console) -> Stage:
     return stage
 
 
-def _tell_failure(error: Exception, place: Place) -> None:
+def _tell_failure(error: Exception, place: DemoCatalog) -> None:
     first = (str(error).splitlines() or [""])[0]
     errors().print(
         "polaris-spark:",

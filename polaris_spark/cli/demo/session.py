@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 
-class Place(NamedTuple):
+class DemoCatalog(NamedTuple):
     """The locations and options of the demo's catalog."""
 
     store: str
@@ -54,7 +54,7 @@ class Place(NamedTuple):
         return {} if self.password is None else {"password": self.password}
 
 
-def start(place: Place) -> SparkSession:
+def start(place: DemoCatalog) -> SparkSession:
     """Start a local session with the catalog. The output of the JVM goes to `spark.log` in the directory.
 
     Raises:

@@ -15,9 +15,9 @@ from rich.progress import Progress, TaskID
 from rich.syntax import Syntax
 from rich.text import Text
 
-from polaris_spark.cli.demo.data import Tables
+from polaris_spark.cli.demo.data import DemoTables
 from polaris_spark.cli.demo.model import Flights
-from polaris_spark.cli.demo.session import Place
+from polaris_spark.cli.demo.session import DemoCatalog
 from polaris_spark.cli.output import grid, plain
 
 Row = Mapping[str, Any]
@@ -48,9 +48,9 @@ class Stage:
     task: TaskID
     spark: Any
     """A SparkSession."""
-    data: Tables
+    data: DemoTables
     flights: Flights
-    place: Place
+    place: DemoCatalog
     figures: list[Figure] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     """Values that a chapter keeps for later chapters, by name."""

@@ -14,7 +14,7 @@ from polaris_spark.cli.output import entity_name
 from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import unpack
 from polaris_spark.index.keys import decode_key
@@ -24,7 +24,7 @@ _READ_TOGETHER = 200
 
 
 @dataclass
-class History:
+class CommitFigures:
     """Figures of the newest commits of a branch. Times and durations are in milliseconds."""
 
     commits: int
@@ -59,9 +59,9 @@ class History:
     """A message, with the row's key, for each part of the log that cannot be read."""
 
 
-def read_history(head: Snapshot, deadline: Deadline) -> History:
+def read_history(head: CommitReader, deadline: Deadline) -> CommitFigures:
     """Return the figures of a branch's log, read from its head backwards until the deadline has passed."""
-    found = History(head.head.number - head.head.floor_number + 1, head.head.floor_number)
+    found = CommitFigures(head.head.number - head.head.floor_number + 1, head.head.floor_number)
     walk = commits(head.store, head.head)
     newer: int | None = None
     while run := _next(walk, found):
@@ -76,7 +76,7 @@ def read_history(head: Snapshot, deadline: Deadline) -> History:
     return found
 
 
-def _next(walk: Iterator[tuple[int, Commit]], found: History) -> list[tuple[int, Commit]]:
+def _next(walk: Iterator[tuple[int, Commit]], found: CommitFigures) -> list[tuple[int, Commit]]:
     try:
         return list(islice(walk, _READ_TOGETHER))
     except CorruptionError as error:  # earlier commits cannot be found
@@ -84,7 +84,9 @@ def _next(walk: Iterator[tuple[int, Commit]], found: History) -> list[tuple[int,
         return []
 
 
-def _entries(head: Snapshot, run: Iterable[Commit], found: History) -> dict[int, tuple[LogEntry, ...]]:
+def _entries(
+    head: CommitReader, run: Iterable[Commit], found: CommitFigures
+) -> dict[int, tuple[LogEntry, ...]]:
     ids = [commit.entries for commit in run if commit.entries]
     entries: dict[int, tuple[LogEntry, ...]] = {}
     for id, one in read_each(ids, lambda some: head.store.get_many(some, Entries)).items():
@@ -95,7 +97,7 @@ def _entries(head: Snapshot, run: Iterable[Commit], found: History) -> dict[int,
     return entries
 
 
-def _count(found: History, commit: Commit, entries: tuple[LogEntry, ...]) -> None:
+def _count(found: CommitFigures, commit: Commit, entries: tuple[LogEntry, ...]) -> None:
     found.read += 1
     found.times.append(commit.time)
     found.sizes.append(len(entries))

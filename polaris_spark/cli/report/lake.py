@@ -10,10 +10,10 @@ from typing import NamedTuple
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, id_from
 from polaris_spark.cli.output import dotted
 from polaris_spark.cli.report.deadline import Deadline
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key
-from polaris_spark.spark.views.entities import Named
+from polaris_spark.spark.views.entities import EntityEntry
 from polaris_spark.spark.views.tables import Tables
 
 MOST_TABLES = 200_000
@@ -60,7 +60,7 @@ class Lake:
     """Number of snapshots that each table keeps."""
 
 
-def read_lake(head: Snapshot, now_ms: int, deadline: Deadline) -> Lake:
+def read_lake(head: CommitReader, now_ms: int, deadline: Deadline) -> Lake:
     """Return the figures of a head, from as many tables as can be read before the deadline."""
     found = Lake()
     chosen = _choose(head, found, deadline)
@@ -87,7 +87,7 @@ def read_lake(head: Snapshot, now_ms: int, deadline: Deadline) -> Lake:
     return found
 
 
-def _choose(head: Snapshot, found: Lake, deadline: Deadline) -> list[tuple[bytes, Entry]]:
+def _choose(head: CommitReader, found: Lake, deadline: Deadline) -> list[tuple[bytes, Entry]]:
     """Return at most `MOST_TABLES` tables in random order. Also counts all names into `found`."""
     draw = random.Random(_SEED)
     chosen: list[tuple[bytes, Entry]] = []
@@ -100,7 +100,7 @@ def _choose(head: Snapshot, found: Lake, deadline: Deadline) -> list[tuple[bytes
     return chosen
 
 
-def _names(head: Snapshot, found: Lake, deadline: Deadline) -> Iterator[tuple[bytes, Entry]]:
+def _names(head: CommitReader, found: Lake, deadline: Deadline) -> Iterator[tuple[bytes, Entry]]:
     if NAMES not in head.commit.index_names:
         return
     for position, (key, entry) in enumerate(head.index(NAMES).range()):
@@ -117,6 +117,6 @@ def _names(head: Snapshot, found: Lake, deadline: Deadline) -> Iterator[tuple[by
             return
 
 
-def _named(key: bytes, entry: Entry) -> Named:
+def _named(key: bytes, entry: Entry) -> EntityEntry:
     path, kind, name = decode_key(key)
-    return Named("", path, kind, name, id_from(entry.value), entry.pointer, key)
+    return EntityEntry("", path, kind, name, id_from(entry.value), entry.pointer, key)

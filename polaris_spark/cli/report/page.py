@@ -23,7 +23,7 @@ td { overflow-wrap: anywhere; } td.number, th.number { text-align: right; white-
 """
 
 
-class Listed(NamedTuple):
+class FigureTable(NamedTuple):
     """The table below a picture."""
 
     columns: tuple[str, ...]
@@ -41,7 +41,7 @@ class Section(NamedTuple):
     svg: str
     note: str = ""
     """Description of the data that was left out."""
-    listed: Listed | None = None
+    listed: FigureTable | None = None
 
 
 class Page(NamedTuple):
@@ -81,7 +81,7 @@ def _section(section: Section) -> str:
     )
 
 
-def _list(listed: Listed | None) -> str:
+def _list(listed: FigureTable | None) -> str:
     if listed is None or not listed.rows:
         return ""
     numbers = [isinstance(cell, int) for cell in listed.rows[0]]

@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from polaris_spark.cli.output import counted, plain, size
-from polaris_spark.cli.report.history import History
+from polaris_spark.cli.report.history import CommitFigures
 from polaris_spark.cli.report.lake import Lake
-from polaris_spark.cli.report.rows import AGE_NAMES, Rows
+from polaris_spark.cli.report.rows import AGE_NAMES, ObjectFigures
 from polaris_spark.errors import MissingLibraryError
 
 _MAIN, _OTHER, _LIGHT = "#1f6f8b", "#d1495b", "#b8c4cc"
@@ -52,7 +52,7 @@ def require_matplotlib() -> None:
         ) from error
 
 
-def commits_over_time(history: History) -> str:
+def commits_over_time(history: CommitFigures) -> str:
     """Return a drawing of changes and commits in equal spans of time."""
 
     def draw(figure: Any) -> None:
@@ -67,13 +67,13 @@ def commits_over_time(history: History) -> str:
     return _svg(draw, rows=0, empty=not history.times)
 
 
-def busiest_tables(history: History) -> str:
+def busiest_tables(history: CommitFigures) -> str:
     """Return a drawing of the tables that were changed most often."""
     top = history.tables.most_common(TOP)
     return _bars([(history.names[id], count, f"{count:,}") for id, count in top], "changes")
 
 
-def contention(history: History) -> str:
+def contention(history: CommitFigures) -> str:
     """Return drawings of how long changes waited for their commits, and of the number of changes per commit."""
 
     def draw(figure: Any) -> None:
@@ -89,7 +89,7 @@ def contention(history: History) -> str:
     return _svg(draw, rows=0, empty=not history.waits)
 
 
-def writers(history: History) -> str:
+def writers(history: CommitFigures) -> str:
     """Return a drawing of commits by principal."""
     top = history.writers.most_common(TOP)
     return _bars([(principal, count, f"{count:,}") for principal, count in top], "commits")
@@ -104,7 +104,7 @@ def storage(lake: Lake) -> str:
     return _bars(bars, "bytes of current files", format=_bytes)
 
 
-def growth(history: History, lake: Lake, rows: Rows) -> str:
+def growth(history: CommitFigures, lake: Lake, rows: ObjectFigures) -> str:
     """Return drawings of the tables, the records and the catalog's own rows over time."""
 
     def draw(figure: Any) -> None:
@@ -128,7 +128,7 @@ def growth(history: History, lake: Lake, rows: Rows) -> str:
     return _svg(draw, rows=0, empty=not history.times and not rows.days)
 
 
-def garbage(rows: Rows) -> str:
+def garbage(rows: ObjectFigures) -> str:
     """Return drawings of the size of objects by type and by age, with the part that no reference needs."""
 
     def draw(figure: Any) -> None:
@@ -162,7 +162,7 @@ def ages_of(lake: Lake) -> list[int]:
     return _counts_between(lake.ages, [limit for _, limit in SNAPSHOT_AGES])
 
 
-def _tables_over_time(axes: Any, history: History, lake: Lake) -> None:
+def _tables_over_time(axes: Any, history: CommitFigures, lake: Lake) -> None:
     axes.set_title("tables", fontsize=9)
     if not lake.counted:
         axes.annotate("not counted within the time limit", (0.5, 0.5), xycoords="axes fraction", ha="center")
@@ -170,7 +170,7 @@ def _tables_over_time(axes: Any, history: History, lake: Lake) -> None:
     _steps(axes, history.births, lake.tables, history)
 
 
-def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: History) -> None:
+def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: CommitFigures) -> None:
     """Draw a count over time, from the oldest commit read to the newest, computed backwards from its current value.
 
     Args:
@@ -189,7 +189,7 @@ def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: His
     axes.set_ylim(min(0, *(n for _, n in line)), max(1, axes.get_ylim()[1]))
 
 
-def _sum(rows: Rows, *, type: str | None = None, group: int | None = None) -> tuple[int, int]:
+def _sum(rows: ObjectFigures, *, type: str | None = None, group: int | None = None) -> tuple[int, int]:
     """Return (all bytes, bytes that no reference needs) of a type or an age group."""
 
     def of(sums: Any) -> int:

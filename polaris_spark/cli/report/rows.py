@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 @dataclass
-class Rows:
+class ObjectFigures:
     """Figures of a realm's objects."""
 
     now_ms: int = 0
@@ -72,11 +72,11 @@ class Rows:
     """Why `unneeded` was not determined; empty if it was."""
 
 
-def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadline) -> Rows:
+def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadline) -> ObjectFigures:
     """Return the figures of a realm, from as much of the table of objects as can be read before the deadline."""
     splits = backend.splits("objects", [place.record.instance], _SPLITS)
     random.Random(_SEED).shuffle(splits)
-    found, remembered = Rows(now_ms, len(splits)), dict[int, Stored]()
+    found, remembered = ObjectFigures(now_ms, len(splits)), dict[int, Stored]()
     for split in splits:
         for position, stored in enumerate(stored_objects(backend, split, whole=False)):
             type = sys.intern(stored.header.type) if stored.header else "unreadable"
@@ -101,7 +101,7 @@ def _add(sums: dict[K, Amount], key: K, bytes: int) -> None:
 
 
 def _mark(
-    found: Rows, place: OpenRealm, remembered: dict[int, Stored], now_ms: int, deadline: Deadline
+    found: ObjectFigures, place: OpenRealm, remembered: dict[int, Stored], now_ms: int, deadline: Deadline
 ) -> None:
     """Determine the unneeded objects, by following strong pointers from every commit of every reference.
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from polaris_spark.cli.output import counted, noun, plain, size
 from polaris_spark.cli.report import plots
 from polaris_spark.cli.report.deadline import read_words
-from polaris_spark.cli.report.history import History
+from polaris_spark.cli.report.history import CommitFigures
 from polaris_spark.cli.report.lake import Lake
-from polaris_spark.cli.report.page import Listed, Section
-from polaris_spark.cli.report.rows import AGE_NAMES, Amount, Rows
+from polaris_spark.cli.report.page import FigureTable, Section
+from polaris_spark.cli.report.rows import AGE_NAMES, Amount, ObjectFigures
 
 _LISTED = 100
 
@@ -18,9 +18,9 @@ _LISTED = 100
 class Figures(NamedTuple):
     """All figures of a report."""
 
-    history: History
+    history: CommitFigures
     lake: Lake
-    rows: Rows
+    rows: ObjectFigures
 
 
 def tiles(figures: Figures) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ def sections(figures: Figures) -> list[Section]:
     ]
 
 
-def _commits(history: History, note: str) -> Section:
+def _commits(history: CommitFigures, note: str) -> Section:
     return Section(
         "commits",
         "Commits over time",
@@ -72,11 +72,11 @@ def _commits(history: History, note: str) -> Section:
         "commit.",
         plots.commits_over_time(history),
         note,
-        Listed(("what was done", "changes"), history.actions.most_common(_LISTED)),
+        FigureTable(("what was done", "changes"), history.actions.most_common(_LISTED)),
     )
 
 
-def _busiest(history: History, note: str) -> Section:
+def _busiest(history: CommitFigures, note: str) -> Section:
     rows = [(plain(history.names[id]), count) for id, count in history.tables.most_common(_LISTED)]
     return Section(
         "busiest",
@@ -84,11 +84,11 @@ def _busiest(history: History, note: str) -> Section:
         "Changes of each table in the log, under its newest name; dropped tables are among them.",
         plots.busiest_tables(history),
         note,
-        Listed(("table", "changes"), rows),
+        FigureTable(("table", "changes"), rows),
     )
 
 
-def _contention(history: History, note: str) -> Section:
+def _contention(history: CommitFigures, note: str) -> Section:
     waits = sorted(history.waits)
     listed = [
         (name, waits[min(len(waits) - 1, int(share * len(waits)))] if waits else 0)
@@ -104,11 +104,11 @@ def _contention(history: History, note: str) -> Section:
         "The rows that lost attempts wrote are part of the garbage below.",
         plots.contention(history),
         note,
-        Listed(("from preparation to commit", "milliseconds"), listed),
+        FigureTable(("from preparation to commit", "milliseconds"), listed),
     )
 
 
-def _writers(history: History, note: str) -> Section:
+def _writers(history: CommitFigures, note: str) -> Section:
     after = max(1, history.read - 1)
     rows = [(plain(principal), count) for principal, count in history.writers.most_common(_LISTED)]
     return Section(
@@ -120,7 +120,7 @@ def _writers(history: History, note: str) -> Section:
         "process.",
         plots.writers(history),
         note,
-        Listed(("principal", "commits"), rows),
+        FigureTable(("principal", "commits"), rows),
     )
 
 
@@ -135,7 +135,7 @@ def _storage(lake: Lake, note: str) -> Section:
         "snapshots need are not included. A snapshot without this total counts as 0.",
         plots.storage(lake),
         note,
-        Listed(("namespace", "tables", "records", "bytes"), rows),
+        FigureTable(("namespace", "tables", "records", "bytes"), rows),
     )
 
 
@@ -152,11 +152,11 @@ def _growth(figures: Figures, note: str) -> Section:
         "not subtracted. Right: bytes of the realm's existing rows, by the day of their creation.",
         plots.growth(history, lake, rows),
         note,
-        Listed(("largest tables", "bytes"), listed),
+        FigureTable(("largest tables", "bytes"), listed),
     )
 
 
-def _garbage(rows: Rows) -> Section:
+def _garbage(rows: ObjectFigures) -> Section:
     note = read_words(rows.read, rows.parts, "parts of the realm's rows", "in random order")
     if rows.unneeded is None:
         words = f"It is not known which of them are unneeded: {rows.why_not}."
@@ -175,14 +175,14 @@ def _garbage(rows: Rows) -> Section:
         f"Immutable objects of the realm (all catalogs and branches) by type and by age. {words}",
         plots.garbage(rows),
         note,
-        Listed(
+        FigureTable(
             ("type", "age", "objects", "bytes", "objects not needed", "bytes not needed"),
             _listed_groups(rows),
         ),
     )
 
 
-def _listed_groups(rows: Rows) -> list[tuple[str | int, ...]]:
+def _listed_groups(rows: ObjectFigures) -> list[tuple[str | int, ...]]:
     listed: list[tuple[str | int, ...]] = []
     for key in sorted(rows.groups):
         unneeded = None if rows.unneeded is None else rows.unneeded.get(key, Amount())
@@ -201,5 +201,5 @@ def _ages(lake: Lake, note: str) -> Section:
         "removes unneeded snapshots.",
         plots.snapshot_ages(lake),
         note,
-        Listed(("age of the current snapshot", "tables"), rows),
+        FigureTable(("age of the current snapshot", "tables"), rows),
     )

@@ -40,9 +40,9 @@ from polaris_spark.maintenance.checking.rows import (
     MISSING,
     UNREADABLE,
     WARNING,
-    Place,
+    CheckedRealm,
     Problem,
-    Rows,
+    RowReader,
     ScanUnit,
     row_key,
     scan_problems,
@@ -67,7 +67,7 @@ _ENDED = frozenset({RealmState.PURGING, RealmState.PURGED, RealmState.GONE})
 class Unit(NamedTuple):
     """A part of a check that can be carried out independently of others, in any process."""
 
-    place: Place | None
+    place: CheckedRealm | None
     """The realm; None for a scan of the rows of several realms."""
     what: ScanUnit | CommitsUnit | EntitiesUnit
 
@@ -80,7 +80,7 @@ class Needed(NamedTuple):
     id: int
 
 
-FindLost = Callable[[Place, Sequence[Needed]], Iterable[Problem]]
+FindLost = Callable[[CheckedRealm, Sequence[Needed]], Iterable[Problem]]
 """Follows all strong pointers of a realm down from commits, and yields a problem for each missing object."""
 
 
@@ -101,7 +101,7 @@ def _unit_problems(backend: Backend, unit: Unit) -> Iterator[Problem]:
         yield from scan_problems(backend, unit.what)
         return
     assert unit.place is not None
-    rows = Rows(backend, unit.place)
+    rows = RowReader(backend, unit.place)
     if isinstance(unit.what, CommitsUnit):
         yield from commit_problems(rows, unit.what)
     else:
@@ -163,7 +163,7 @@ class Check:
         units = self._scans(told, realms, times)
         for record in realms:
             if record.state in _CHECKED:
-                place = Place(record.name, record.instance)
+                place = CheckedRealm(record.name, record.instance)
                 problems += self._realm_problems(place, times, units)
         for found in self._engine.map(CheckUnit(), units, "checking rows and contents"):
             problems += found
@@ -187,9 +187,9 @@ class Check:
         splits = self._backend.splits("objects", chosen, self._parts)
         return [Unit(None, ScanUnit(split, names | purging, times.young_ms)) for split in splits]
 
-    def _realm_problems(self, place: Place, times: Times, units: list[Unit]) -> Iterator[Problem]:
+    def _realm_problems(self, place: CheckedRealm, times: Times, units: list[Unit]) -> Iterator[Problem]:
         self._progress(f"checking references of {place.realm}", 0, 0)
-        rows = Rows(self._backend, place)
+        rows = RowReader(self._backend, place)
         found = references(rows, times)
         yield from found.problems
         needed: list[Needed] = []
@@ -223,7 +223,7 @@ class Check:
             start = end
         seen.update(id for _, id in commits)
 
-    def _entity_units(self, rows: Rows, root: Root, *, shared: bool) -> Iterator[EntitiesUnit]:
+    def _entity_units(self, rows: RowReader, root: Root, *, shared: bool) -> Iterator[EntitiesUnit]:
         indexes: tuple[str, ...] = ()
         if root.reference.startswith("cat/") and "/heads/" in root.reference:
             indexes = (NAMES, IDS, LOCATIONS, UNCONFIRMED)
@@ -234,7 +234,7 @@ class Check:
             for start, end in zip([b"", *bounds], [*bounds, None], strict=True):
                 yield EntitiesUnit(root.reference, root.head.commit, name, start, end, shared)
 
-    def _find_lost_here(self, place: Place, needed: Sequence[Needed]) -> Iterator[Problem]:
+    def _find_lost_here(self, place: CheckedRealm, needed: Sequence[Needed]) -> Iterator[Problem]:
         read = 0
 
         def on_read(count: int) -> None:
@@ -266,7 +266,7 @@ class Check:
                     yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
 
 
-def lost_problem(place: Place, needed: Needed, lost: Lost, path: Sequence[int]) -> Problem:
+def lost_problem(place: CheckedRealm, needed: Needed, lost: Lost, path: Sequence[int]) -> Problem:
     """Return the problem of a needed object that cannot be read."""
     steps = [f"{needed.reference}: commit {needed.number}", *map(str, path)]
     by = f", which {lost.holder_type} {lost.holder} points to" if lost.holder else ""

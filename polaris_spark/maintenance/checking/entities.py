@@ -31,7 +31,7 @@ from polaris_spark.errors import BadRequestError, CorruptionError, ObjectTooLarg
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, ShardReader
 from polaris_spark.index.keys import children, decode_key, entry_key
 from polaris_spark.index.root import as_branch
-from polaris_spark.maintenance.checking.rows import Problem, Rows
+from polaris_spark.maintenance.checking.rows import Problem, RowReader
 from polaris_spark.maintenance.checking.tables import ContentCheck
 
 WRONG_ENTITY = "wrong-entity"
@@ -63,7 +63,7 @@ class EntitiesUnit(NamedTuple):
     """Whether entities may own overlapping locations."""
 
 
-def entity_problems(rows: Rows, unit: EntitiesUnit) -> Iterator[Problem]:
+def entity_problems(rows: RowReader, unit: EntitiesUnit) -> Iterator[Problem]:
     """Yield the problems of the entries of a unit. Rows that cannot be read are left out; other checks report them."""
     commit = rows.values([unit.commit], Commit).get(unit.commit)
     if commit is None:
@@ -100,7 +100,7 @@ def row_of(root: IndexRoot, commit: int, key: bytes, read: ShardReader) -> int:
     return id
 
 
-def key_bounds(rows: Rows, commit: int, name: str, parts: int) -> list[bytes]:
+def key_bounds(rows: RowReader, commit: int, name: str, parts: int) -> list[bytes]:
     """Return keys that split an index of a commit into ranges.
 
     Args:
@@ -130,7 +130,7 @@ def key_bounds(rows: Rows, commit: int, name: str, parts: int) -> list[bytes]:
 
 
 class _Head:
-    def __init__(self, rows: Rows, unit: EntitiesUnit, commit: Commit) -> None:
+    def __init__(self, rows: RowReader, unit: EntitiesUnit, commit: Commit) -> None:
         self._rows = rows
         self._unit = unit
         self._roots = dict(zip(commit.index_names, commit.index_roots, strict=True))

@@ -10,7 +10,7 @@ import msgspec
 
 from polaris_spark.commits.lineage import ancestors
 from polaris_spark.commits.rows import FIRST_SKIP, INLINE_PARENTS, Commit, Head
-from polaris_spark.maintenance.checking.rows import REPAIR, Problem, Rows
+from polaris_spark.maintenance.checking.rows import REPAIR, Problem, RowReader
 
 WRONG_TYPE = "wrong-type"
 WRONG_ANCESTOR = "wrong-ancestor"
@@ -31,7 +31,7 @@ class Root(NamedTuple):
     head: Head
 
 
-class History(NamedTuple):
+class CommitHistory(NamedTuple):
     """The commits of a reference from its floor to its head."""
 
     commits: dict[int, int]
@@ -63,7 +63,7 @@ class _Claims:
         return max(self._found, default=None)
 
 
-def history(rows: Rows, root: Root) -> History:
+def history(rows: RowReader, root: Root) -> CommitHistory:
     """Return the history of a reference, with the wrong claims that its commits make about each other.
 
     Up to 20 later commits name each commit. Where they disagree, the most frequent claim counts as right. A commit that
@@ -73,11 +73,11 @@ def history(rows: Rows, root: Root) -> History:
     walk.run()
     walk.check_times()
     walk.check_recent()
-    return History(walk.commits, walk.problems)
+    return CommitHistory(walk.commits, walk.problems)
 
 
 class _Walk:
-    def __init__(self, rows: Rows, root: Root) -> None:
+    def __init__(self, rows: RowReader, root: Root) -> None:
         self._rows = rows
         self._root = root
         self._claims = _Claims(root.head.floor_number)

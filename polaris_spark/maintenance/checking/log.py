@@ -8,10 +8,10 @@ from typing import NamedTuple
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED, id_bytes, id_from
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.errors import CorruptionError, WrongTypeError
-from polaris_spark.index import Entry, Index, IndexRoot, Place, check, diff
+from polaris_spark.index import Entry, ExpectedShard, Index, IndexRoot, check, diff
 from polaris_spark.index.entries import embedded_total
 from polaris_spark.maintenance.checking.history import WRONG_TYPE
-from polaris_spark.maintenance.checking.rows import WARNING, Problem, Rows
+from polaris_spark.maintenance.checking.rows import WARNING, Problem, RowReader
 from polaris_spark.maintenance.checking.tables import ContentCheck
 from polaris_spark.system.registry import REFERENCES
 
@@ -37,7 +37,7 @@ class CommitsUnit(NamedTuple):
     """Whether the first commit begins the history, so that this unit checks its indexes, too."""
 
 
-def commit_problems(rows: Rows, unit: CommitsUnit) -> Iterator[Problem]:
+def commit_problems(rows: RowReader, unit: CommitsUnit) -> Iterator[Problem]:
     """Yield the problems of the commits of a unit."""
     checked = _Commits(rows, unit.reference)
     before: tuple[int, Commit] | None = None
@@ -59,10 +59,10 @@ def commit_problems(rows: Rows, unit: CommitsUnit) -> Iterator[Problem]:
 
 
 class _Commits:
-    def __init__(self, rows: Rows, reference: str) -> None:
+    def __init__(self, rows: RowReader, reference: str) -> None:
         self._rows = rows
         self._reference = reference
-        self._sound: dict[str, set[Place]] = {}
+        self._sound: dict[str, set[ExpectedShard]] = {}
         self._contents = ContentCheck(rows, reference)
 
     def indexes(self, id: int, commit: Commit) -> Iterator[Problem]:

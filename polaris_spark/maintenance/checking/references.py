@@ -18,7 +18,15 @@ from polaris_spark.ids import id_time_ms
 from polaris_spark.index import Index, IndexRoot
 from polaris_spark.maintenance.checking.entities import row_of
 from polaris_spark.maintenance.checking.history import WRONG_HEAD, Root, head_faults
-from polaris_spark.maintenance.checking.rows import AHEAD, MISSING, REPAIR, UNREADABLE, WARNING, Problem, Rows
+from polaris_spark.maintenance.checking.rows import (
+    AHEAD,
+    MISSING,
+    REPAIR,
+    UNREADABLE,
+    WARNING,
+    Problem,
+    RowReader,
+)
 from polaris_spark.system.recovery.lost import commits_of_missing
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 
@@ -41,7 +49,7 @@ class Times(NamedTuple):
     """Time after which no id can have been made."""
 
 
-class Found(NamedTuple):
+class FoundReferences(NamedTuple):
     """The references of a realm as they were at one moment."""
 
     roots: list[Root]
@@ -51,18 +59,18 @@ class Found(NamedTuple):
     problems: list[Problem]
 
 
-def references(rows: Rows, times: Times) -> Found:
+def references(rows: RowReader, times: Times) -> FoundReferences:
     """Return the references of a realm, and the problems of their rows and registrations."""
     return _References(rows, times).run()
 
 
 class _References:
-    def __init__(self, rows: Rows, times: Times) -> None:
+    def __init__(self, rows: RowReader, times: Times) -> None:
         self._rows = rows
         self._times = times
         self._problems: list[Problem] = []
 
-    def run(self) -> Found:
+    def run(self) -> FoundReferences:
         names = reference_names(self._rows.backend, self._rows.place.instance)
         heads = {name: head for name in sorted(names) if (head := self._head(name)) is not None}
         root = self._head(ROOT)
@@ -84,7 +92,7 @@ class _References:
         catalogs = self._catalogs(roots)
         if catalogs is not None:
             self._strays(roots, catalogs)
-        return Found(roots, catalogs or {}, self._problems)
+        return FoundReferences(roots, catalogs or {}, self._problems)
 
     def _backend_has(self, name: str) -> bool:
         return self._rows.backend.read_reference(self._rows.place.instance, name) is not None

@@ -56,7 +56,7 @@ class Problem(NamedTuple):
     message: str
 
 
-class Place(NamedTuple):
+class CheckedRealm(NamedTuple):
     """A realm, for messages and for reading its rows."""
 
     realm: str
@@ -65,10 +65,10 @@ class Place(NamedTuple):
     """Instance id: the value of `realm` in its rows."""
 
 
-class Rows:
+class RowReader:
     """Reader of the objects of one realm. Bypasses the process's cache, which may hold rows that the database lost."""
 
-    def __init__(self, backend: Backend, place: Place) -> None:
+    def __init__(self, backend: Backend, place: CheckedRealm) -> None:
         self.backend = backend
         self.place = place
         self.store = ObjectStore(backend, place.instance, ObjectCache(CACHE_BYTES), store_key="check")
@@ -142,7 +142,7 @@ def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
             else:
                 strangers[realm] = strangers.get(realm, 0) + 1
         for realm, rows in by_realm.items():
-            place = Rows(backend, Place(unit.realms[realm], realm))
+            place = RowReader(backend, CheckedRealm(unit.realms[realm], realm))
             yield from _first_parts(place, rows, unit.young_ms)
             yield from _further_parts(place, rows, unit.young_ms)
     for realm, count in strangers.items():
@@ -150,7 +150,9 @@ def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
         yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
 
 
-def _first_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_ms: int) -> Iterator[Problem]:
+def _first_parts(
+    place: RowReader, rows: Collection[tuple[int, int, bytes]], young_ms: int
+) -> Iterator[Problem]:
     several = []
     for id, part, value in rows:
         if part:
@@ -177,7 +179,7 @@ def _first_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_ms
                 yield place.problem(INCOMPLETE, id, message, part=read.part, severity=WARNING)
 
 
-def _decoded_problems(place: Rows, id: int, data: bytes) -> Iterator[Problem]:
+def _decoded_problems(place: RowReader, id: int, data: bytes) -> Iterator[Problem]:
     key = row_key(id)
     try:
         decoded = objects.decode(data, key)
@@ -196,7 +198,9 @@ def _pointers(header: objects.Header) -> str:
     return f"{len(header.strong)} strong pointers {list(header.strong[:3])} and {len(header.weak)} weak ones"
 
 
-def _further_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_ms: int) -> Iterator[Problem]:
+def _further_parts(
+    place: RowReader, rows: Collection[tuple[int, int, bytes]], young_ms: int
+) -> Iterator[Problem]:
     further = [(id, part) for id, part, _ in rows if part]
     for start in range(0, len(further), BATCH):
         some = further[start : start + BATCH]

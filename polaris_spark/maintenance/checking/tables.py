@@ -28,8 +28,8 @@ from polaris_spark.catalog.metadata.rows import (
     ViewVersion,
 )
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index import Index, IndexRoot, Place, check
-from polaris_spark.maintenance.checking.rows import Problem, Rows
+from polaris_spark.index import ExpectedShard, Index, IndexRoot, check
+from polaris_spark.maintenance.checking.rows import Problem, RowReader
 
 V = TypeVar("V")
 
@@ -41,12 +41,12 @@ _decode = msgspec.json.Decoder().decode
 class ContentCheck:
     """Check of the contents that a reference leads to. Each content is checked once."""
 
-    def __init__(self, rows: Rows, reference: str) -> None:
+    def __init__(self, rows: RowReader, reference: str) -> None:
         self._rows = rows
         self._reference = reference
         self._seen: set[int] = set()
         self._pieces: set[tuple[int, int, str]] = set()
-        self._sound: set[Place] = set()
+        self._sound: set[ExpectedShard] = set()
 
     def check(self, ids: Iterable[int], path: str) -> Iterator[Problem]:
         """Yield the problems of tables and views among these objects.

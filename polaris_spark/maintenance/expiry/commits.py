@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import ContentChange, Prepared, Stored, places
-from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, TimedChange, find
+from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent, places
+from polaris_spark.catalog.entities import CatalogChange, Context, NameEntry, TableName, TimedChange, find
 from polaris_spark.catalog.expiring import EXPIRED, namespace_levels, record_expired
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.metadata import TableDraft, apply_all
@@ -32,7 +32,7 @@ from polaris_spark.errors import (
     TryAgainError,
     UnwritableFileError,
 )
-from polaris_spark.maintenance.expiry.deciding import NOTHING, Asked, Decision, decide_table
+from polaris_spark.maintenance.expiry.retention import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
 """Number of tables whose snapshots are removed in one commit: few enough that other writers hardly wait for it."""
@@ -69,7 +69,7 @@ class Removed(NamedTuple):
     error: str = ""
 
 
-class _ExpireTable(ContentChange[tuple[Prepared, Found, Decision], Table]):
+class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
     """Change that removes the expired parts of one table.
 
     Decides anew if the table, or the properties of its namespaces or catalog, have changed since the decision.
@@ -93,7 +93,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, Found, Decision], Table]):
         self.places: set[tuple[str, ...]] = set()
         """Locations that the table owned in these tries, as tuples of segments."""
 
-    def decided(self, state: State) -> tuple[Found, Decision] | None:
+    def decided(self, state: State) -> tuple[NameEntry, Decision] | None:
         """Return the table and its current decision; None if the table is gone, or nothing expires any more."""
         found = find(state, self.key)
         if found is None or found.entity_id != self.table.entity_id:
@@ -108,10 +108,10 @@ class _ExpireTable(ContentChange[tuple[Prepared, Found, Decision], Table]):
             decision = decide_table(table, state, levels, asked, lambda _: set())
         return (found, decision) if decision and decision.updates() else None
 
-    def prepare(self, view: State) -> tuple[Prepared, Found, Decision]:
+    def prepare(self, view: State) -> tuple[Prepared, NameEntry, Decision]:
         raise AssertionError("it is prepared together with the other tables of its commit")
 
-    def apply(self, state: State, prepared: tuple[Prepared, Found, Decision]) -> Stored[Table]:
+    def apply(self, state: State, prepared: tuple[Prepared, NameEntry, Decision]) -> StoredContent[Table]:
         fixed, found, decision = prepared
         before = state.get_for_rewrite(found.content, Table)
         draft = TableDraft.of(before, state, now_ms=fixed.now)

@@ -33,8 +33,8 @@ from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, Statistics, Table
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
-from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
 from polaris_spark.maintenance.expiry.names import NamingFunction, file_key
+from polaris_spark.maintenance.expiry.retention import Asked, decide_table
 from polaris_spark.maintenance.needs import Content, Needs, manifests_of_list, needs_of
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
@@ -107,7 +107,7 @@ class DecideTables(MapFunction[ToDecide, Decided]):
 # Finding
 
 
-class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class NeededVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A version of a table that needs its files."""
 
     realm: str
@@ -126,8 +126,8 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     realm: str
     """Instance id."""
     records: tuple[int, ...]
-    """Ids of `ExpiredSnapshots`. Snapshots in `Version.without` of `needed` count as expired as well."""
-    needed: tuple[Version, ...]
+    """Ids of `ExpiredSnapshots`. Snapshots in `NeededVersion.without` of `needed` count as expired as well."""
+    needed: tuple[NeededVersion, ...]
     """Versions whose files stay: the table as it is now, then versions of this or other tables that share locations."""
 
 

@@ -10,8 +10,8 @@ from polaris_spark.catalog.expiring import expired_key
 from polaris_spark.catalog.permits import Grant
 from polaris_spark.catalog.sharing import Deletable
 from polaris_spark.maintenance.expiry.commits import Settled
-from polaris_spark.maintenance.expiry.deciding import Decision
-from polaris_spark.maintenance.expiry.files import File, Version
+from polaris_spark.maintenance.expiry.files import File, NeededVersion
+from polaris_spark.maintenance.expiry.retention import Decision
 
 PASSES = (
     ("deleting data and delete files", ("data", "position-deletes", "equality-deletes")),
@@ -25,7 +25,7 @@ LEADING = ("manifest", "manifest-list")
 
 
 @dataclass
-class Outcome:
+class ExpiryResult:
     """The result of a run, or of a dry run, for one table."""
 
     table: str
@@ -46,10 +46,10 @@ class Leftover:
     def __init__(
         self,
         entity_id: int,
-        outcome: Outcome,
+        outcome: ExpiryResult,
         records: list[int],
         deletable: Deletable,
-        needed: list[Version],
+        needed: list[NeededVersion],
         *,
         begun: bool,
         levels: Sequence[Mapping[str, str]] = (),

@@ -55,7 +55,7 @@ def manifests_of(
     return [Manifests(number, part, foreign, purged) for part in parts]
 
 
-class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LiveFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Content files that manifests of a table name as live."""
 
     files: tuple[File, ...] = ()
@@ -70,14 +70,14 @@ class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     problem: str = ""
 
 
-class ReadManifests(MapFunction[Manifests, Named]):
+class ReadManifests(MapFunction[Manifests, LiveFiles]):
     """Function that reads the content files which manifests name, for manifests that are to be deleted."""
 
     few = 64
     item = Manifests
-    result = Named
+    result = LiveFiles
 
-    def __call__(self, reach: Reach, item: Manifests) -> Named:
+    def __call__(self, reach: Reach, item: Manifests) -> LiveFiles:
         found: dict[str, File] = {}
         for location in item.locations:
             try:
@@ -85,8 +85,8 @@ class ReadManifests(MapFunction[Manifests, Named]):
             except MissingFileError:
                 continue  # an interrupted run deleted this manifest, after the files that it names
             except UnreadableFileError as error:
-                return Named(problem=str(error))
-        return Named(tuple(found.values()))
+                return LiveFiles(problem=str(error))
+        return LiveFiles(tuple(found.values()))
 
 
 class FindNeeded(NamingFunction[Manifests, Needed]):

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from polaris_spark.catalog.engine import I, MapFunction, R
-from polaris_spark.maintenance.orphans.deciding import Comparison
+from polaris_spark.maintenance.orphans.decisions import Comparison
 from polaris_spark.maintenance.orphans.known_files import Names
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")

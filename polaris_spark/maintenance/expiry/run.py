@@ -32,7 +32,7 @@ from polaris_spark.catalog.expiring import (
     gc_enabled,
     namespace_levels,
 )
-from polaris_spark.catalog.exporting import Wanted
+from polaris_spark.catalog.exporting import ExportItem
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.property_changes import bind_branch
@@ -48,20 +48,20 @@ from polaris_spark.maintenance.expiry.commits import (
     ToExpire,
     remove_expired,
 )
-from polaris_spark.maintenance.expiry.deciding import Asked, Decision
-from polaris_spark.maintenance.expiry.deleting import Deleting
+from polaris_spark.maintenance.expiry.deletion import Deleting
 from polaris_spark.maintenance.expiry.files import (
     DecideTables,
     Examine,
     File,
+    NeededVersion,
     ToDecide,
     ToExamine,
-    Version,
 )
-from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
+from polaris_spark.maintenance.expiry.leftovers import ExpiryResult, Leftover
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
-from polaris_spark.maintenance.expiry.taking import take
+from polaris_spark.maintenance.expiry.retention import Asked, Decision
+from polaris_spark.maintenance.expiry.selection import take
 from polaris_spark.maintenance.periods import realm_policy
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
@@ -110,12 +110,12 @@ class ExpiryRun:
         self._keep_records_ms = keep_records_ms
         self._check_files = check_files
         self._realm = catalog.references.store.realm
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, ExpiryResult] = {}
         self._earlier: set[int] = set()
         """Ids of records whose files earlier runs may have deleted."""
         self._drops = StoreDrops((), catalog.references.store.of_realm)
 
-    def run(self, tables: Sequence[Wanted], *, everything: bool, dry_run: bool) -> list[Outcome]:
+    def run(self, tables: Sequence[ExportItem], *, everything: bool, dry_run: bool) -> list[ExpiryResult]:
         """Expire snapshots.
 
         Args:
@@ -165,7 +165,7 @@ class ExpiryRun:
 
     # 1 and 2
 
-    def _decide(self, tables: Sequence[Wanted]) -> list[ToExpire]:
+    def _decide(self, tables: Sequence[ExportItem]) -> list[ToExpire]:
         view = self._catalog.view()
         numbers: dict[NamespaceName, int] = {}
         for table in tables:
@@ -189,7 +189,7 @@ class ExpiryRun:
         found.sort(key=lambda table: table.name)
         return found
 
-    def _entity(self, view: State, table: Wanted) -> int:
+    def _entity(self, view: State, table: ExportItem) -> int:
         """Return the stable id of a table; 0 if it was dropped meanwhile."""
         found = find(view, table_key(table.name))
         return 0 if found is None else found.entity_id
@@ -205,9 +205,9 @@ class ExpiryRun:
                 outcome.removed = one.decision
                 outcome.notes += [one.error] if one.error else []
 
-    def _outcome(self, entity_id: int, name: TableName | None) -> Outcome:
+    def _outcome(self, entity_id: int, name: TableName | None) -> ExpiryResult:
         text = f"dropped table {entity_id:x}" if name is None else dotted((*name.namespace, name.name))
-        return self._outcomes.setdefault(entity_id, Outcome(text))
+        return self._outcomes.setdefault(entity_id, ExpiryResult(text))
 
     # 3
 
@@ -253,7 +253,7 @@ class ExpiryRun:
             found.append(leftover)
             if self._check_files == "locations":
                 others = neighbours.of(entity_id, leftover.places)
-                leftover.needed += [Version(other.realm, other.content) for other in others]
+                leftover.needed += [NeededVersion(other.realm, other.content) for other in others]
         return found
 
     def _leftover(
@@ -292,7 +292,7 @@ class ExpiryRun:
             outcome.notes.append("files are left: gc.enabled is false")
             return None
         without = planned.decision.snapshots if planned else ()
-        own = Version(self._realm, content, without, dropped=name is None)
+        own = NeededVersion(self._realm, content, without, dropped=name is None)
         deletable = Deletable(self._catalog, table, neighbours)
         begun = not self._earlier.isdisjoint(records)
         return Leftover(entity_id, outcome, records, deletable, [own], begun=begun, levels=levels)
@@ -406,10 +406,10 @@ class ExpiryRun:
             self._catalog.commit(SettleExpired(self._catalog.context, self._operation, part))
 
 
-def _incomplete(owner: str, missing: str) -> Outcome:
+def _incomplete(owner: str, missing: str) -> ExpiryResult:
     """Return an outcome for a table that keeps the files in its locations, because a file is missing.
 
     Args:
         missing: location of a file that the table names and that does not exist.
     """
-    return Outcome(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])
+    return ExpiryResult(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])

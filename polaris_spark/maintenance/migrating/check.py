@@ -11,7 +11,7 @@ from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
-from polaris_spark.maintenance.migrating.copy import Place, Walk, read_whole
+from polaris_spark.maintenance.migrating.copy import RealmRows, Walk, read_whole
 from polaris_spark.maintenance.migrating.marks import Held, concurrently
 from polaris_spark.store.objects import ObjectStore
 
@@ -45,7 +45,7 @@ MOST = 1_000
 
 
 def compare_objects(
-    source: Place, target: Place, heads: Collection[Head], watch: Callable[[int], None]
+    source: RealmRows, target: RealmRows, heads: Collection[Head], watch: Callable[[int], None]
 ) -> Compared:
     """Compare the rows of all objects that heads and their histories need.
 
@@ -71,7 +71,7 @@ def compare_objects(
     return Compared(objects, rows, listed, different)
 
 
-def _different(found: dict[int, list], target: Place) -> Iterator[Difference]:  # type: ignore[type-arg]
+def _different(found: dict[int, list], target: RealmRows) -> Iterator[Difference]:  # type: ignore[type-arg]
     keys = [ObjectKey(row.id, row.part) for rows in found.values() for row in rows]
     there = retried(target.clock, lambda: target.backend.read_objects(target.realm, keys))
     for rows in found.values():

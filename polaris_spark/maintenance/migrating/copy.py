@@ -35,7 +35,7 @@ _THREADS: Final = 4
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class RealmRows(NamedTuple):
     """The rows of one realm in one database."""
 
     backend: Backend
@@ -77,12 +77,12 @@ class CopySplit(MapFunction[Split, Copied]):
         self._open_target = open_target
 
     def __call__(self, reach: Reach, item: Split) -> Copied:
-        source = Place(reach.backend, self._source, reach.clock)
-        return copy_split(source, Place(self._open_target(), self._target, reach.clock), item)
+        source = RealmRows(reach.backend, self._source, reach.clock)
+        return copy_split(source, RealmRows(self._open_target(), self._target, reach.clock), item)
 
 
 def copy_all(
-    source: Place, target: Place, engine: Engine, open_target: Callable[[], Backend] | None = None
+    source: RealmRows, target: RealmRows, engine: Engine, open_target: Callable[[], Backend] | None = None
 ) -> Copied:
     """Copy every row that was written before the call, reachable or not.
 
@@ -98,7 +98,7 @@ def copy_all(
     return total
 
 
-def copy_split(source: Place, target: Place, split: Split) -> Copied:
+def copy_split(source: RealmRows, target: RealmRows, split: Split) -> Copied:
     """Copy the rows of one split."""
 
     def once() -> Copied:
@@ -112,7 +112,7 @@ def copy_split(source: Place, target: Place, split: Split) -> Copied:
     return retried(source.clock, once)
 
 
-def highest_id(place: Place) -> int:
+def highest_id(place: RealmRows) -> int:
     """Return the highest id of a realm's rows; 0 if the realm has none."""
     highest = 0
     for split in place.backend.splits("objects", [place.realm], 1):
@@ -122,7 +122,7 @@ def highest_id(place: Place) -> int:
 
 
 def copy_since(
-    source: Place, target: Place, heads: Collection[Head], fence: int, watch: Callable[[int], None]
+    source: RealmRows, target: RealmRows, heads: Collection[Head], fence: int, watch: Callable[[int], None]
 ) -> Copied:
     """Copy the objects with ids above a fence that heads and their histories need, after all others were copied.
 
@@ -200,7 +200,7 @@ class Walk:
 _COMMIT = type_name(Commit)
 
 
-def read_whole(place: Place, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
+def read_whole(place: RealmRows, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
     """Return all rows of some objects, by id, in the order of their parts.
 
     Raises:
@@ -234,7 +234,7 @@ def rows_of_batch(batch: pa.RecordBatch) -> list[ObjectRow]:
     return [ObjectRow(*row) for row in zip(*columns, strict=True)]
 
 
-def write_rows(place: Place, rows: Sequence[ObjectRow]) -> None:
+def write_rows(place: RealmRows, rows: Sequence[ObjectRow]) -> None:
     """Write rows until the database has acknowledged them.
 
     Raises:

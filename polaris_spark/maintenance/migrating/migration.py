@@ -32,10 +32,10 @@ from polaris_spark.maintenance.migrating.steps import (
     COPIED,
     Compare,
     Copying,
-    Step,
+    MigrationStep,
     Switch,
 )
-from polaris_spark.system.connections import Connection
+from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, RealmState
 
 MOVING_FROM: Final = "moving-from"
@@ -60,7 +60,7 @@ class Migration:
         self,
         source: SourceRealm,
         source_uri: str,
-        target: Connection,
+        target: StoreConnection,
         target_realm: str,
         *,
         engine: Engine | None = None,
@@ -94,7 +94,7 @@ class Migration:
         self._clock = source.references.clock
         self._to = str(target.uri)
 
-    def run(self) -> Iterator[Step]:
+    def run(self) -> Iterator[MigrationStep]:
         """Move the realm. Continues a migration that was interrupted.
 
         Yields:
@@ -120,14 +120,14 @@ class Migration:
         yield from self._switched(copying, record)
         yield from self._finished(record)
 
-    def _nearly_caught_up(self, copying: Copying) -> Iterator[Step]:
+    def _nearly_caught_up(self, copying: Copying) -> Iterator[MigrationStep]:
         for _ in range(_ROUNDS):
             step = copying.catch_up()
             yield step
             if step.milliseconds < SHORT * self._max_pause_ms:
                 return
 
-    def _switched(self, copying: Copying, record: RealmRecord) -> Iterator[Step]:
+    def _switched(self, copying: Copying, record: RealmRecord) -> Iterator[MigrationStep]:
         for attempt in range(1, _ATTEMPTS + 1):
             yield from self._nearly_caught_up(copying)
             self._engine.progress("switching", attempt, _ATTEMPTS)
@@ -179,7 +179,7 @@ class Migration:
             self._source, self._target, record, self._engine, self._open_target, self._compare, heads
         )
 
-    def _checked(self, copying: Copying) -> Step:
+    def _checked(self, copying: Copying) -> MigrationStep:
         """Compare the rows that were copied so far.
 
         Raises:
@@ -193,9 +193,11 @@ class Migration:
                 f"the copy in {self._to} differs from the source in {compared.different:,} rows ({few}); the "
                 "source still serves the realm: abort the migration, and begin again"
             )
-        return Step("compare", len(copying.heads), compared.rows, 0, self._clock.monotonic_ms() - begun)
+        return MigrationStep(
+            "compare", len(copying.heads), compared.rows, 0, self._clock.monotonic_ms() - begun
+        )
 
-    def _finished(self, record: RealmRecord) -> Iterator[Step]:
+    def _finished(self, record: RealmRecord) -> Iterator[MigrationStep]:
         """Do the steps after the decision. All of them may be repeated."""
         realms = self._target.realms
         retried(self._clock, lambda: realms.move(self._name, RealmState.ACTIVE, instance=record.instance))
@@ -207,7 +209,7 @@ class Migration:
             copying = self._copying(record, heads)
             compared = copying.compared()
             differences = compare_references(heads, self._target.store(record))
-            yield Step(
+            yield MigrationStep(
                 "verify",
                 len(heads),
                 compared.rows,
@@ -218,7 +220,7 @@ class Migration:
             )
 
 
-def give_up(target: Connection, name: str, source_instance: str) -> None:
+def give_up(target: StoreConnection, name: str, source_instance: str) -> None:
     """Give up the realm that a migration was filling. A purge deletes its rows. May be repeated.
 
     Args:

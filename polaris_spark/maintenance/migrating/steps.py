@@ -18,21 +18,21 @@ from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError
 from polaris_spark.maintenance.migrating.check import Compared, Difference, compare_objects
 from polaris_spark.maintenance.migrating.copy import (
     Copied,
-    Place,
+    RealmRows,
     copy_all,
     copy_since,
     highest_id,
 )
 from polaris_spark.maintenance.migrating.marks import Held, SourceRealm, concurrently
 from polaris_spark.store.references import ReferenceStore, new_version
-from polaris_spark.system.connections import Connection
+from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmRecord, RealmState
 
 COPIED: Final = "moving-copied"
 """Property of the target's record: the last fence up to which everything is copied, and the highest id copied."""
 
 
-class Step(NamedTuple):
+class MigrationStep(NamedTuple):
     """A step that was done, as reported to the caller."""
 
     name: str
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     """Number of all differences."""
 
 
-Compare = Callable[[Place, Place, Sequence[Held]], Compared]
+Compare = Callable[[RealmRows, RealmRows, Sequence[Held]], Compared]
 """Compares the rows of all objects that heads need, in the source and in the target."""
 
 
@@ -64,7 +64,7 @@ class Copying:
     def __init__(
         self,
         source: SourceRealm,
-        target: Connection,
+        target: StoreConnection,
         record: RealmRecord,
         engine: Engine,
         open_target: Callable[[], Backend] | None,
@@ -92,10 +92,10 @@ class Copying:
         self._open_target = open_target
         self._compare = compare or self._compare_here
         self._rounds = 0
-        self._from = Place(source.store.backend, source.store.realm, self.clock)
-        self._to = Place(target.backend, record.instance, target.clock)
+        self._from = RealmRows(source.store.backend, source.store.realm, self.clock)
+        self._to = RealmRows(target.backend, record.instance, target.clock)
 
-    def everything(self) -> Iterator[Step]:
+    def everything(self) -> Iterator[MigrationStep]:
         """Copy every row, unless an earlier run did."""
         noted = self.record.properties.get(COPIED)
         if noted is not None:
@@ -107,9 +107,9 @@ class Copying:
         copied = copy_all(self._from, self._to, self._engine, self._open_target)
         self._fence, self.highest = fence, max(left, copied.highest)
         self._note()
-        yield Step("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
+        yield MigrationStep("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
 
-    def catch_up(self) -> Step:
+    def catch_up(self) -> MigrationStep:
         """Copy the commits since the last fence, and everything that they need."""
         self._rounds += 1
         begun = self.clock.monotonic_ms()
@@ -127,7 +127,7 @@ class Copying:
         self._fence, self.heads = fence, heads
         self._note()
         took = self.clock.monotonic_ms() - begun
-        return Step(f"catch up {self._rounds}", len(heads), copied.rows, copied.bytes, took)
+        return MigrationStep(f"catch up {self._rounds}", len(heads), copied.rows, copied.bytes, took)
 
     def since(self, heads: Sequence[Held], watch: Callable[[int], None]) -> Copied:
         """Copy the objects that these heads need and that have ids above the last fence."""
@@ -139,7 +139,7 @@ class Copying:
         """Compare all objects that the heads need."""
         return self._compare(self._from, self._to, self.heads)
 
-    def _compare_here(self, source: Place, target: Place, heads: Sequence[Held]) -> Compared:
+    def _compare_here(self, source: RealmRows, target: RealmRows, heads: Sequence[Held]) -> Compared:
         progress = self._engine.progress
         return compare_objects(
             source, target, [held.head for held in heads], lambda done: progress("comparing objects", done, 0)
@@ -180,7 +180,7 @@ class Switch:
         self._clock = copying.clock
         self._begun = 0.0
 
-    def run(self) -> Step:
+    def run(self) -> MigrationStep:
         """Stop commits, copy the last ones, and make the target serve.
 
         Raises:
@@ -204,7 +204,7 @@ class Switch:
             lambda: target.realms.move(record.name, RealmState.ACTIVE, instance=record.instance),
         )
         paused = self._clock.elapsed_ms() - self._begun
-        return Step("switch", len(heads), copied.rows, copied.bytes, paused)
+        return MigrationStep("switch", len(heads), copied.rows, copied.bytes, paused)
 
     def _check_time(self) -> None:
         took = self._clock.elapsed_ms() - self._begun

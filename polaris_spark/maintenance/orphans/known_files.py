@@ -12,7 +12,7 @@ from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance.needs import Content, Manifests, Needs, needs_of
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
-from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
+from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, OwnedLocation
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -43,7 +43,7 @@ class Known(NamedTuple):
     """The files and locations that tables and views name."""
 
     files: set[FileName]
-    places: list[Place]
+    places: list[OwnedLocation]
     broken: dict[str, str]
     """Owners that could not be read, each with the reason."""
     incomplete: dict[str, str]
@@ -112,12 +112,12 @@ class Gathering:
                     into[content.owner] = f"{content.owner}: {problem}"
 
 
-def places_of(content: Content, needs: Needs, names: Names) -> Iterator[Place]:
+def places_of(content: Content, needs: Needs, names: Names) -> Iterator[OwnedLocation]:
     """Yield the locations that a table or view owns, and those that it only names."""
     kept = content.moved or not needs.collected
     for location in (*needs.places, *needs.unconfirmed):
         name = place_name(location, names)
-        yield Place(name, content.owner, kept, needs.partitions, location in needs.unconfirmed)
+        yield OwnedLocation(name, content.owner, kept, needs.partitions, location in needs.unconfirmed)
 
 
 def place_name(location: str, names: Names) -> FileName:

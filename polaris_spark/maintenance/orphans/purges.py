@@ -52,7 +52,7 @@ class Pending(NamedTuple):
     """Locations that the table owned."""
 
 
-class Kept(NamedTuple):
+class KeptDrop(NamedTuple):
     """A drop whose files stay, or an unreadable part of the log, which may contain more drops."""
 
     owner: str
@@ -67,7 +67,7 @@ class Purges(NamedTuple):
     """Drops whose files are to be deleted."""
     gone: list[Pending]
     """Drops whose metadata files, statistics files and manifest lists are all gone: only the record is missing."""
-    kept: list[Kept]
+    kept: list[KeptDrop]
     """Drops whose files must stay, and unreadable parts of logs."""
 
 
@@ -85,7 +85,7 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
         done |= _recorded(store, head)
         for drop in drops_of(store, head):
             if isinstance(drop, Damage):
-                purges.kept.append(Kept(drop.owner, (), drop.problem))
+                purges.kept.append(KeptDrop(drop.owner, (), drop.problem))
             elif drop.purge and drop.time <= oldest_ms - head.grace_beyond_ms:
                 found.setdefault((drop.entity, drop.time), (head, drop))
     waiting = [one for key, one in found.items() if key not in done]
@@ -96,7 +96,7 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
             needs = needs_of(content, StoredObjects(store), files)
             if content.value is None or not needs.collected:
                 places = tuple(place for place in needs.places if place != EVERYWHERE)
-                purges.kept.append(Kept(drop.owner, places, needs.problem or "gc.enabled is false"))
+                purges.kept.append(KeptDrop(drop.owner, places, needs.problem or "gc.enabled is false"))
                 continue
             look = pool.map(lambda location: _is_there(folders, location), (*needs.files, *needs.lists))
             one = Pending(head, drop, needs.places)

@@ -36,13 +36,13 @@ from typing import NamedTuple, Protocol
 
 from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.folders import CHANGED, Folders, Listed, repeated
+from polaris_spark.catalog.folders import CHANGED, FileStatus, Folders, repeated
 from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
 from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.needs import EVERYWHERE
-from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
+from polaris_spark.maintenance.orphans.decisions import Mismatch, is_below
 from polaris_spark.maintenance.orphans.known_files import Names
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
@@ -70,7 +70,7 @@ class Search(NamedTuple):
     keeps_strays: bool = False
     """Whether the catalog's `gc.enabled` keeps files outside the locations of all tables and views."""
 
-    def concerns(self, listed: Listed) -> bool:
+    def concerns(self, listed: FileStatus) -> bool:
         """Whether a file may be an orphan, judged by its name and age alone."""
         if listed.modified_ms >= self.before_ms:
             return False
@@ -99,7 +99,7 @@ class Broken(NamedTuple):
     """Whether the only problem is that manifest lists or manifests are missing."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search."""
 
     orphans: list[Orphan]
@@ -116,7 +116,7 @@ class FoundDoomed(NamedTuple):
     broken: list[Broken]
 
 
-class Outcome(NamedTuple):
+class FileOutcome(NamedTuple):
     """The result for a file, or for a table or folder that cannot be read."""
 
     location: str
@@ -146,7 +146,7 @@ class FileSearch(Protocol):
     def list_files(self, search: Search) -> None:
         """List the folders of a search, and keep the files found for `find`."""
 
-    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> SearchResult:
         """Return the orphans among the listed files."""
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
@@ -159,7 +159,7 @@ class Record(Protocol):
     def deleting(self, orphans: Sequence[Orphan]) -> None:
         """Record files that are about to be deleted."""
 
-    def failed(self, outcomes: Sequence[Outcome]) -> None:
+    def failed(self, outcomes: Sequence[FileOutcome]) -> None:
         """Record those of the files that could not be deleted."""
 
 
@@ -174,7 +174,7 @@ class Means(NamedTuple):
     record: Record
 
 
-def remove(files: FileSearch, search: Search, means: Means, *, dry_run: bool) -> Iterator[Outcome]:
+def remove(files: FileSearch, search: Search, means: Means, *, dry_run: bool) -> Iterator[FileOutcome]:
     """Find orphans, and delete them unless it is a dry run.
 
     Raises:
@@ -188,12 +188,12 @@ def remove(files: FileSearch, search: Search, means: Means, *, dry_run: bool) ->
     found = files.find(search, seen)
     yield from broken_ones(found.broken)
     if dry_run:
-        yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
+        yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
     else:
         yield from delete_in_waves(search, means, found.orphans, seen)
 
 
-def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
+def broken_ones(found: Iterable[Broken]) -> Iterator[FileOutcome]:
     """Yield the outcomes for tables that cannot be read, and for folders that cannot be listed."""
     for broken in found:
         for place in broken.places or ("",):
@@ -203,7 +203,7 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
             if EVERYWHERE in broken.places:
                 why = "nothing is deleted, since it may need any file"
             why = f"{broken.problem}; {why}"
-            yield Outcome(place, None, None, broken.owner, KEPT, why)
+            yield FileOutcome(place, None, None, broken.owner, KEPT, why)
 
 
 def broken_of(
@@ -235,7 +235,7 @@ def unlisted_ones(unlisted: Mapping[str, str]) -> list[Broken]:
 
 def delete_in_waves(
     search: Search, means: Means, orphans: Sequence[Orphan], seen: Iterable[StoreHead]
-) -> Iterator[Outcome]:
+) -> Iterator[FileOutcome]:
     """Delete files in waves. Before each wave, files that tables have come to need are taken out.
 
     Args:
@@ -254,23 +254,23 @@ def delete_in_waves(
         wave = orphans[start : start + WAVE]
         if question.problem:
             why = f"it is not known whether it is needed by now: {question.problem}"
-            yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
+            yield from (FileOutcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
             continue
         going = [orphan for orphan in wave if orphan.location not in question.needed]
         for orphan in wave:
             if orphan.location in question.needed:
-                yield Outcome(*orphan, outcome=KEPT, error="a table needs it by now")
+                yield FileOutcome(*orphan, outcome=KEPT, error="a table needs it by now")
         yield from _deleted(search, means, going)
 
 
-def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[Outcome]:
+def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[FileOutcome]:
     grants: list[Grant] = []
-    refused: list[Outcome] = []
+    refused: list[FileOutcome] = []
     for orphan in going:
         try:
             grants.append(search.permit.grant(orphan.location))
         except (OSError, ValueError, PolarisError) as error:
-            refused.append(Outcome(*orphan, outcome=KEPT, error=str(error)))
+            refused.append(FileOutcome(*orphan, outcome=KEPT, error=str(error)))
     yield from refused
     granted = {grant.location for grant in grants}
     going = [orphan for orphan in going if orphan.location in granted]
@@ -283,10 +283,10 @@ def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[
     yield from outcomes
 
 
-def _outcome(orphan: Orphan, left: str | None) -> Outcome:
+def _outcome(orphan: Orphan, left: str | None) -> FileOutcome:
     if left is None:
-        return Outcome(*orphan, outcome=DELETED)
-    return Outcome(*orphan, outcome=KEPT if left == CHANGED else FAILED, error=left)
+        return FileOutcome(*orphan, outcome=DELETED)
+    return FileOutcome(*orphan, outcome=KEPT if left == CHANGED else FAILED, error=left)
 
 
 def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[Broken]) -> FoundDoomed:

@@ -10,7 +10,7 @@ from polaris_spark.catalog.engine import Reach
 from polaris_spark.commits.completeness import Lost
 from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.checking.checker import Needed, lost_problem
-from polaris_spark.maintenance.checking.rows import Place, Problem
+from polaris_spark.maintenance.checking.rows import CheckedRealm, Problem
 from polaris_spark.objects import Header, decode_header, part_count
 from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.store.lenient import Read, Unreadable, read_each
@@ -24,7 +24,7 @@ _LEVELS = 64
 """Maximum number of levels that `_above` follows. Paths from a commit to any object below it are shorter."""
 
 
-def find_lost(engine: SparkEngine, place: Place, needed: Sequence[Needed]) -> Iterator[Problem]:
+def find_lost(engine: SparkEngine, place: CheckedRealm, needed: Sequence[Needed]) -> Iterator[Problem]:
     """Yield a problem for each object that is needed and missing.
 
     All pointers are joined with all existing objects. Pointers without an object remain; an intact store has none.
@@ -41,7 +41,7 @@ def find_lost(engine: SparkEngine, place: Place, needed: Sequence[Needed]) -> It
 
 
 def _lost(
-    spark: SparkSession, backend: Backend, place: Place, needed: Sequence[Needed], objects: DataFrame
+    spark: SparkSession, backend: Backend, place: CheckedRealm, needed: Sequence[Needed], objects: DataFrame
 ) -> Iterator[Problem]:
     from pyspark.sql.functions import col, explode
 
@@ -82,7 +82,7 @@ def _above(
 
 
 def _told(
-    place: Place,
+    place: CheckedRealm,
     needed: Sequence[Needed],
     lost: dict[int, Unreadable],
     holders: dict[int, list[int]],

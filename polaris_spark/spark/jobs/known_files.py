@@ -17,7 +17,7 @@ from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.maintenance.needs import Content, Manifests, Named, needs_of
+from polaris_spark.maintenance.needs import Content, Manifests, NamedLocations, needs_of
 from polaris_spark.maintenance.orphans import known_files
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.known_files import Names, kept_drops, places_of
@@ -47,7 +47,7 @@ _ROWS = 4_096
 Row = dict[str, Any]
 
 
-class Task(NamedTuple):
+class KnownFilesTask(NamedTuple):
     """A range of a head's tables and views, or the tables and views that a range of its commits dropped."""
 
     head: StoreHead
@@ -67,7 +67,7 @@ class Task(NamedTuple):
         return kept_drops(self.head, store, oldest_purge_ms, *self.commits)
 
 
-def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
+def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[KnownFilesTask]:
     """Return the tasks that cover a head and its history. Only the upper levels of the index `names` are read."""
     # Imported here, because views import PySpark, and this module is also imported where no Spark job runs.
     from polaris_spark.spark.views.entities import key_ranges
@@ -79,10 +79,10 @@ def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
         root = commit.index_roots[commit.index_names.index(NAMES)]
         n = partition_count(splits, root.count + len(root.keys), TABLES_PER_TASK)
         ranges = key_ranges(root, StoredObjects(store).read_shards, b"", None, n)
-        tasks += [Task(head, found.start, found.end) for found in ranges]
+        tasks += [KnownFilesTask(head, found.start, found.end) for found in ranges]
     low, high = head.head.floor_number, head.head.number
     for first in range(low, high + 1, COMMITS_PER_TASK):
-        tasks.append(Task(head, commits=(first, min(high, first + COMMITS_PER_TASK - 1))))
+        tasks.append(KnownFilesTask(head, commits=(first, min(high, first + COMMITS_PER_TASK - 1))))
     return tasks
 
 
@@ -93,7 +93,7 @@ class KnownFiles:
         self,
         engine: SparkEngine,
         names: Names,
-        tasks: Sequence[Task],
+        tasks: Sequence[KnownFilesTask],
         oldest_purge_ms: int,
         *,
         located: bool = False,
@@ -207,7 +207,9 @@ class KnownFiles:
             frame.unpersist()
 
 
-def _contents(reach: Reach, task: Task, *, names: Names, oldest_purge_ms: int) -> Iterator[pa.RecordBatch]:
+def _contents(
+    reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_ms: int
+) -> Iterator[pa.RecordBatch]:
     """Yield the files and locations that the metadata of a task's tables and views references."""
     store = reach.own.of_realm(task.head.realm)
     contents = task.contents(store, oldest_purge_ms)
@@ -246,7 +248,7 @@ def _named(
 
 
 def _named_rows(
-    locations: Iterable[str], read: Callable[[str], Named], names: Names, *, located: bool
+    locations: Iterable[str], read: Callable[[str], NamedLocations], names: Names, *, located: bool
 ) -> Iterator[Row]:
     for source in locations:
         named = read(source)

@@ -12,7 +12,7 @@ from polaris_spark.catalog.engine import Reach
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.migrating.check import Compared, compare_objects
-from polaris_spark.maintenance.migrating.copy import Place, rows_of_batch
+from polaris_spark.maintenance.migrating.copy import RealmRows, rows_of_batch
 from polaris_spark.maintenance.migrating.marks import Held
 from polaris_spark.objects import decode_header, type_name
 from polaris_spark.spark.engine import SparkEngine
@@ -43,7 +43,7 @@ def _opened(store: PlannedStore) -> Backend:
 
 
 def compare(
-    engine: SparkEngine, location: StoreLocation, source: Place, target: Place, heads: Sequence[Held]
+    engine: SparkEngine, location: StoreLocation, source: RealmRows, target: RealmRows, heads: Sequence[Held]
 ) -> Compared:
     """Compare the rows of all objects that heads need.
 
@@ -78,7 +78,7 @@ def compare(
     return Compared(0, counted["rows"], (), 0)
 
 
-def _needed(engine: SparkEngine, source: Place, suspects: set[int], heads: Sequence[Head]) -> set[int]:
+def _needed(engine: SparkEngine, source: RealmRows, suspects: set[int], heads: Sequence[Head]) -> set[int]:
     """Return the suspects that are reachable from a head, or from an object that is not a suspect."""
     from pyspark.sql import functions as f
 
@@ -98,7 +98,7 @@ def _needed(engine: SparkEngine, source: Place, suspects: set[int], heads: Seque
     return needed
 
 
-def _side(engine: SparkEngine, place: Place, location: StoreLocation | None = None) -> DataFrame:
+def _side(engine: SparkEngine, place: RealmRows, location: StoreLocation | None = None) -> DataFrame:
     """Return the rows of one store: id, part, a digest of the value, and the ids that the object points to.
 
     Args:

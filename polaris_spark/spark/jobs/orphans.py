@@ -13,23 +13,23 @@ from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.folders import Contents, Folders
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, PolarisError
-from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, judge
+from polaris_spark.maintenance.orphans.decisions import FileName, Mismatch, OwnedLocation, judge
 from polaris_spark.maintenance.orphans.known_files import Names
 from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,
     DoomedJudge,
-    Found,
     FoundDoomed,
     Orphan,
     Search,
+    SearchResult,
     broken_of,
     in_phases,
     refuse_mismatches,
     unlisted_ones,
 )
 from polaris_spark.spark.engine import SparkEngine
-from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Row, Task, in_batches, tasks_of
+from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, KnownFilesTask, Row, in_batches, tasks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,7 @@ class SparkSearch:
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """Return the files of dropped tables that no table or view needs."""
         known = self._known(search, heads)
-        tasks = [Task(doomed.head, drops=(drop,)) for drop in doomed.drops]
+        tasks = [KnownFilesTask(doomed.head, drops=(drop,)) for drop in doomed.drops]
         named = KnownFiles(self._engine, search.names, tasks, search.oldest_purge_ms, located=True)
         try:
             broken, incomplete = known.broken()
@@ -116,7 +116,7 @@ class SparkSearch:
             known.release()
             named.release()
 
-    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> SearchResult:
         """Return the orphans among the listed files."""
         assert self._listed is not None
         known = self._known(search, heads)
@@ -126,7 +126,7 @@ class SparkSearch:
             known.release()
             self._listed.unpersist()
 
-    def _found(self, search: Search, known: KnownFiles) -> Found:
+    def _found(self, search: Search, known: KnownFiles) -> SearchResult:
         assert self._listed is not None
         names = known.names().selectExpr(
             "path AS known_path", "scheme AS known_scheme", "authority AS known_authority"
@@ -142,7 +142,7 @@ class SparkSearch:
         orphans = sorted(Orphan(row.location, row.size, row.modified, row.owner) for row in rows)
         unknown.unpersist()
         told = self._told(broken, incomplete, known.places())
-        return Found(orphans, [*unlisted_ones(unlisted), *told])
+        return SearchResult(orphans, [*unlisted_ones(unlisted), *told])
 
     def _unknown(self, files: DataFrame, names: DataFrame, mismatch: Mismatch) -> DataFrame:
         """Return the listed files that no table or view references.
@@ -320,7 +320,7 @@ class _Judge:
                 yield {name: row[name] for name in ("location", "size", "modified")} | {"owner": judged.owner}
 
 
-def _place(of: dict[str, Any]) -> Place:
-    """Return a row of `KnownFiles.places` as a `Place`."""
+def _place(of: dict[str, Any]) -> OwnedLocation:
+    """Return a row of `KnownFiles.places` as a `OwnedLocation`."""
     name = FileName(of["storage"]["scheme"], of["storage"]["authority"], of["folder"])
-    return Place(name, of["owner"], of["kept"], tuple(of["partitions"] or ()), of["unconfirmed"])
+    return OwnedLocation(name, of["owner"], of["kept"], tuple(of["partitions"] or ()), of["unconfirmed"])

@@ -25,7 +25,7 @@ _SPLITS_PER_PART = 8
 """A call can be cancelled between splits if this process reads them."""
 
 
-class Stored(NamedTuple):
+class StoredSize(NamedTuple):
     """The objects of one type and age group."""
 
     type: str | None
@@ -37,17 +37,17 @@ class Stored(NamedTuple):
     bytes: int
 
 
-class SumObjects(MapFunction[Split, list[Stored]]):
+class SumObjects(MapFunction[Split, list[StoredSize]]):
     """Function that sums the objects of a split by type and age."""
 
-    result = list[Stored]
+    result = list[StoredSize]
     few = 0
     threads = 1
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
-    def __call__(self, reach: Reach, item: Split) -> list[Stored]:
+    def __call__(self, reach: Reach, item: Split) -> list[StoredSize]:
         sums: dict[tuple[str | None, int], list[int]] = {}
         for stored in stored_objects(reach.backend, item, whole=False):
             key = (stored.header.type if stored.header else None, age_group(stored.id, self._now_ms))
@@ -55,7 +55,7 @@ class SumObjects(MapFunction[Split, list[Stored]]):
             found[0] += 1
             found[1] += stored.parts
             found[2] += stored.size
-        return [Stored(*key, *found) for key, found in sums.items()]
+        return [StoredSize(*key, *found) for key, found in sums.items()]
 
 
 def storage(engine: Engine, now_ms: int) -> list[tuple[Any, ...]]:

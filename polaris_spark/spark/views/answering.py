@@ -20,7 +20,7 @@ from polaris_spark.spark.view_reader import PartitionFunction, ViewReader
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import struct
 from polaris_spark.spark.views.entities import EntityView
-from polaris_spark.spark.views.view import AnyView, Request
+from polaris_spark.spark.views.view import AnyView, ScanRequest
 
 
 def columns(options: dict[str, str]) -> dict[str, Any]:
@@ -70,7 +70,9 @@ def count(options: dict[str, str]) -> int:
     if not _is_counted(view):
         raise InputError(f"the index cannot count the rows of the view {parsed.view!r}")
     store = open_for_reading(parsed.location)
-    return sum(view.count(store, task) for tasks in view.partitions(Request(parsed, store)) for task in tasks)
+    return sum(
+        view.count(store, task) for tasks in view.partitions(ScanRequest(parsed, store)) for task in tasks
+    )
 
 
 def _is_counted(view: AnyView) -> TypeGuard[EntityView[Any]]:

@@ -16,7 +16,7 @@ from polaris_spark.spark.views.columns import (
     STRING,
     STRING_MAP,
     TIMESTAMP,
-    Column,
+    ViewColumn,
     micros,
     pairs,
     text_bytes,
@@ -47,80 +47,82 @@ class Changes(HistoryView[ChangeRow]):
     name = "changes"
     comment = "Who changed what: one row per entry of the log"
     columns = (
-        Column(
+        ViewColumn(
             "catalog",
             STRING,
             "Catalog that was changed; null for changes of the realm itself",
             lambda row: row.logged.task.catalog,
         ),
-        Column("reference", STRING, "Reference that was changed", lambda row: row.logged.task.reference),
-        Column("commit_id", LONG, "Commit that contains the change", lambda row: row.logged.id),
-        Column(
+        ViewColumn("reference", STRING, "Reference that was changed", lambda row: row.logged.task.reference),
+        ViewColumn("commit_id", LONG, "Commit that contains the change", lambda row: row.logged.id),
+        ViewColumn(
             "number",
             LONG,
             "Number of the commit in its history",
             lambda row: row.logged.commit.number,
         ),
-        Column("position", INT, "Position within the commit, beginning with 0", lambda row: row.position),
-        Column("committed_at", TIMESTAMP, "Time of the commit", lambda row: micros(row.logged.commit.time)),
-        Column(
+        ViewColumn("position", INT, "Position within the commit, beginning with 0", lambda row: row.position),
+        ViewColumn(
+            "committed_at", TIMESTAMP, "Time of the commit", lambda row: micros(row.logged.commit.time)
+        ),
+        ViewColumn(
             "changed_at",
             TIMESTAMP,
             "Time of the change itself, set before the change waited for its commit",
             lambda row: micros(row.entry.time),
         ),
-        Column("principal", STRING, "Who made the change", lambda row: row.entry.principal),
-        Column("action", STRING, "Action, such as update-table", lambda row: row.entry.action),
-        Column("entity_id", LONG, "Stable id of the entity changed", lambda row: row.entry.entity),
-        Column(
+        ViewColumn("principal", STRING, "Who made the change", lambda row: row.entry.principal),
+        ViewColumn("action", STRING, "Action, such as update-table", lambda row: row.entry.action),
+        ViewColumn("entity_id", LONG, "Stable id of the entity changed", lambda row: row.entry.entity),
+        ViewColumn(
             "kind",
             STRING,
             "Kind of the entity: namespace, table, view, catalog or reference",
             lambda row: kind_name(row.key.kind),
         ),
-        Column(
+        ViewColumn(
             "namespace",
             STRING,
             "Namespace of the entity (for a namespace: its parent), levels joined by dots",
             lambda row: dotted(row.key.path),
         ),
-        Column(
+        ViewColumn(
             "name",
             STRING,
             "Name of the entity after the change, or before it if the change removed the entity",
             lambda row: row.key.name,
         ),
-        Column(
+        ViewColumn(
             "old_namespace",
             STRING,
             "For a rename, the old namespace",
             lambda row: dotted(row.old_key.path) if row.old_key else None,
         ),
-        Column(
+        ViewColumn(
             "old_name",
             STRING,
             "For a rename, the old name",
             lambda row: row.old_key.name if row.old_key else None,
         ),
-        Column(
+        ViewColumn(
             "before_id",
             LONG,
             "Object with the content before the change; null if there was none",
             lambda row: row.entry.before or None,
         ),
-        Column(
+        ViewColumn(
             "after_id",
             LONG,
             "Object with the content after the change; null if there is none",
             lambda row: row.entry.after or None,
         ),
-        Column(
+        ViewColumn(
             "operation_id",
             STRING,
             "Operation id from the client, a UUID; null if there was none",
             lambda row: operation_text(row.entry.operation),
         ),
-        Column(
+        ViewColumn(
             "summary",
             STRING_MAP,
             "Summary of the change, such as added files and records",

@@ -44,7 +44,7 @@ STRING_MAP = MapType(StringType(), StringType(), valueContainsNull=False)
 """Values have the form that `pairs` returns."""
 
 
-class Column(NamedTuple, Generic[R_contra]):
+class ViewColumn(NamedTuple, Generic[R_contra]):
     """A column of a view whose rows are `R` values."""
 
     name: str
@@ -59,12 +59,12 @@ class Column(NamedTuple, Generic[R_contra]):
         return StructField(self.name, self.type, nullable=True, metadata={"comment": self.comment})
 
 
-def struct(columns: Iterable[Column[Any]]) -> StructType:
+def struct(columns: Iterable[ViewColumn[Any]]) -> StructType:
     """Return the columns as a Spark schema."""
     return StructType([column.field() for column in columns])
 
 
-def chosen(columns: Sequence[Column[R]], schema: StructType, view: str) -> tuple[Column[R], ...]:
+def chosen(columns: Sequence[ViewColumn[R]], schema: StructType, view: str) -> tuple[ViewColumn[R], ...]:
     """Return the columns that a schema names, in the order of the schema.
 
     Raises:
@@ -113,7 +113,7 @@ def pairs(mapping: Mapping[str, Any] | None) -> list[tuple[str, Any]] | None:
 
 
 def batches(
-    columns: Sequence[Column[R]], rows: Iterable[R], weigh: Callable[[R], int]
+    columns: Sequence[ViewColumn[R]], rows: Iterable[R], weigh: Callable[[R], int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows as Arrow batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes.
 
@@ -132,7 +132,7 @@ def batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def equal_rows(columns: Sequence[Column[Any]], values: Sequence[Any], n: int) -> Iterator[pa.RecordBatch]:
+def equal_rows(columns: Sequence[ViewColumn[Any]], values: Sequence[Any], n: int) -> Iterator[pa.RecordBatch]:
     """Yield `n` copies of one row of small values, as Arrow batches of at most `BATCH_EQUAL_ROWS` rows."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema

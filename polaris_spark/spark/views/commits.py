@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from polaris_spark.commits.rows import Entries, LogEntry
-from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, STRINGS, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, STRINGS, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.history import HistoryView, Logged
 from polaris_spark.store.objects import ObjectStore
 
@@ -30,65 +30,65 @@ class Commits(HistoryView[CommitRow]):
     name = "commits"
     comment = "The history of references, one row per commit"
     columns = (
-        Column(
+        ViewColumn(
             "catalog",
             STRING,
             "Catalog of the reference; null for references of the realm itself",
             lambda row: row.logged.task.catalog,
         ),
-        Column(
+        ViewColumn(
             "reference",
             STRING,
             "Reference to whose history the commit belongs",
             lambda row: row.logged.task.reference,
         ),
-        Column("commit_id", LONG, "Id of the commit", lambda row: row.logged.id),
-        Column(
+        ViewColumn("commit_id", LONG, "Id of the commit", lambda row: row.logged.id),
+        ViewColumn(
             "number",
             LONG,
             "Number of the commit in its history, beginning with 0",
             lambda row: row.logged.commit.number,
         ),
-        Column(
+        ViewColumn(
             "committed_at",
             TIMESTAMP,
             "Time of the commit, later than its parent's",
             lambda row: micros(row.logged.commit.time),
         ),
-        Column(
+        ViewColumn(
             "parent_id",
             LONG,
             "Commit before this one; null for the first",
             lambda row: row.logged.commit.parents[0] if row.logged.commit.parents else None,
         ),
-        Column(
+        ViewColumn(
             "merged_ids",
             LONGS,
             "Commits of other references whose content this one merged",
             lambda row: row.logged.commit.merged,
         ),
-        Column(
+        ViewColumn(
             "entries_id",
             LONG,
             "Object that holds the log entries; null if there are none",
             lambda row: row.logged.commit.entries or None,
         ),
-        Column("changes", INT, "Number of log entries", lambda row: len(row.entries), _ENTRIES),
-        Column(
+        ViewColumn("changes", INT, "Number of log entries", lambda row: len(row.entries), _ENTRIES),
+        ViewColumn(
             "principals",
             STRINGS,
             "Authors of the changes, each once, in order",
             lambda row: list(dict.fromkeys(entry.principal for entry in row.entries)),
             _ENTRIES,
         ),
-        Column(
+        ViewColumn(
             "actions",
             STRINGS,
             "Actions of the changes, each once, in order",
             lambda row: list(dict.fromkeys(entry.action for entry in row.entries)),
             _ENTRIES,
         ),
-        Column(
+        ViewColumn(
             "indexes",
             MapType(StringType(), _INDEX_SIZE),
             "Indexes of the commit: number of entries in the tree, and of changes in the commit that override them",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFile, DeletedFiles, deletions_reference
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
@@ -30,28 +30,28 @@ class Deletions(BatchesView[Deletion]):
         "Files that maintenance deleted, one row each; a file that could not be deleted has a second row"
     )
     columns = (
-        Column("catalog", STRING, "Catalog whose table it was", lambda row: row.catalog),
-        Column(
+        ViewColumn("catalog", STRING, "Catalog whose table it was", lambda row: row.catalog),
+        ViewColumn(
             "deleted_at", TIMESTAMP, "Time at which the deletion began", lambda row: micros(row.batch.time)
         ),
-        Column("principal", STRING, "For whom", lambda row: row.batch.principal),
-        Column("job", STRING, "Maintenance job that deleted it", lambda row: row.batch.job),
-        Column("table", STRING, "Name of the table at that time", lambda row: row.batch.table),
-        Column("entity_id", LONG, "Stable id of the table", lambda row: row.batch.entity_id),
-        Column("location", STRING, "Location of the file", lambda row: row.file.location),
-        Column(
+        ViewColumn("principal", STRING, "For whom", lambda row: row.batch.principal),
+        ViewColumn("job", STRING, "Maintenance job that deleted it", lambda row: row.batch.job),
+        ViewColumn("table", STRING, "Name of the table at that time", lambda row: row.batch.table),
+        ViewColumn("entity_id", LONG, "Stable id of the table", lambda row: row.batch.entity_id),
+        ViewColumn("location", STRING, "Location of the file", lambda row: row.file.location),
+        ViewColumn(
             "kind",
             STRING,
             "data, position-deletes, equality-deletes, manifest, manifest-list or statistics",
             lambda row: row.file.kind,
         ),
-        Column(
+        ViewColumn(
             "file_bytes",
             LONG,
             "Size of the file in bytes; null if unknown",
             lambda row: row.file.bytes or None,
         ),
-        Column("outcome", STRING, "deleted, or failed", lambda row: row.batch.outcome),
+        ViewColumn("outcome", STRING, "deleted, or failed", lambda row: row.batch.outcome),
     )
 
     def reference(self, catalog: CatalogRow) -> str:

@@ -12,16 +12,16 @@ import msgspec
 
 from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import IDS, NAMES, Unloaded, id_bytes, id_from
-from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.errors import CorruptionError, InputError
 from polaris_spark.ids import MAX_ID
 from polaris_spark.index import Branch, Entry, IndexRoot, ShardReader
 from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_after
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore, grouped
-from polaris_spark.spark.views.columns import LONG, STRING, Column, batches, equal_rows
+from polaris_spark.spark.views.columns import LONG, STRING, ViewColumn, batches, equal_rows
 from polaris_spark.spark.views.pins import Pin, pins
-from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class NamesTask(NamedTuple):
     entities: Condition
 
 
-class Named(NamedTuple):
+class EntityEntry(NamedTuple):
     """An entry of the index `names`."""
 
     catalog: str
@@ -62,7 +62,7 @@ class Named(NamedTuple):
     key: bytes
 
     @property
-    def entry(self) -> Named:
+    def entry(self) -> EntityEntry:
         """This entry itself: a row of the view `index` consists of its entry only."""
         return self
 
@@ -119,7 +119,7 @@ def _overlapping(
     ]
 
 
-def wanted_keys(request: Request, kind: bytes | None) -> list[Range]:
+def wanted_keys(request: ScanRequest, kind: bytes | None) -> list[Range]:
     """Return the key ranges that may satisfy the conditions on `namespace` (and `name`), disjoint and ascending."""
     namespace, name = request.condition("namespace"), request.condition("name")
     if namespace.values is not None:
@@ -156,7 +156,7 @@ def _following(prefix: bytes) -> bytes | None:
 
 
 def plan_names(
-    request: Request, kind: bytes | None, rows_per_partition: int, wanted: list[Range] | None = None
+    request: ScanRequest, kind: bytes | None, rows_per_partition: int, wanted: list[Range] | None = None
 ) -> list[Weighted[NamesTask]]:
     """Return key ranges of the requested catalogs.
 
@@ -188,7 +188,7 @@ def plan_names(
     return planned
 
 
-def _keys_of_entities(snapshot: Snapshot, entities: Condition) -> list[Range] | None:
+def _keys_of_entities(snapshot: CommitReader, entities: Condition) -> list[Range] | None:
     """Return the keys of the requested entities, from the index `ids`.
 
     The result is None if no ids are requested, or more than `LOOKED_UP`.
@@ -200,7 +200,7 @@ def _keys_of_entities(snapshot: Snapshot, entities: Condition) -> list[Range] | 
     return [(key, key_after(key)) for key in keys]
 
 
-def named(snapshot: Snapshot, task: NamesTask, kind: bytes | None) -> Iterator[Named]:
+def named(snapshot: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator[EntityEntry]:
     """Yield the entries of a task, of one kind or of all kinds."""
     mark = None if kind is None else b"\x01" + kind
     for key, entry in snapshot.index(NAMES).range(task.start, task.end):
@@ -211,14 +211,14 @@ def named(snapshot: Snapshot, task: NamesTask, kind: bytes | None) -> Iterator[N
             yield found
 
 
-def _named(catalog: str, key: bytes, entry: Entry) -> Named:
+def _named(catalog: str, key: bytes, entry: Entry) -> EntityEntry:
     path, kind, name = decode_key(key)
-    return Named(catalog, path, kind, name, id_from(entry.value), entry.pointer, key)
+    return EntityEntry(catalog, path, kind, name, id_from(entry.value), entry.pointer, key)
 
 
 def with_contents(
-    store: ObjectStore, entries: Iterator[Named], cls: type[S]
-) -> Iterator[list[tuple[Named, S]]]:
+    store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
+) -> Iterator[list[tuple[EntityEntry, S]]]:
     """Yield entries with their contents, in lists that were read together.
 
     Raises:
@@ -230,8 +230,8 @@ def with_contents(
 
 
 def with_loaded(
-    store: ObjectStore, entries: Iterator[Named], cls: type[S]
-) -> Iterator[tuple[list[tuple[Named, S]], list[tuple[Named, Unloaded]]]]:
+    store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
+) -> Iterator[tuple[list[tuple[EntityEntry, S]], list[tuple[EntityEntry, Unloaded]]]]:
     """Yield tables and views like `with_contents`: the loaded entries, and the entries that are not loaded yet."""
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.read([entry.content_id for entry in run])
@@ -251,7 +251,7 @@ class MaybeUnloaded(Protocol):
         """The known data of a table or view that is not loaded yet; None for other tables and views."""
 
 
-def of_loaded(*columns: Column[Any]) -> tuple[Column[Any], ...]:
+def of_loaded(*columns: ViewColumn[Any]) -> tuple[ViewColumn[Any], ...]:
     """Return columns of contents that also work for tables and views that are not loaded yet.
 
     The value for such a table or view is the field of `Unloaded` with the column's name, or null.
@@ -259,7 +259,7 @@ def of_loaded(*columns: Column[Any]) -> tuple[Column[Any], ...]:
     return tuple([column._replace(value=_unless_unloaded(column)) for column in columns])
 
 
-def _unless_unloaded(column: Column[Any]) -> Callable[[MaybeUnloaded], Any]:
+def _unless_unloaded(column: ViewColumn[Any]) -> Callable[[MaybeUnloaded], Any]:
     def value(row: MaybeUnloaded) -> Any:
         return column.value(row) if row.unloaded is None else getattr(row.unloaded, column.name, None)
 
@@ -271,31 +271,33 @@ def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S
     return store.get_many({id for id in ids if id}, cls)
 
 
-class EntityView(View[NamesTask, R], Generic[R]):
+class EntityView(SystemView[NamesTask, R], Generic[R]):
     """A view whose rows are derived from entities of one kind."""
 
     kind: ClassVar[bytes]
     one_each: ClassVar[bool] = True
     """Whether every entity has exactly one row, so that the index alone is enough to count rows."""
 
-    def plan(self, request: Request) -> list[Weighted[NamesTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[NamesTask]]:
         return plan_names(request, self.kind, self.rows_per_partition)
 
     def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[R]:
         return self.of(store.objects(task.pin.realm), self._named(store, task), needs)
 
     def read(
-        self, store: ReadStore, tasks: Sequence[NamesTask], columns: Sequence[Column[R]]
+        self, store: ReadStore, tasks: Sequence[NamesTask], columns: Sequence[ViewColumn[R]]
     ) -> Iterator[pa.RecordBatch]:
         if not self.one_each or any(column.needs for column in columns):
             return super().read(store, tasks, columns)
         if all(column is _CATALOG for column in columns):  # as for count(*)
             return chain.from_iterable(self._alike(store, task, columns) for task in tasks)
         entries = (entry for task in tasks for entry in self._named(store, task))
-        return batches(cast("Sequence[Column[Named]]", columns), entries, lambda entry: 128 + len(entry.key))
+        return batches(
+            cast("Sequence[ViewColumn[EntityEntry]]", columns), entries, lambda entry: 128 + len(entry.key)
+        )
 
     def _alike(
-        self, store: ReadStore, task: NamesTask, columns: Sequence[Column[R]]
+        self, store: ReadStore, task: NamesTask, columns: Sequence[ViewColumn[R]]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task if only the column `catalog` is requested."""
         return equal_rows(columns, [task.pin.catalog] * len(columns), self.count(store, task))
@@ -311,11 +313,11 @@ class EntityView(View[NamesTask, R], Generic[R]):
         names = task.pin.snapshot(store.objects(task.pin.realm)).index(NAMES)
         return sum(mark in key for key in names.keys(task.start, task.end))
 
-    def _named(self, store: ReadStore, task: NamesTask) -> Iterator[Named]:
+    def _named(self, store: ReadStore, task: NamesTask) -> Iterator[EntityEntry]:
         return named(task.pin.snapshot(store.objects(task.pin.realm)), task, self.kind)
 
     @abstractmethod
-    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[R]:
+    def of(self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]) -> Iterator[R]:
         """Yield the rows of the given entities."""
 
 
@@ -323,32 +325,32 @@ class OfEntity(Protocol):
     """A row of a view of entities."""
 
     @property
-    def entry(self) -> Named:
+    def entry(self) -> EntityEntry:
         """The entity's entry in the index."""
 
 
-_CATALOG: Column[Any] = Column(
+_CATALOG: ViewColumn[Any] = ViewColumn(
     "catalog", STRING, "Catalog that the entity belongs to", lambda row: row.entry.catalog, ""
 )
 
-IDENTITY: tuple[Column[OfEntity], ...] = (
+IDENTITY: tuple[ViewColumn[OfEntity], ...] = (
     _CATALOG,
-    Column(
+    ViewColumn(
         "namespace",
         STRING,
         "Namespace, levels joined by dots; a level that contains a dot or backquote is in backquotes",
         lambda row: dotted(row.entry.path),
         "",
     ),
-    Column("name", STRING, "Name within the namespace", lambda row: row.entry.name, ""),
-    Column(
+    ViewColumn("name", STRING, "Name within the namespace", lambda row: row.entry.name, ""),
+    ViewColumn(
         "entity_id",
         LONG,
         "Stable id of the entity: unchanged by renames, never reused",
         lambda row: row.entry.entity_id,
         "",
     ),
-    Column(
+    ViewColumn(
         "content_id",
         LONG,
         "Id of the object with its current state; it changes with each change of the entity",

@@ -17,8 +17,8 @@ from pyspark.sql.types import (
 
 from polaris_spark.catalog import manifest_entries as m
 from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
-from polaris_spark.spark.views.columns import BINARY, INT, LONG, LONGS, STRING, STRINGS, Column
-from polaris_spark.spark.views.entities import IDENTITY, Named
+from polaris_spark.spark.views.columns import BINARY, INT, LONG, LONGS, STRING, STRINGS, ViewColumn
+from polaris_spark.spark.views.entities import IDENTITY, EntityEntry
 
 CONTENTS = {
     m.DATA: "data",
@@ -39,7 +39,7 @@ _PARTITION = MapType(StringType(), StringType(), valueContainsNull=True)
 class FileRow(NamedTuple):
     """A file. With `error`, an unreadable manifest or manifest list, in place of the files that it lists."""
 
-    entry: Named
+    entry: EntityEntry
     snapshot_id: int | None
     refs: list[str] | None
     manifest: ListedManifest | None = None
@@ -51,24 +51,26 @@ class FileRow(NamedTuple):
 
 def _file(
     name: str, type: DataType, comment: str, field: int, of: Callable[[Any], Any] = lambda value: value
-) -> Column[FileRow]:
+) -> ViewColumn[FileRow]:
     """Return a column that shows a field of the file, converted by `of`."""
 
     def value(row: FileRow) -> Any:
         found = row.item.file.get(field) if row.item else None
         return None if found is None else of(found)
 
-    return Column(name, type, comment, value, str(field))
+    return ViewColumn(name, type, comment, value, str(field))
 
 
 def _of_manifest(
     name: str, type: DataType, comment: str, of: Callable[[ListedManifest], Any]
-) -> Column[FileRow]:
-    return Column(name, type, comment, lambda row: of(row.manifest) if row.manifest else None, "")
+) -> ViewColumn[FileRow]:
+    return ViewColumn(name, type, comment, lambda row: of(row.manifest) if row.manifest else None, "")
 
 
-def _of_entry(name: str, type: DataType, comment: str, of: Callable[[ManifestEntry], Any]) -> Column[FileRow]:
-    return Column(name, type, comment, lambda row: of(row.item) if row.item else None, ENTRY)
+def _of_entry(
+    name: str, type: DataType, comment: str, of: Callable[[ManifestEntry], Any]
+) -> ViewColumn[FileRow]:
+    return ViewColumn(name, type, comment, lambda row: of(row.item) if row.item else None, ENTRY)
 
 
 def _content(row: FileRow) -> str | None:
@@ -76,23 +78,23 @@ def _content(row: FileRow) -> str | None:
     return CONTENTS.get(row.item.file.get(m.CONTENT) or m.DATA) if row.item else None
 
 
-FILE_COLUMNS: tuple[Column[Any], ...] = (
+FILE_COLUMNS: tuple[ViewColumn[Any], ...] = (
     *IDENTITY,
-    Column(
+    ViewColumn(
         "snapshot_id",
         LONG,
         "Snapshot of the table that the file belongs to; null with snapshots=all",
         lambda row: row.snapshot_id,
         "",
     ),
-    Column(
+    ViewColumn(
         "refs",
         STRINGS,
         "Branches and tags of the table that name that snapshot; null with snapshots=all",
         lambda row: row.refs,
         "",
     ),
-    Column("content", STRING, "data, position-deletes or equality-deletes", _content, str(m.CONTENT)),
+    ViewColumn("content", STRING, "data, position-deletes or equality-deletes", _content, str(m.CONTENT)),
     _file("file_path", STRING, "Location of the file", m.FILE_PATH),
     _file(
         "file_format",
@@ -104,7 +106,7 @@ FILE_COLUMNS: tuple[Column[Any], ...] = (
     _of_manifest(
         "spec_id", INT, "Partition spec with which the file was written", lambda found: found.spec_id
     ),
-    Column(
+    ViewColumn(
         "partition",
         _PARTITION,
         "Partition values by the names of the spec's fields, as in the names of folders: 2026-01-31 for a day",
@@ -160,7 +162,7 @@ FILE_COLUMNS: tuple[Column[Any], ...] = (
     ),
     _file("content_offset", LONG, "Position of a deletion vector in its file, in bytes", m.CONTENT_OFFSET),
     _file("content_size_in_bytes", LONG, "Size of a deletion vector in bytes", m.CONTENT_SIZE),
-    Column(
+    ViewColumn(
         "error",
         STRING,
         "With unreadable=report: the manifest or list that cannot be read, and why; the row then represents its "

@@ -13,8 +13,8 @@ from polaris_spark.catalog.rows import TABLE
 from polaris_spark.catalog.summaries import number_in
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.keys import key_after
-from polaris_spark.spark.views.entities import Named, NamesTask, by_id, named, plan_names, with_loaded
-from polaris_spark.spark.views.view import Request
+from polaris_spark.spark.views.entities import EntityEntry, NamesTask, by_id, named, plan_names, with_loaded
+from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.store.objects import ObjectStore
 
 FILES_TOGETHER = 5_000
@@ -46,7 +46,7 @@ class _Summary(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Summary, strict=False).decode
 
 
-def plan_files(request: Request) -> Iterator[PlannedFiles]:
+def plan_files(request: ScanRequest) -> Iterator[PlannedFiles]:
     """Yield tasks for the requested tables. This reads the tables, and summaries of their current snapshots."""
     planned = plan_names(request, TABLE, WEIGHED_TABLES)
     realm = request.store.realm(request.options.realm)
@@ -78,7 +78,7 @@ def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[PlannedFiles]:
         yield PlannedFiles(tables._replace(start=start), 0, 1, together)
 
 
-def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[Named, int]]:
+def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[EntityEntry, int]]:
     """Yield tables in the order of their keys, each with its cost as an approximate number of manifest entries."""
     reader = StoredObjects(store)
     for run, unread in with_loaded(store, named(tables.pin.snapshot(store), tables, TABLE), Table):

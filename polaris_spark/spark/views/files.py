@@ -32,7 +32,7 @@ from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.entities import (
     READ_TOGETHER,
-    Named,
+    EntityEntry,
     NamesTask,
     by_id,
     named,
@@ -40,7 +40,7 @@ from polaris_spark.spark.views.entities import (
 )
 from polaris_spark.spark.views.file_columns import CONTENTS, FILE_COLUMNS, FileRow
 from polaris_spark.spark.views.file_plan import plan_files
-from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -85,7 +85,7 @@ class _Metadata(msgspec.Struct, rename="kebab"):
 _metadata = msgspec.json.Decoder(_Metadata).decode
 
 
-class FilesView(View[FilesTask, FileRow]):
+class FilesView(SystemView[FilesTask, FileRow]):
     """One row per file."""
 
     name = "files"
@@ -93,7 +93,7 @@ class FilesView(View[FilesTask, FileRow]):
     columns = FILE_COLUMNS
     rows_per_partition = 2_000
 
-    def plan(self, request: Request) -> list[Weighted[FilesTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[FilesTask]]:
         options = request.options
         properties = tuple((name, Secret(value.reveal())) for name, value in options.files)
         return [
@@ -141,7 +141,7 @@ class FilesView(View[FilesTask, FileRow]):
 class _Reading:
     """Reads the rows of one table."""
 
-    def __init__(self, task: FilesTask, files: Files, entry: Named, needs: frozenset[str]) -> None:
+    def __init__(self, task: FilesTask, files: Files, entry: EntityEntry, needs: frozenset[str]) -> None:
         self._task = task
         self._files = files
         self._entry = entry

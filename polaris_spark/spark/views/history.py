@@ -14,7 +14,7 @@ from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputE
 from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned
 from polaris_spark.spark.reading import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
-from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
@@ -44,7 +44,7 @@ class Logged(NamedTuple):
     commit: Commit
 
 
-class History(NamedTuple):
+class HistoryRange(NamedTuple):
     """A reference at a pinned head, from commit number `first` on; `catalog` is None for references of the realm."""
 
     catalog: str | None
@@ -53,7 +53,7 @@ class History(NamedTuple):
     first: int = 0
 
 
-def histories(realm: RealmReader, request: Request) -> list[History]:
+def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
     """Return the requested references, limited to the range between the requested points.
 
     These are the branch of the requested catalog, or all live references of the realm if no catalog is requested.
@@ -69,23 +69,23 @@ def histories(realm: RealmReader, request: Request) -> list[History]:
         head = realm.branch(catalog, options.branch)
         first = 0 if options.since is None else _first_after(store, head, options.since)
         until = pinned(store, head, options.as_of)
-        only = History(catalog.name, head_name(catalog, options.branch), until, first)
+        only = HistoryRange(catalog.name, head_name(catalog, options.branch), until, first)
         return forward([only], options.since, options.as_of)
     names = {f"cat/{catalog.entity_id:x}/": catalog.name for catalog in realm.catalogs()}
-    found = [History(None, ROOT, realm.root())]
+    found = [HistoryRange(None, ROOT, realm.root())]
     for registered in realm.registered():
         head = realm.head_of(registered)
         if head.sealed:  # dropped after the registry was read
             continue
         name = next((n for prefix, n in names.items() if registered.name.startswith(prefix)), None)
-        found.append(History(name, registered.name, head))
+        found.append(HistoryRange(name, registered.name, head))
     wanted, catalog_wanted = request.condition("reference"), request.condition("catalog")
     found = [h for h in found if wanted.allows(h.reference) and catalog_wanted.allows(h.catalog)]
     found = at_point(store, after_point(store, found, options.since), options.as_of)
     return forward(found, options.since, options.as_of)
 
 
-def after_point(store: ObjectStore, found: list[History], since: AsOf | None) -> list[History]:
+def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
     """Return the histories without the commits up to a point.
 
     The point may be a commit of any reference of the realm.
@@ -121,7 +121,7 @@ def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
         return 0
 
 
-def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> list[History]:
+def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -> list[HistoryRange]:
     """Return the histories; refuse ranges that begin after their end.
 
     Raises:
@@ -137,8 +137,8 @@ def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> lis
 
 
 def catalog_histories(
-    realm: RealmReader, request: Request, name_of: Callable[[CatalogRow], str]
-) -> list[History]:
+    realm: RealmReader, request: ScanRequest, name_of: Callable[[CatalogRow], str]
+) -> list[HistoryRange]:
     """Return one additional reference of each requested catalog that has it. The reference is not a branch.
 
     Args:
@@ -156,14 +156,14 @@ def catalog_histories(
     live = {registered.name: registered for registered in realm.registered()}
     wanted = request.condition("catalog")
     found = [
-        History(catalog.name, name, realm.head_of(live[name]))
+        HistoryRange(catalog.name, name, realm.head_of(live[name]))
         for catalog in catalogs
         if wanted.allows(catalog.name) and (name := name_of(catalog)) in live
     ]
     return at_point(realm.store, found, as_of)
 
 
-def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
+def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) -> list[HistoryRange]:
     """Return the histories as they were at a point, without those that did not exist yet.
 
     The point may be a commit of any reference of the realm.
@@ -192,7 +192,7 @@ def _at_time(store: ObjectStore, head: Head, time: int) -> Head | None:
         return None
 
 
-def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
+def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
     """Return ranges of commit numbers. This reads heads, and also a few commits if conditions limit times or ids."""
     realm = request.store.realm(request.options.realm)
     planned = []
@@ -212,7 +212,7 @@ def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[His
     return planned
 
 
-def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int, int]:
+def _bounds(store: ObjectStore, history: HistoryRange, request: ScanRequest) -> tuple[int, int]:
     """Return the first and last number of the commits that may satisfy the conditions."""
     head = history.head
     low, high = max(head.floor_number, history.first), head.number
@@ -256,13 +256,13 @@ def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
         pending = list(last.parents[: max(0, wanted)])
 
 
-class HistoryView(View[HistoryTask, R], Generic[R]):
+class HistoryView(SystemView[HistoryTask, R], Generic[R]):
     """A view whose rows are derived from commits."""
 
     has_range = True
     rows_per_partition = 200
 
-    def plan(self, request: Request) -> list[Weighted[HistoryTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[HistoryTask]]:
         return plan_history(request, self.rows_per_partition)
 
     def rows(self, store: ReadStore, task: HistoryTask, needs: frozenset[str]) -> Iterator[R]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.changes import kind_name
-from polaris_spark.spark.views.columns import BINARY, STRING, Column
-from polaris_spark.spark.views.entities import IDENTITY, Named, NamesTask, named, plan_names
-from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.spark.views.columns import BINARY, STRING, ViewColumn
+from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, NamesTask, named, plan_names
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 
 
-class IndexView(View[NamesTask, Named]):
+class IndexView(SystemView[NamesTask, EntityEntry]):
     """One row per entry of the index `names`; no content is read."""
 
     name = "index"
@@ -19,17 +19,17 @@ class IndexView(View[NamesTask, Named]):
     rows_per_partition = 5_000
     columns = (
         *IDENTITY,
-        Column(
+        ViewColumn(
             "kind", STRING, "Kind of the entity: namespace, table or view", lambda row: kind_name(row.kind)
         ),
-        Column("key", BINARY, "Key by which the index sorts entries", lambda row: row.key),
+        ViewColumn("key", BINARY, "Key by which the index sorts entries", lambda row: row.key),
     )
 
-    def plan(self, request: Request) -> list[Weighted[NamesTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[NamesTask]]:
         return plan_names(request, None, self.rows_per_partition)
 
-    def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[Named]:
+    def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[EntityEntry]:
         return named(task.pin.snapshot(store.objects(task.pin.realm)), task, None)
 
-    def weigh(self, row: Named) -> int:
+    def weigh(self, row: EntityEntry) -> int:
         return 128 + 2 * len(row.key)

@@ -7,10 +7,10 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.index import Entry
 from polaris_spark.spark.views.history import catalog_histories
-from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 
 R = TypeVar("R")
 
@@ -25,7 +25,7 @@ class BatchesTask(NamedTuple):
     """Key of each batch in the index, and object id of the batch."""
 
 
-class BatchesView(View[BatchesTask, R], Generic[R]):
+class BatchesView(SystemView[BatchesTask, R], Generic[R]):
     """A view whose rows are derived from the records in batches."""
 
     index: ClassVar[str]
@@ -41,11 +41,11 @@ class BatchesView(View[BatchesTask, R], Generic[R]):
         """Return the approximate number of rows of a batch."""
         return 1
 
-    def plan(self, request: Request) -> list[Weighted[BatchesTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[BatchesTask]]:
         realm = request.store.realm(request.options.realm)
         planned = []
         for history in catalog_histories(realm, request, self.reference):
-            head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
+            head = CommitReader(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
             found = list(head.index(self.index).range())
             for start in range(0, len(found), self.together):
                 run = found[start : start + self.together]

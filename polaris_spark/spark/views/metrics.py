@@ -29,7 +29,7 @@ from polaris_spark.spark.views.columns import (
     STRING_MAP,
     STRINGS,
     TIMESTAMP,
-    Column,
+    ViewColumn,
     micros,
     pairs,
 )
@@ -55,53 +55,55 @@ class Metrics(BatchesView[MetricsRow]):
     together = 50
     comment = "Metrics reports of scans and commits, the newest ones, one row each"
     columns = (
-        Column("catalog", STRING, "Catalog that the report was sent to", lambda row: row.catalog),
-        Column("report_number", LONG, "Number of the report; consecutive", lambda row: row.number),
-        Column(
+        ViewColumn("catalog", STRING, "Catalog that the report was sent to", lambda row: row.catalog),
+        ViewColumn("report_number", LONG, "Number of the report; consecutive", lambda row: row.number),
+        ViewColumn(
             "received_at",
             TIMESTAMP,
             "Time at which the report arrived",
             lambda row: micros(row.kept.received),
         ),
-        Column("principal", STRING, "Principal that sent the report", lambda row: row.kept.principal),
-        Column("namespace", STRING, "Namespace of the table", lambda row: dotted(row.kept.namespace)),
-        Column("name", STRING, "Name of the table at that time", lambda row: row.kept.name),
-        Column("entity_id", LONG, "Stable id of the table", lambda row: row.kept.entity_id),
-        Column("report_type", STRING, "scan-report or commit-report", lambda row: row.report.report_type),
-        Column("snapshot_id", LONG, "Snapshot that was read or created", lambda row: row.report.snapshot_id),
-        Column(
+        ViewColumn("principal", STRING, "Principal that sent the report", lambda row: row.kept.principal),
+        ViewColumn("namespace", STRING, "Namespace of the table", lambda row: dotted(row.kept.namespace)),
+        ViewColumn("name", STRING, "Name of the table at that time", lambda row: row.kept.name),
+        ViewColumn("entity_id", LONG, "Stable id of the table", lambda row: row.kept.entity_id),
+        ViewColumn("report_type", STRING, "scan-report or commit-report", lambda row: row.report.report_type),
+        ViewColumn(
+            "snapshot_id", LONG, "Snapshot that was read or created", lambda row: row.report.snapshot_id
+        ),
+        ViewColumn(
             "operation",
             STRING,
             "Of a commit: append, overwrite, delete or replace",
             lambda row: row.report.operation,
         ),
-        Column(
+        ViewColumn(
             "sequence_number",
             LONG,
             "Of a commit: sequence number of its snapshot",
             lambda row: row.report.sequence_number,
         ),
-        Column("filter", STRING, "Of a scan: its filter as JSON", lambda row: _json(row.report.filter)),
-        Column("schema_id", INT, "Of a scan: schema that it used", lambda row: row.report.schema_id),
-        Column(
+        ViewColumn("filter", STRING, "Of a scan: its filter as JSON", lambda row: _json(row.report.filter)),
+        ViewColumn("schema_id", INT, "Of a scan: schema that it used", lambda row: row.report.schema_id),
+        ViewColumn(
             "projected_columns",
             STRINGS,
             "Of a scan: columns that it read",
             lambda row: row.report.projected_field_names,
         ),
-        Column(
+        ViewColumn(
             "metrics",
             _LONG_MAP,
             "Counters, and durations in nanoseconds, by name",
             lambda row: [(k, n) for k, m in row.report.metrics.items() if (n := m.number()) is not None],
         ),
-        Column(
+        ViewColumn(
             "metadata",
             STRING_MAP,
             "Further details, such as the versions of the engine and of Iceberg",
             lambda row: pairs(row.report.metadata),
         ),
-        Column("report", STRING, "The whole report as JSON", lambda row: row.kept.text),
+        ViewColumn("report", STRING, "The whole report as JSON", lambda row: row.kept.text),
     )
 
     def reference(self, catalog: CatalogRow) -> str:

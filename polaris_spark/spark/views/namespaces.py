@@ -18,20 +18,27 @@ from polaris_spark.spark.views.columns import (
     STRING_MAP,
     STRINGS,
     TIMESTAMP,
-    Column,
+    ViewColumn,
     micros,
     pairs,
     text_bytes,
 )
-from polaris_spark.spark.views.entities import EntityView, Named, NamesTask, Range, plan_names, with_contents
-from polaris_spark.spark.views.view import Request, Weighted
+from polaris_spark.spark.views.entities import (
+    EntityEntry,
+    EntityView,
+    NamesTask,
+    Range,
+    plan_names,
+    with_contents,
+)
+from polaris_spark.spark.views.view import ScanRequest, Weighted
 from polaris_spark.store.objects import ObjectStore
 
 
 class NamespaceRow(NamedTuple):
     """A namespace with its entry in the index `names`."""
 
-    entry: Named
+    entry: EntityEntry
     value: Namespace
 
     @property
@@ -47,48 +54,48 @@ class Namespaces(EntityView[NamespaceRow]):
     comment = "Namespaces, one row each"
     kind = NAMESPACE
     columns = (
-        Column("catalog", STRING, "Catalog that the namespace belongs to", lambda row: row.entry.catalog),
-        Column(
+        ViewColumn("catalog", STRING, "Catalog that the namespace belongs to", lambda row: row.entry.catalog),
+        ViewColumn(
             "namespace",
             STRING,
             "Whole name, levels joined by dots; a level that contains a dot or backquote is in backquotes",
             lambda row: dotted(row.levels),
         ),
-        Column("levels", STRINGS, "Whole name, level by level", lambda row: row.levels),
-        Column(
+        ViewColumn("levels", STRINGS, "Whole name, level by level", lambda row: row.levels),
+        ViewColumn(
             "parent",
             STRING,
             "Parent namespace; null at the top",
             lambda row: dotted(row.entry.path) if row.entry.path else None,
         ),
-        Column("name", STRING, "Last level of the name", lambda row: row.entry.name),
-        Column("depth", INT, "Number of levels", lambda row: len(row.levels)),
-        Column(
+        ViewColumn("name", STRING, "Last level of the name", lambda row: row.entry.name),
+        ViewColumn("depth", INT, "Number of levels", lambda row: len(row.levels)),
+        ViewColumn(
             "entity_id",
             LONG,
             "Stable id of the namespace, never reused",
             lambda row: row.entry.entity_id,
         ),
-        Column(
+        ViewColumn(
             "content_id",
             LONG,
             "Id of the object with its current state; it changes with each change of the namespace",
             lambda row: row.entry.content_id,
         ),
-        Column("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.value.created)),
-        Column("owner", STRING, "Principal that created it", lambda row: row.value.owner),
-        Column("properties", STRING_MAP, "Its properties", lambda row: pairs(row.value.properties)),
+        ViewColumn("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.value.created)),
+        ViewColumn("owner", STRING, "Principal that created it", lambda row: row.value.owner),
+        ViewColumn("properties", STRING_MAP, "Its properties", lambda row: pairs(row.value.properties)),
     )
 
-    def plan(self, request: Request) -> list[Weighted[NamesTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[NamesTask]]:
         # The column `namespace` is the full name in this view, but keys begin with the parent.
         wanted = _keys(request.condition("namespace"))
         loose = {**request.conditions, "namespace": request.condition("parent")}
-        by_parent = Request(request.options, request.store, loose)
+        by_parent = ScanRequest(request.options, request.store, loose)
         return plan_names(by_parent, self.kind, self.rows_per_partition, wanted)
 
     def of(
-        self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
     ) -> Iterator[NamespaceRow]:
         for run in with_contents(store, entries, Namespace):
             for entry, value in run:

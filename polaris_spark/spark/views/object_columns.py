@@ -19,7 +19,7 @@ from polaris_spark.clock import EPOCH_MS
 from polaris_spark.ids import NODE_BITS, NODES, SEQUENCE_BITS
 from polaris_spark.spark.pruning import ANYTHING, Conditions, allowed
 from polaris_spark.spark.views import header_columns
-from polaris_spark.spark.views.columns import BATCH_BYTES, Column, struct
+from polaris_spark.spark.views.columns import BATCH_BYTES, ViewColumn, struct
 from polaris_spark.spark.views.stored import StoredObject, stored_object
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class _Asked(NamedTuple):
     """A request for columns of a realm's objects. Conditions select the objects."""
 
     realm: str
-    columns: Sequence[Column[Any]]
+    columns: Sequence[ViewColumn[Any]]
     conditions: Conditions
 
     def needs(self, columns: frozenset[str]) -> bool:
@@ -56,7 +56,7 @@ def read_columns(
     backend: Backend,
     split: Split,
     realm: str,
-    columns: Sequence[Column[Any]],
+    columns: Sequence[ViewColumn[Any]],
     conditions: Conditions,
 ) -> Iterator[pa.RecordBatch | list[StoredObject]]:
     """Yield the objects whose first row is in a split, as Arrow batches and as lists of individual objects.

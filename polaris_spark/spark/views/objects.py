@@ -11,11 +11,11 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, batches, micros
+from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, ViewColumn, batches, micros
 from polaris_spark.spark.views.content import content_json
 from polaris_spark.spark.views.object_columns import read_columns
 from polaris_spark.spark.views.stored import StoredObject, stored_object, stored_objects
-from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,56 +51,56 @@ class ObjectViewRow(NamedTuple):
     error: str | None
 
 
-class Objects(View[ObjectsTask, ObjectViewRow]):
+class Objects(SystemView[ObjectsTask, ObjectViewRow]):
     """One row per object."""
 
     name = "objects"
     comment = "Immutable objects, one row each, of any type"
     rows_per_partition = 1
     columns = (
-        Column("realm", STRING, "Realm that the object belongs to", lambda row: row.realm),
-        Column("id", LONG, "Id of the object", lambda row: row.stored.id),
-        Column(
+        ViewColumn("realm", STRING, "Realm that the object belongs to", lambda row: row.realm),
+        ViewColumn("id", LONG, "Id of the object", lambda row: row.stored.id),
+        ViewColumn(
             "type",
             STRING,
             "Name of the object's type; null if the row cannot be read",
             lambda row: row.stored.header and row.stored.header.type,
         ),
-        Column(
+        ViewColumn(
             "revision",
             INT,
             "Revision of the type with which it was written",
             lambda row: row.stored.header and row.stored.header.revision,
         ),
-        Column("parts", INT, "Number of rows of the object", lambda row: row.stored.parts),
-        Column("bytes", LONG, "Size of all its parts in bytes", lambda row: row.stored.size),
-        Column(
+        ViewColumn("parts", INT, "Number of rows of the object", lambda row: row.stored.parts),
+        ViewColumn("bytes", LONG, "Size of all its parts in bytes", lambda row: row.stored.size),
+        ViewColumn(
             "created_at",
             TIMESTAMP,
             "Time at which its id was assigned",
             lambda row: micros(unpack(row.stored.id).ms),
         ),
-        Column("node", INT, "Node that assigned its id", lambda row: unpack(row.stored.id).node),
-        Column(
+        ViewColumn("node", INT, "Node that assigned its id", lambda row: unpack(row.stored.id).node),
+        ViewColumn(
             "strong_ids",
             LONGS,
             "Objects that it points to and keeps alive",
             lambda row: row.stored.header and row.stored.header.strong,
         ),
-        Column(
+        ViewColumn(
             "weak_ids",
             LONGS,
             "Objects that it points to without keeping them alive, such as a commit's parents",
             lambda row: row.stored.header and row.stored.header.weak,
         ),
-        Column(
+        ViewColumn(
             "content",
             STRING,
             "Decoded content as JSON, with the option content=true; null if the type is not installed",
             lambda row: row.content,
             _JSON,
         ),
-        Column(
+        ViewColumn(
             "error",
             STRING,
             "Why the object cannot be read; null if it can",
@@ -108,7 +108,7 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
         ),
     )
 
-    def plan(self, request: Request) -> list[Weighted[ObjectsTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[ObjectsTask]]:
         request.refuse_as_of("it shows the rows of the database, which never change; look at created_at")
         name = request.options.realm
         if not request.condition("realm").allows(name):
@@ -136,7 +136,7 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
         return _shown(task, _stored(store, task, whole=wants_content), content=wants_content)
 
     def read(
-        self, store: ReadStore, tasks: Sequence[ObjectsTask], columns: Sequence[Column[ObjectViewRow]]
+        self, store: ReadStore, tasks: Sequence[ObjectsTask], columns: Sequence[ViewColumn[ObjectViewRow]]
     ) -> Iterator[pa.RecordBatch]:
         for task in tasks:
             if task.split is None or (task.content and any(column.needs == _JSON for column in columns)):

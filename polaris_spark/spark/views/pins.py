@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BeforeHistoryError, InputError, NotFoundError
 from polaris_spark.spark.as_of import AsOf, find_commit, pinned
 from polaris_spark.spark.reading import RealmReader
-from polaris_spark.spark.views.view import Request
+from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -23,12 +23,12 @@ class Pin(NamedTuple):
     catalog: str
     head: Head
 
-    def snapshot(self, store: ObjectStore) -> Snapshot:
+    def snapshot(self, store: ObjectStore) -> CommitReader:
         """The commit, opened for reading."""
-        return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
+        return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
 
 
-def pins(realm: RealmReader, request: Request) -> list[Pin]:
+def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
     """Return the requested branch of each requested catalog, at its newest commit or at the requested point.
 
     If the point is a commit, it belongs to one catalog; the other catalogs are pinned as of the time of this commit.

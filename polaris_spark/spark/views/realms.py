@@ -4,38 +4,40 @@ from __future__ import annotations
 
 from pyspark.sql.types import IntegerType, MapType, StringType
 
-from polaris_spark.spark.views.columns import INT, STRING, STRING_MAP, TIMESTAMP, Column, micros, pairs
-from polaris_spark.spark.views.system import SystemRow, SystemView
+from polaris_spark.spark.views.columns import INT, STRING, STRING_MAP, TIMESTAMP, ViewColumn, micros, pairs
+from polaris_spark.spark.views.system import RecordView, SystemRow
 from polaris_spark.system.realms import RealmRecord, RealmState
 
 RealmRow = SystemRow[RealmRecord]
 
 
-class RealmsView(SystemView[RealmRecord]):
+class RealmsView(RecordView[RealmRecord]):
     """One row per realm."""
 
     name = "realms"
     comment = "Realms (tenants) of the store, one row each"
     prefix = "realm/"
     record = RealmRecord
-    columns: tuple[Column[RealmRow], ...] = (
-        Column("realm", STRING, "Name of the realm", lambda row: row.record.name),
-        Column(
+    columns: tuple[ViewColumn[RealmRow], ...] = (
+        ViewColumn("realm", STRING, "Name of the realm", lambda row: row.record.name),
+        ViewColumn(
             "instance",
             STRING,
             "Instance id, which is part of the keys of its rows; new whenever the name is created",
             lambda row: row.record.instance,
         ),
-        Column(
+        ViewColumn(
             "state",
             STRING,
             "CREATED, INITIALIZING, LOADING, ACTIVE (only then it can be used), INACTIVE, PURGING or PURGED",
             lambda row: row.record.state.value,
         ),
-        Column("format", INT, "Format of its rows", lambda row: row.record.format),
-        Column("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.record.created_ms)),
-        Column("properties", STRING_MAP, "Its properties", lambda row: pairs(row.record.properties)),
-        Column(
+        ViewColumn("format", INT, "Format of its rows", lambda row: row.record.format),
+        ViewColumn(
+            "created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.record.created_ms)
+        ),
+        ViewColumn("properties", STRING_MAP, "Its properties", lambda row: pairs(row.record.properties)),
+        ViewColumn(
             "revisions",
             MapType(StringType(), IntegerType(), valueContainsNull=False),
             "The highest revision that writers may use, by type of object",

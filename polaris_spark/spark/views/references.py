@@ -12,8 +12,8 @@ from polaris_spark.backends.base import Split
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.commits.rows import Head
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, Column, micros
-from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, ViewColumn, micros
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.system.registry import ROOT
 
 _decode = msgspec.msgpack.Decoder(Head).decode
@@ -53,75 +53,75 @@ class ReferenceViewRow(NamedTuple):
     head: Head | None
 
 
-class References(View[ReferencesTask, ReferenceViewRow]):
+class References(SystemView[ReferencesTask, ReferenceViewRow]):
     """One row per reference."""
 
     name = "references"
     comment = "Mutable rows, each with the head of a history"
     rows_per_partition = 1
     columns = (
-        Column("realm", STRING, "Realm that the reference belongs to", lambda row: row.realm),
-        Column("name", STRING, "Name of the reference", lambda row: row.name),
-        Column(
+        ViewColumn("realm", STRING, "Realm that the reference belongs to", lambda row: row.realm),
+        ViewColumn("name", STRING, "Name of the reference", lambda row: row.name),
+        ViewColumn(
             "generation",
             LONG,
             "Generation of the reference: new whenever the name is created again; null for the registry",
             lambda row: row.generation,
         ),
-        Column("row_name", STRING, "Name of the row: name and generation", lambda row: row.row_name),
-        Column(
+        ViewColumn("row_name", STRING, "Name of the row: name and generation", lambda row: row.row_name),
+        ViewColumn(
             "kind",
             STRING,
             "registry (root), catalogs; branch, metrics or deletions (of a catalog); or other",
             lambda row: row.kind,
         ),
-        Column(
+        ViewColumn(
             "catalog",
             STRING,
             "Name of the catalog that the reference belongs to, if any",
             lambda row: row.catalog,
         ),
-        Column("branch", STRING, "Name of the branch, if it is one", lambda row: row.branch),
-        Column(
+        ViewColumn("branch", STRING, "Name of the branch, if it is one", lambda row: row.branch),
+        ViewColumn(
             "version",
             STRING,
             "Version token of the swap that wrote the row, in hexadecimal",
             lambda row: row.version.hex(),
         ),
-        Column("bytes", INT, "Bytes of the row's value", lambda row: row.size),
-        Column("commit_id", LONG, "Newest commit", lambda row: row.head and row.head.commit),
-        Column("number", LONG, "Number of the newest commit", lambda row: row.head and row.head.number),
-        Column(
+        ViewColumn("bytes", INT, "Bytes of the row's value", lambda row: row.size),
+        ViewColumn("commit_id", LONG, "Newest commit", lambda row: row.head and row.head.commit),
+        ViewColumn("number", LONG, "Number of the newest commit", lambda row: row.head and row.head.number),
+        ViewColumn(
             "committed_at",
             TIMESTAMP,
             "Time of the newest commit",
             lambda row: row.head and micros(row.head.time),
         ),
-        Column(
+        ViewColumn(
             "floor_number",
             LONG,
             "History floor: commits below this number may be gone",
             lambda row: row.head and row.head.floor_number,
         ),
-        Column(
+        ViewColumn(
             "floor_at",
             TIMESTAMP,
             "Time of the history floor; null if nothing was trimmed",
             lambda row: micros(row.head.floor_time) if row.head and row.head.floor_time else None,
         ),
-        Column(
+        ViewColumn(
             "fence",
             LONG,
             "Fence: prepared rows with lower ids must be written again; null if there is none",
             lambda row: (row.head.fence or None) if row.head else None,
         ),
-        Column(
+        ViewColumn(
             "sealed",
             BOOLEAN,
             "Whether the reference was dropped",
             lambda row: row.head.sealed if row.head else None,
         ),
-        Column(
+        ViewColumn(
             "recent",
             _RECENT,
             "Recent heads kept for recovery, the newest first",
@@ -136,7 +136,7 @@ class References(View[ReferencesTask, ReferenceViewRow]):
         ),
     )
 
-    def plan(self, request: Request) -> list[Weighted[ReferencesTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[ReferencesTask]]:
         request.refuse_as_of("it shows the rows of the database as they are; look at the view commits")
         name = request.options.realm
         if not request.condition("realm").allows(name):

@@ -12,12 +12,12 @@ from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.entities import (
     IDENTITY,
     READ_TOGETHER,
+    EntityEntry,
     EntityView,
-    Named,
     by_id,
     with_loaded,
 )
@@ -44,7 +44,7 @@ _time = msgspec.json.Decoder(_Time).decode
 class RefRow(NamedTuple):
     """A branch or tag of a table; `time` is its snapshot's time in milliseconds since 1970, if it was requested."""
 
-    entry: Named
+    entry: EntityEntry
     ref: Ref
     settings: _Settings
     time: int | None
@@ -59,38 +59,40 @@ class Refs(EntityView[RefRow]):
     one_each = False
     columns = (
         *IDENTITY,
-        Column("ref", STRING, "Name of the branch or tag", lambda row: row.ref.name),
-        Column("type", STRING, "BRANCH or TAG", lambda row: row.settings.type.upper()),
-        Column("snapshot_id", LONG, "Snapshot that it names", lambda row: row.ref.snapshot_id),
-        Column(
+        ViewColumn("ref", STRING, "Name of the branch or tag", lambda row: row.ref.name),
+        ViewColumn("type", STRING, "BRANCH or TAG", lambda row: row.settings.type.upper()),
+        ViewColumn("snapshot_id", LONG, "Snapshot that it names", lambda row: row.ref.snapshot_id),
+        ViewColumn(
             "snapshot_at",
             TIMESTAMP,
             "Time of that snapshot, by the clock of its author",
             lambda row: micros(row.time),
             _SNAPSHOT,
         ),
-        Column(
+        ViewColumn(
             "max_reference_age_in_ms",
             LONG,
             "Age of the snapshot in milliseconds after which expiry drops the ref; null for the table's default",
             lambda row: row.settings.max_ref_age_ms,
         ),
-        Column(
+        ViewColumn(
             "min_snapshots_to_keep",
             INT,
             "Of a branch: minimum number of snapshots that expiry keeps; null for the table's default",
             lambda row: row.settings.min_snapshots_to_keep,
         ),
-        Column(
+        ViewColumn(
             "max_snapshot_age_in_ms",
             LONG,
             "Of a branch: age in milliseconds up to which expiry keeps snapshots; null for the table's default",
             lambda row: row.settings.max_snapshot_age_ms,
         ),
-        Column("is_main", BOOLEAN, "Whether it is the branch main", lambda row: row.ref.name == MAIN_REF),
+        ViewColumn("is_main", BOOLEAN, "Whether it is the branch main", lambda row: row.ref.name == MAIN_REF),
     )
 
-    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[RefRow]:
+    def of(
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
+    ) -> Iterator[RefRow]:
         tables = chain.from_iterable(run for run, _ in with_loaded(store, entries, Table))
         reader = StoredObjects(store)
         refs = ((entry, ref) for entry, table in tables for ref in all_refs(table, reader))

@@ -13,19 +13,19 @@ from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.spark.pruning import Condition
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.changes import KINDS
-from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, Column
+from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, ViewColumn
 from polaris_spark.spark.views.entities import (
     IDENTITY,
     READ_TOGETHER,
-    Named,
+    EntityEntry,
     NamesTask,
     by_id,
     named,
     plan_names,
     with_loaded,
 )
-from polaris_spark.spark.views.view import Request, Weighted
-from polaris_spark.spark.views.view import View as SystemView
+from polaris_spark.spark.views.view import ScanRequest, Weighted
+from polaris_spark.spark.views.view import SystemView as SystemView
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -51,10 +51,10 @@ class SchemasTask(NamedTuple):
     current: Condition
 
 
-class Kept(NamedTuple):
+class SchemaVersion(NamedTuple):
     """A current or former schema of a table or view."""
 
-    entry: Named
+    entry: EntityEntry
     id: int
     is_current: bool
     piece: int
@@ -75,12 +75,12 @@ class Field(NamedTuple):
 class SchemaRow(NamedTuple):
     """A column of a schema."""
 
-    kept: Kept
+    kept: SchemaVersion
     field: Field
     is_identifier: bool
 
     @property
-    def entry(self) -> Named:
+    def entry(self) -> EntityEntry:
         """The index entry of the table or view."""
         return self.kept.entry
 
@@ -93,42 +93,42 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
     rows_per_partition = 100
     columns = (
         *IDENTITY,
-        Column("kind", STRING, "table or view", lambda row: KINDS[row.entry.kind]),
-        Column("schema_id", INT, "Id of the schema", lambda row: row.kept.id),
-        Column(
+        ViewColumn("kind", STRING, "table or view", lambda row: KINDS[row.entry.kind]),
+        ViewColumn("schema_id", INT, "Id of the schema", lambda row: row.kept.id),
+        ViewColumn(
             "is_current",
             BOOLEAN,
             "Whether it is the current schema; files may have been written with earlier ones",
             lambda row: row.kept.is_current,
         ),
-        Column(
+        ViewColumn(
             "column_name",
             STRING,
             "Full name, levels joined by dots as Iceberg does: element of a list, key and value of a map",
             lambda row: ".".join(row.field.path),
         ),
-        Column("field_name", STRING, "Last level of the name", lambda row: row.field.path[-1]),
-        Column("depth", INT, "Nesting level; 1 at the top", lambda row: len(row.field.path)),
-        Column(
+        ViewColumn("field_name", STRING, "Last level of the name", lambda row: row.field.path[-1]),
+        ViewColumn("depth", INT, "Nesting level; 1 at the top", lambda row: len(row.field.path)),
+        ViewColumn(
             "position", INT, "Position among its siblings, beginning with 0", lambda row: row.field.position
         ),
-        Column(
+        ViewColumn(
             "field_id",
             INT,
             "Id of the column: unchanged by renames, never used for another column of the table",
             lambda row: row.field.id,
         ),
-        Column(
+        ViewColumn(
             "type",
             STRING,
             "Iceberg type, such as decimal(9,2); struct, list or map for a column with nested columns",
             lambda row: row.field.type,
         ),
-        Column(
+        ViewColumn(
             "required", BOOLEAN, "Whether the column is required (not null)", lambda row: row.field.required
         ),
-        Column("doc", STRING, "Comment of the column", lambda row: row.field.doc),
-        Column(
+        ViewColumn("doc", STRING, "Comment of the column", lambda row: row.field.doc),
+        ViewColumn(
             "is_identifier",
             BOOLEAN,
             "Whether it is an identifier field",
@@ -136,7 +136,7 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
         ),
     )
 
-    def plan(self, request: Request) -> list[Weighted[SchemasTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[SchemasTask]]:
         kinds, current = request.condition("kind"), request.condition("is_current")
         return [
             Weighted(SchemasTask(names, kinds, current), weight)
@@ -182,7 +182,7 @@ def _field(
         yield from _field((*path, name), nested[f"{name}-id"], nested[name], needed, None, position)
 
 
-def _kept(store: ObjectStore, entries: Iterator[Named]) -> Iterator[Kept]:
+def _kept(store: ObjectStore, entries: Iterator[EntityEntry]) -> Iterator[SchemaVersion]:
     """Yield the schemas of tables and views, in order, except those that are not loaded yet and are not known."""
     while run := list(islice(entries, READ_TOGETHER)):
         schemas: dict[int, tuple[int | None, tuple[Numbered, ...]]] = {}
@@ -194,7 +194,7 @@ def _kept(store: ObjectStore, entries: Iterator[Named]) -> Iterator[Kept]:
         for entry in run:
             current_id, numbered = schemas.get(entry.content_id, (None, ()))
             for one in numbered:
-                yield Kept(entry, one.id, one.id == current_id, one.piece)
+                yield SchemaVersion(entry, one.id, one.id == current_id, one.piece)
 
 
 def _schemas_of_views(store: ObjectStore, views: list[View]) -> list[int | None]:

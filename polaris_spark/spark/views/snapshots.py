@@ -22,10 +22,10 @@ from polaris_spark.spark.views.columns import (
     STRING_MAP,
     STRINGS,
     TIMESTAMP,
-    Column,
+    ViewColumn,
     micros,
 )
-from polaris_spark.spark.views.entities import IDENTITY, READ_TOGETHER, EntityView, Named, with_loaded
+from polaris_spark.spark.views.entities import IDENTITY, READ_TOGETHER, EntityEntry, EntityView, with_loaded
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder(_Snapshot).decode
 class SnapshotRow(NamedTuple):
     """A snapshot of a table."""
 
-    entry: Named
+    entry: EntityEntry
     table: Table
     snapshot: _Snapshot
     refs: Mapping[int, list[str]]
@@ -68,49 +68,51 @@ class Snapshots(EntityView[SnapshotRow]):
     rows_per_partition = 100
     columns = (
         *IDENTITY,
-        Column("snapshot_id", LONG, "Id of the snapshot", lambda row: row.snapshot.snapshot_id),
-        Column(
+        ViewColumn("snapshot_id", LONG, "Id of the snapshot", lambda row: row.snapshot.snapshot_id),
+        ViewColumn(
             "parent_id",
             LONG,
             "Parent snapshot; null for the first",
             lambda row: row.snapshot.parent_snapshot_id,
         ),
-        Column(
+        ViewColumn(
             "sequence_number",
             LONG,
             "Number by which the table orders its changes; 0 in tables of version 1",
             lambda row: row.snapshot.sequence_number,
         ),
-        Column(
+        ViewColumn(
             "committed_at",
             TIMESTAMP,
             "Time of the snapshot, by the clock of its author",
             lambda row: micros(row.snapshot.timestamp_ms),
         ),
-        Column(
+        ViewColumn(
             "operation",
             STRING,
             "append, replace, overwrite or delete",
             lambda row: row.summary.get("operation"),
         ),
-        Column(
+        ViewColumn(
             "summary",
             STRING_MAP,
             "Changes of the snapshot, and totals after it",
             lambda row: [(k, str(v)) for k, v in row.summary.items() if k != "operation"],
         ),
-        Column(
+        ViewColumn(
             "manifest_list", STRING, "Location of its manifest list", lambda row: row.snapshot.manifest_list
         ),
-        Column("schema_id", INT, "Schema at the time of the snapshot", lambda row: row.snapshot.schema_id),
-        Column(
+        ViewColumn(
+            "schema_id", INT, "Schema at the time of the snapshot", lambda row: row.snapshot.schema_id
+        ),
+        ViewColumn(
             "refs",
             STRINGS,
             "Branches and tags of the table that name it",
             lambda row: row.refs.get(row.snapshot.snapshot_id, []),
             _REFS,
         ),
-        Column(
+        ViewColumn(
             "is_current",
             BOOLEAN,
             "Whether it is the table's current snapshot",
@@ -119,7 +121,7 @@ class Snapshots(EntityView[SnapshotRow]):
     )
 
     def of(
-        self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
     ) -> Iterator[SnapshotRow]:
         reader = StoredObjects(store)
         for run, _ in with_loaded(store, entries, Table):  # snapshots of tables imported unread are not known

@@ -16,12 +16,19 @@ from polaris_spark.spark.views.columns import (
     STRING_MAP,
     STRINGS,
     TIMESTAMP,
-    Column,
+    ViewColumn,
     micros,
     pairs,
     text_bytes,
 )
-from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, of_loaded, with_loaded
+from polaris_spark.spark.views.entities import (
+    IDENTITY,
+    EntityEntry,
+    EntityView,
+    by_id,
+    of_loaded,
+    with_loaded,
+)
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -55,7 +62,7 @@ _version = msgspec.json.Decoder(_Version).decode
 class ViewRow(NamedTuple):
     """A view with its current version and that version's schema."""
 
-    entry: Named
+    entry: EntityEntry
     view: View
     version: _Version
     schema: bytes
@@ -72,69 +79,73 @@ class SqlViews(EntityView[ViewRow]):
     columns = (
         *IDENTITY,
         *of_loaded(
-            Column("uuid", STRING, "The view's UUID", lambda row: row.view.uuid),
-            Column("format_version", INT, "Version of the view format", lambda row: row.view.format_version),
-            Column("location", STRING, "Base location of the view", lambda row: row.view.location),
-            Column(
+            ViewColumn("uuid", STRING, "The view's UUID", lambda row: row.view.uuid),
+            ViewColumn(
+                "format_version", INT, "Version of the view format", lambda row: row.view.format_version
+            ),
+            ViewColumn("location", STRING, "Base location of the view", lambda row: row.view.location),
+            ViewColumn(
                 "metadata_location",
                 STRING,
                 "Location of this version's metadata file; the file itself may not be exported",
                 lambda row: row.view.metadata_location,
             ),
-            Column(
+            ViewColumn(
                 "current_version_id",
                 INT,
                 "Id of the current version",
                 lambda row: row.view.current_version_id,
             ),
-            Column(
+            ViewColumn(
                 "version_count",
                 INT,
                 "Number of versions that the view keeps",
                 lambda row: len(row.view.versions),
             ),
-            Column(
+            ViewColumn(
                 "last_updated_at",
                 TIMESTAMP,
                 "Time of the current version",
                 lambda row: micros(row.version.timestamp_ms),
             ),
-            Column(
+            ViewColumn(
                 "sql",
                 STRING_MAP,
                 "Text of the current version by dialect, such as sql['spark']",
                 lambda row: [(r.dialect, r.sql) for r in row.version.representations if r.type == "sql"],
             ),
-            Column(
+            ViewColumn(
                 "default_catalog",
                 STRING,
                 "Catalog in which names of the text are looked up; null for the view's own",
                 lambda row: row.version.default_catalog,
             ),
-            Column(
+            ViewColumn(
                 "default_namespace",
                 STRING,
                 "Namespace in which names of the text are looked up, levels joined by dots",
                 lambda row: dotted(row.version.default_namespace or ()),
             ),
-            Column(
+            ViewColumn(
                 "column_names",
                 STRINGS,
                 "Top-level columns, in order",
                 lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
             ),
-            Column("schema", STRING, "Schema as JSON", lambda row: row.schema.decode() or None),
-            Column(
+            ViewColumn("schema", STRING, "Schema as JSON", lambda row: row.schema.decode() or None),
+            ViewColumn(
                 "summary",
                 STRING_MAP,
                 "Summary of the current version, such as the engine that made it",
                 lambda row: [(name, str(value)) for name, value in row.version.summary.items()],
             ),
-            Column("properties", STRING_MAP, "View properties", lambda row: pairs(row.view.properties)),
+            ViewColumn("properties", STRING_MAP, "View properties", lambda row: pairs(row.view.properties)),
         ),
     )
 
-    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[ViewRow]:
+    def of(
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
+    ) -> Iterator[ViewRow]:
         for run, unread in with_loaded(store, entries, View):
             for entry, unloaded in unread:
                 yield ViewRow(entry, EMPTY_VIEW, _Version(), b"", unloaded)

@@ -10,7 +10,7 @@ import msgspec
 from polaris_spark.backends.base import ReferenceRow, Split
 from polaris_spark.clock import SystemClock
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.system.stores import SYSTEM_REALM, system_references
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -31,7 +31,7 @@ class SystemRow(NamedTuple, Generic[S]):
     now_ms: int
 
 
-class SystemView(View[SystemTask, SystemRow[S]], Generic[S]):
+class RecordView(SystemView[SystemTask, SystemRow[S]], Generic[S]):
     """A view of the whole store, with one row for each record of one kind.
 
     The options `realm`, `catalog` and `branch` have no effect.
@@ -42,7 +42,7 @@ class SystemView(View[SystemTask, SystemRow[S]], Generic[S]):
     record: ClassVar[type[Any]]
     rows_per_partition = 1_000
 
-    def plan(self, request: Request) -> list[Weighted[SystemTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[SystemTask]]:
         request.refuse_as_of("it shows records of the store, which keep no history")
         splits = request.store.backend.splits("references", [SYSTEM_REALM], 1)
         now = SystemClock().now_ms()

@@ -30,12 +30,19 @@ from polaris_spark.spark.views.columns import (
     STRING_MAP,
     STRINGS,
     TIMESTAMP,
-    Column,
+    ViewColumn,
     micros,
     pairs,
     text_bytes,
 )
-from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, of_loaded, with_loaded
+from polaris_spark.spark.views.entities import (
+    IDENTITY,
+    EntityEntry,
+    EntityView,
+    by_id,
+    of_loaded,
+    with_loaded,
+)
 from polaris_spark.store.objects import ObjectStore
 
 _SCHEMA, _SPEC, _ORDER, _SNAPSHOT, _COUNT = "schema", "spec", "order", "snapshot", "count"
@@ -62,7 +69,7 @@ _summary = msgspec.json.Decoder(_Summary).decode
 class TableRow(NamedTuple):
     """A table with the requested parts of its metadata."""
 
-    entry: Named
+    entry: EntityEntry
     table: Table
     schema: bytes
     spec: bytes
@@ -90,125 +97,131 @@ class Tables(EntityView[TableRow]):
     columns = (
         *IDENTITY,
         *of_loaded(
-            Column("uuid", STRING, "The table's UUID", lambda row: row.table.uuid),
-            Column(
+            ViewColumn("uuid", STRING, "The table's UUID", lambda row: row.table.uuid),
+            ViewColumn(
                 "format_version", INT, "Version of the table format", lambda row: row.table.format_version
             ),
-            Column("location", STRING, "Base location of the table's files", lambda row: row.table.location),
-            Column(
+            ViewColumn(
+                "location", STRING, "Base location of the table's files", lambda row: row.table.location
+            ),
+            ViewColumn(
                 "metadata_location",
                 STRING,
                 "Location of this version's metadata file; the file itself may not be exported",
                 lambda row: row.table.metadata_location,
             ),
-            Column(
+            ViewColumn(
                 "last_updated_at",
                 TIMESTAMP,
                 "Time of the last change of the table",
                 lambda row: micros(row.table.last_updated_ms),
             ),
-            Column(
+            ViewColumn(
                 "last_sequence_number",
                 LONG,
                 "Highest sequence number of a snapshot",
                 lambda row: row.table.last_sequence_number,
             ),
-            Column(
+            ViewColumn(
                 "current_snapshot_id",
                 LONG,
                 "Current snapshot of branch main; null if there is none",
                 lambda row: row.table.current_snapshot_id,
             ),
-            Column(
+            ViewColumn(
                 "current_snapshot_at",
                 TIMESTAMP,
                 "Time at which the current snapshot was committed",
                 lambda row: micros(row.snapshot.timestamp_ms) if row.snapshot else None,
                 _SNAPSHOT,
             ),
-            Column(
+            ViewColumn(
                 "snapshot_count",
                 INT,
                 "Number of snapshots that the table keeps",
                 lambda row: row.snapshots,
                 _COUNT,
             ),
-            Column(
+            ViewColumn(
                 "record_count",
                 LONG,
                 "Records, by the summary of the current snapshot (total-records)",
                 lambda row: row.total("total-records"),
                 _SNAPSHOT,
             ),
-            Column(
+            ViewColumn(
                 "data_file_count",
                 LONG,
                 "Data files, by the summary of the current snapshot (total-data-files)",
                 lambda row: row.total("total-data-files"),
                 _SNAPSHOT,
             ),
-            Column(
+            ViewColumn(
                 "delete_file_count",
                 LONG,
                 "Delete files, by the summary of the current snapshot (total-delete-files)",
                 lambda row: row.total("total-delete-files"),
                 _SNAPSHOT,
             ),
-            Column(
+            ViewColumn(
                 "file_bytes",
                 LONG,
                 "Bytes of all data and delete files, by the summary of the current snapshot (total-files-size)",
                 lambda row: row.total("total-files-size"),
                 _SNAPSHOT,
             ),
-            Column(
+            ViewColumn(
                 "column_names",
                 STRINGS,
                 "Top-level columns of the current schema, in order",
                 lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
                 _SCHEMA,
             ),
-            Column(
+            ViewColumn(
                 "current_schema_id", INT, "Id of the current schema", lambda row: row.table.current_schema_id
             ),
-            Column("schema", STRING, "Current schema as JSON", lambda row: _text(row.schema), _SCHEMA),
-            Column(
+            ViewColumn("schema", STRING, "Current schema as JSON", lambda row: _text(row.schema), _SCHEMA),
+            ViewColumn(
                 "schema_count",
                 INT,
                 "Number of schemas that the table keeps",
                 lambda row: len(row.table.schemas),
             ),
-            Column(
+            ViewColumn(
                 "default_spec_id",
                 INT,
                 "Id of the default partition spec",
                 lambda row: row.table.default_spec_id,
             ),
-            Column(
+            ViewColumn(
                 "partition_fields",
                 STRINGS,
                 "Names of the fields of the default partition spec; empty for an unpartitioned table",
                 lambda row: [field.name for field in _fields(row.spec).fields] if row.spec else [],
                 _SPEC,
             ),
-            Column(
+            ViewColumn(
                 "partition_spec", STRING, "Default partition spec as JSON", lambda row: _text(row.spec), _SPEC
             ),
-            Column("sort_order", STRING, "Default sort order as JSON", lambda row: _text(row.order), _ORDER),
-            Column(
+            ViewColumn(
+                "sort_order", STRING, "Default sort order as JSON", lambda row: _text(row.order), _ORDER
+            ),
+            ViewColumn(
                 "refs",
                 MapType(StringType(), LongType(), valueContainsNull=False),
                 "Branches and tags of the table, to the snapshots that they name",
                 lambda row: [(ref.name, ref.snapshot_id) for ref in row.refs],
                 _REFS,
             ),
-            Column(
+            ViewColumn(
                 "properties", STRING_MAP, "Table properties", lambda row: pairs(row.properties), _PROPERTIES
             ),
         ),
     )
 
-    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[TableRow]:
+    def of(
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
+    ) -> Iterator[TableRow]:
         reader = StoredObjects(store)
         for run, unread in with_loaded(store, entries, Table):
             for entry, unloaded in unread:

@@ -2,61 +2,63 @@
 
 from __future__ import annotations
 
-from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, Column, micros
-from polaris_spark.spark.views.system import SystemRow, SystemView
+from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, ViewColumn, micros
+from polaris_spark.spark.views.system import RecordView, SystemRow
 from polaris_spark.system.tasks import TaskRecord
 
 TaskRow = SystemRow[TaskRecord]
 
 
-class TasksView(SystemView[TaskRecord]):
+class TasksView(RecordView[TaskRecord]):
     """One row per kind of task and scope."""
 
     name = "tasks"
     comment = "Jobs that run one at a time per kind: the current or latest run of each, with its progress"
     prefix = "task/"
     record = TaskRecord
-    columns: tuple[Column[TaskRow], ...] = (
-        Column("kind", STRING, "Kind of the job, such as import", lambda row: row.name.partition("/")[0]),
-        Column(
+    columns: tuple[ViewColumn[TaskRow], ...] = (
+        ViewColumn("kind", STRING, "Kind of the job, such as import", lambda row: row.name.partition("/")[0]),
+        ViewColumn(
             "scope",
             STRING,
             "Scope of the job: store, the instance of a realm, or INSTANCE/CATALOG with a catalog's id in "
             "hexadecimal",
             lambda row: row.name.partition("/")[2],
         ),
-        Column("run", STRING, "Id of the run, in hexadecimal", lambda row: row.record.run.hex()),
-        Column("holder", STRING, "Host and process that runs it", lambda row: row.record.holder),
-        Column(
+        ViewColumn("run", STRING, "Id of the run, in hexadecimal", lambda row: row.record.run.hex()),
+        ViewColumn("holder", STRING, "Host and process that runs it", lambda row: row.record.holder),
+        ViewColumn(
             "started_at", TIMESTAMP, "Time at which the run began", lambda row: micros(row.record.started_ms)
         ),
-        Column(
+        ViewColumn(
             "lease_ends_at",
             TIMESTAMP,
             "Time at which its lease ends unless it is renewed; for an ended run, time of its end",
             lambda row: micros(row.record.until_ms),
         ),
-        Column("released", BOOLEAN, "Whether the run has ended by itself", lambda row: row.record.released),
-        Column(
+        ViewColumn(
+            "released", BOOLEAN, "Whether the run has ended by itself", lambda row: row.record.released
+        ),
+        ViewColumn(
             "in_force",
             BOOLEAN,
             "Whether it is running: not ended, and its lease not expired by the clock of the machine that reads",
             lambda row: not row.record.released and row.now_ms < row.record.until_ms,
         ),
-        Column(
+        ViewColumn(
             "outcome",
             STRING,
             "Outcome, such as done; null while it runs, and for a run that died",
             lambda row: row.record.outcome or None,
         ),
-        Column(
+        ViewColumn(
             "doing",
             STRING,
             "Current or last step; null if none was reported",
             lambda row: row.record.doing or None,
         ),
-        Column("done", LONG, "Completed amount of that step", lambda row: row.record.done),
-        Column(
+        ViewColumn("done", LONG, "Completed amount of that step", lambda row: row.record.done),
+        ViewColumn(
             "total", LONG, "Total amount of that step; null if unknown", lambda row: row.record.total or None
         ),
     )

@@ -11,7 +11,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore, grouped
-from polaris_spark.spark.views.columns import Column, batches
+from polaris_spark.spark.views.columns import ViewColumn, batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Request:
+class ScanRequest:
     """A request to plan a read of a view."""
 
     options: ViewOptions
@@ -63,19 +63,19 @@ class Weighted(NamedTuple, Generic[T]):
     weight: int
 
 
-class View(ABC, Generic[T, R]):
+class SystemView(ABC, Generic[T, R]):
     """A view whose partitions are sequences of tasks `T`, and whose rows are `R` values."""
 
     name: ClassVar[str]
     comment: ClassVar[str]
-    columns: tuple[Column[R], ...]
+    columns: tuple[ViewColumn[R], ...]
     rows_per_partition: ClassVar[int] = 500
     """Number of rows below which a partition is not worth starting a Spark task."""
     has_range: ClassVar[bool] = False
     """Whether the view supports the options `from` and `to`, which limit it to a range of history."""
 
     @abstractmethod
-    def plan(self, request: Request) -> list[Weighted[T]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[T]]:
         """Return tasks that together yield every row once, from heads that are read now.
 
         The number of tasks is at most a few for each wanted partition.
@@ -83,13 +83,13 @@ class View(ABC, Generic[T, R]):
 
     @abstractmethod
     def rows(self, store: ReadStore, task: T, needs: frozenset[str]) -> Iterator[R]:
-        """Yield the rows of a task, on an executor. `needs` contains `Column.needs` of the requested columns."""
+        """Yield the rows of a task, on an executor. `needs` contains `ViewColumn.needs` of the requested columns."""
 
     def weigh(self, row: R) -> int:
         """Return the approximate size of a row, in bytes."""
         return 512
 
-    def partitions(self, request: Request) -> list[tuple[T, ...]]:
+    def partitions(self, request: ScanRequest) -> list[tuple[T, ...]]:
         """Return the plan, grouped into an efficient number of partitions.
 
         Raises:
@@ -103,7 +103,7 @@ class View(ABC, Generic[T, R]):
         return [tuple([planned[i].task for i in run]) for run in grouped(weights, n)]
 
     def read(
-        self, store: ReadStore, tasks: Sequence[T], columns: Sequence[Column[R]]
+        self, store: ReadStore, tasks: Sequence[T], columns: Sequence[ViewColumn[R]]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition as Arrow batches."""
         needs = frozenset(column.needs for column in columns if column.needs)
@@ -116,4 +116,4 @@ def partition_count(splits: int, rows: int, rows_per_partition: int) -> int:
     return max(1, min(splits, -(-rows // rows_per_partition)))
 
 
-AnyView = View[Any, Any]
+AnyView = SystemView[Any, Any]

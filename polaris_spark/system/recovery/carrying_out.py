@@ -31,14 +31,14 @@ from polaris_spark.commits.publishing import Outcome, Publication, encode_head
 from polaris_spark.commits.retry import DEADLINE_MS, retried
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
 from polaris_spark.ids import IdGenerator, IdParts, pack
 from polaris_spark.index import Entry
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 from polaris_spark.system.leases import start_over
-from polaris_spark.system.recovery.plan import Step
+from polaris_spark.system.recovery.plan import RecoveryStep
 from polaris_spark.system.registry import REFERENCES, ROOT, Registration, encode_registration
 
 ACTION = "recover"
@@ -69,7 +69,7 @@ class Recovery:
         self._clock = clock
         self._principal = principal
 
-    def carry_out(self, steps: Sequence[Step], highest_id: int) -> Recovered:
+    def carry_out(self, steps: Sequence[RecoveryStep], highest_id: int) -> Recovered:
         """Execute a plan. If this is interrupted, make a new survey and a new plan and execute that plan.
 
         Args:
@@ -98,10 +98,10 @@ class Recovery:
                 self._tell_registry(steps)
         return Recovered(ids_from, heads)
 
-    def _fence(self, step: Step, fence: int) -> ReferenceRow:
+    def _fence(self, step: RecoveryStep, fence: int) -> ReferenceRow:
         return self._amend(step, lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
 
-    def _amend(self, step: Step, change: Callable[[Head], Head]) -> ReferenceRow:
+    def _amend(self, step: RecoveryStep, change: Callable[[Head], Head]) -> ReferenceRow:
         """Amend the row of a reference; refused if another process has changed the row since the survey."""
         found = step.found
         assert found.head is not None
@@ -121,7 +121,7 @@ class Recovery:
             deadline_ms=DEADLINE_MS,
         )
 
-    def _go_on(self, step: Step, row: ReferenceRow | None, fence: int) -> Head:
+    def _go_on(self, step: RecoveryStep, row: ReferenceRow | None, fence: int) -> Head:
         found, head = step.found, step.head
         assert head is not None
         head = msgspec.structs.replace(head, fence=max(head.fence, fence))
@@ -136,14 +136,14 @@ class Recovery:
             retried(self._clock, lambda: self._store.write(objects))
             self._insert(step, new.head)
         else:
-            base = Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit))
+            base = CommitReader(self._store, row.version, head, self._store.get(head.commit, Commit))
             publication = Publication(self._store, found.row_name, base, new, objects)
             if retried(self._clock, partial(_conclusive, publication)) is Outcome.LOST:
                 raise _moved(found.name)
             publication.remember()
         return new.head
 
-    def _built(self, step: Step, head: Head) -> tuple[Snapshot, list[tuple[int, msgspec.Struct]]]:
+    def _built(self, step: RecoveryStep, head: Head) -> tuple[CommitReader, list[tuple[int, msgspec.Struct]]]:
         """Return the snapshot and the new objects of a commit that follows `head`.
 
         The commit has the same content as `head`, and its log entry records the recovery.
@@ -171,9 +171,12 @@ class Recovery:
             time_resets=resets,
         )
         entries = Entries((log_entry(step, self._principal, now),))
-        return Snapshot(self._store, new_version(), new_head, commit), [(entries_id, entries), (id, commit)]
+        return CommitReader(self._store, new_version(), new_head, commit), [
+            (entries_id, entries),
+            (id, commit),
+        ]
 
-    def _insert(self, step: Step, head: Head) -> None:
+    def _insert(self, step: RecoveryStep, head: Head) -> None:
         name, realm = step.found.row_name, self._store.realm
         new = ReferenceRow(new_version(), encode_head(head))
 
@@ -189,7 +192,7 @@ class Recovery:
         if retried(self._clock, once).version != new.version:
             raise _moved(step.found.name)
 
-    def _tell_registry(self, steps: Sequence[Step]) -> None:
+    def _tell_registry(self, steps: Sequence[RecoveryStep]) -> None:
         told = [step for step in steps if step.registry or _sealed(step)]
         if told:
             root = Committer(self._store, ROOT, ids=self._ids, clock=self._clock, settings=CommitSettings({}))
@@ -199,7 +202,7 @@ class Recovery:
 class _Tell(Change[int, None]):
     """Change that records lost references, lost drops and sealed rows that were set back in the registry."""
 
-    def __init__(self, steps: Sequence[Step], operation: Operation, clock: Clock) -> None:
+    def __init__(self, steps: Sequence[RecoveryStep], operation: Operation, clock: Clock) -> None:
         self.steps = steps
         self.operation = operation
         self.clock = clock
@@ -213,7 +216,7 @@ class _Tell(Change[int, None]):
                 self._register(state, step, prepared)
             state.log(log_entry(step, self.operation.principal, prepared))
 
-    def _register(self, state: State, step: Step, now: int) -> None:
+    def _register(self, state: State, step: RecoveryStep, now: int) -> None:
         head, found = step.head, step.found
         assert head is not None
         name, who = found.name.encode(), self.operation.principal
@@ -232,7 +235,7 @@ class _Tell(Change[int, None]):
         return None
 
 
-def log_entry(step: Step, principal: str, now: int) -> LogEntry:
+def log_entry(step: RecoveryStep, principal: str, now: int) -> LogEntry:
     """Return the log entry of a step."""
     found, head = step.found, step.head
     summary = {"why": step.why}
@@ -255,7 +258,7 @@ def _conclusive(publication: Publication) -> Outcome:
     raise publication.cause or OutcomeUnknownError(outcome.value)
 
 
-def _sealed(step: Step) -> bool:
+def _sealed(step: RecoveryStep) -> bool:
     return step.action == "set" and step.head is not None and step.head.sealed
 
 

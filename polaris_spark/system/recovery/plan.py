@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from polaris_spark.commits.rows import Head, RecentHead
-from polaris_spark.system.recovery.survey import Found
+from polaris_spark.system.recovery.survey import SurveyedReference
 
 Action = Literal["keep", "set", "insert", "leave", "give-up"]
 """`keep` the head unchanged; `set` the row to another head; `insert` a missing row. If no commit of the reference is
@@ -18,10 +18,10 @@ Registry = Literal["", "list", "drop"]
 live although its row is sealed, which means that it was dropped. Empty: no change."""
 
 
-class Step(NamedTuple):
+class RecoveryStep(NamedTuple):
     """Step of a recovery plan for one reference."""
 
-    found: Found
+    found: SurveyedReference
     action: Action
     head: Head | None
     """For `set` and `insert`: the head to which the commit that records the recovery is added."""
@@ -30,19 +30,19 @@ class Step(NamedTuple):
     """Reason, in words; empty if there is nothing to do."""
 
 
-def plan(found: Sequence[Found]) -> list[Step]:
+def plan(found: Sequence[SurveyedReference]) -> list[RecoveryStep]:
     """Return the steps in the order of their execution. The registry, the first of `found`, comes first."""
     return [_step(one) for one in found]
 
 
-def _step(found: Found) -> Step:
+def _step(found: SurveyedReference) -> RecoveryStep:
     if found.target is None or found.history_from is None:
         action: Action = "give-up" if found.state == "unlisted" else "leave"
-        return Step(found, action, found.head, "", "no remaining commit is complete")
+        return RecoveryStep(found, action, found.head, "", "no remaining commit is complete")
     registry, why = _registry(found)
     if found.head is None:
         why = "the row is missing"
-        return Step(found, "insert", _head(found), registry, why)
+        return RecoveryStep(found, "insert", _head(found), registry, why)
     if found.target.id != found.head.commit:
         number, newest = found.target.number, found.heads[0]
         if number > found.head.number:
@@ -53,14 +53,14 @@ def _step(found: Found) -> Step:
             why = f"commit {found.head.number:,} is lost"
         else:
             why = f"commit {found.head.number:,} needs lost rows"
-        return Step(found, "set", _head(found), registry, why)
+        return RecoveryStep(found, "set", _head(found), registry, why)
     if found.history_from.number > found.head.floor_number:
         why = f"history before commit {found.history_from.number:,} needs lost rows"
-        return Step(found, "set", _head(found), registry, why)
-    return Step(found, "keep", found.head, registry, why)
+        return RecoveryStep(found, "set", _head(found), registry, why)
+    return RecoveryStep(found, "keep", found.head, registry, why)
 
 
-def _registry(found: Found) -> tuple[Registry, str]:
+def _registry(found: SurveyedReference) -> tuple[Registry, str]:
     if found.state == "unlisted":
         return "list", "the registry does not list it"
     if found.state == "live" and found.head is not None and found.head.sealed:
@@ -68,7 +68,7 @@ def _registry(found: Found) -> tuple[Registry, str]:
     return "", ""
 
 
-def _head(found: Found) -> Head:
+def _head(found: SurveyedReference) -> Head:
     """Return a head that points to the target, with the complete part of its history and the recent heads in it."""
     target, first, before = found.target, found.history_from, found.head
     assert target is not None

@@ -50,7 +50,7 @@ class Undone(NamedTuple):
 NOTHING_UNDONE = Undone(0, 0, ())
 
 
-class Found(NamedTuple):
+class SurveyedReference(NamedTuple):
     """Result of the survey for one reference."""
 
     name: str
@@ -137,7 +137,7 @@ class Survey:
         self.highest_id = 0
         """The highest id that was seen, among the fences and heads in rows and the commits found for them."""
 
-    def run(self, name: str | None = None, to: int | None = None) -> list[Found]:
+    def run(self, name: str | None = None, to: int | None = None) -> list[SurveyedReference]:
         """Return the results for the registry, then for the other references, ordered by name.
 
         Args:
@@ -209,7 +209,7 @@ class Survey:
     def _saw(self, *ids: int) -> None:
         self.highest_id = max(self.highest_id, *ids)
 
-    def _found(self, row: _Row, others: Sequence[_Row], to: int | None) -> Found:
+    def _found(self, row: _Row, others: Sequence[_Row], to: int | None) -> SurveyedReference:
         heads = self._heads(row)
         newer = self._newer(row, others) if self._search or row.head is None else []
         target = self._newest(row, others) if to is None else self._asked(row, to)
@@ -230,7 +230,7 @@ class Survey:
             numbers = range(number + 1, target.number + 1)
             resets = tuple([n for n in numbers if commits[n].time <= commits[n - 1].time])
             undone = self._undone(row, target)
-        return Found(
+        return SurveyedReference(
             row.name,
             row.row_name,
             row.state,

@@ -12,7 +12,7 @@ from cassandra.protocol import ServerError
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, Swapped
-from polaris_spark.backends.cassandra.clusters import Session
+from polaris_spark.backends.cassandra.clusters import ClusterSession
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
@@ -165,15 +165,15 @@ def test_tables_of_others_and_of_newer_releases_are_left_alone(cassandra: Cassan
 def test_a_table_that_the_node_cannot_read_yet_is_waited_for(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, refused = Session.ask, list[str]()
+    ask, refused = ClusterSession.ask, list[str]()
 
-    def not_yet(self: Session, query: str, *arguments: Any) -> Any:
+    def not_yet(self: ClusterSession, query: str, *arguments: Any) -> Any:
         if "LIMIT 1" in query and len(refused) < 3:
             refused.append(query)
             raise ServerError(0, "java.lang.IllegalArgumentException: Unknown CF", {})
         return ask(self, query, *arguments)
 
-    monkeypatch.setattr(Session, "ask", not_yet)
+    monkeypatch.setattr(ClusterSession, "ask", not_yet)
     use(uri, setup=True)
     assert len(refused) == 3
     use(uri)

@@ -11,7 +11,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow
-from polaris_spark.backends.cassandra.clusters import Session
+from polaris_spark.backends.cassandra.clusters import ClusterSession
 from polaris_spark.backends.cassandra.partitions import token
 from polaris_spark.backends.cassandra.statements import TEXTS
 from polaris_spark.clock import EPOCH_MS
@@ -28,13 +28,13 @@ from tests.servers.cassandra import Cassandra
 def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Statements as they are sent."""
     statements: list[Any] = []
-    send = Session.send
+    send = ClusterSession.send
 
-    def record(self: Session, statement: Any, *arguments: Any) -> Any:
+    def record(self: ClusterSession, statement: Any, *arguments: Any) -> Any:
         statements.append(statement)
         return send(self, statement, *arguments)
 
-    monkeypatch.setattr(Session, "send", record)
+    monkeypatch.setattr(ClusterSession, "send", record)
     return statements
 
 

@@ -59,7 +59,7 @@ def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> N
 def test_what_is_interrupted_leaves_no_transaction_to_the_next(uri: str, backend: Backend) -> None:
     narrow = open_backend(with_options(uri, "pool=1"))
 
-    def interrupted(session: session_module.Session) -> None:
+    def interrupted(session: session_module.MariaDBSession) -> None:
         session.run("START TRANSACTION")
         raise KeyboardInterrupt
 

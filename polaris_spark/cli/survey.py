@@ -16,10 +16,10 @@ from polaris_spark.cli.output import errors, hexadecimal, iso, plain
 from polaris_spark.commits.completeness import Lost
 from polaris_spark.commits.lineage import Known
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, InputError
 from polaris_spark.names import MAIN
-from polaris_spark.system.recovery.survey import Found
+from polaris_spark.system.recovery.survey import SurveyedReference
 
 Json = dict[str, Any]
 
@@ -48,13 +48,13 @@ def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference:
     return head_name(row, branch or MAIN)
 
 
-def strays(place: OpenRealm, found: Sequence[Found]) -> set[str]:
+def strays(place: OpenRealm, found: Sequence[SurveyedReference]) -> set[str]:
     """Return the references whose catalog is not in the newest complete commit of `catalogs`."""
     target = next((one.target for one in found if one.name == CATALOGS), None)
     if target is None:
         return set()
     commit = place.objects.get(target.id, Commit)
-    index = Snapshot(place.objects, b"", Head(target.id, target.number, target.time), commit).index(NAMES)
+    index = CommitReader(place.objects, b"", Head(target.id, target.number, target.time), commit).index(NAMES)
     pointers = [entry.pointer for _, entry in index.range()]
     known = {f"{row.entity_id:x}" for row in place.objects.get_many(pointers, CatalogRow).values()}
     names = [one.name for one in found if one.name.startswith("cat/")]
@@ -116,7 +116,7 @@ def stray_words(name: str) -> Text:
     )
 
 
-def found_json(found: Found, strays: Collection[str]) -> Json:
+def found_json(found: SurveyedReference, strays: Collection[str]) -> Json:
     """Return the state of a reference as a JSON value.
 
     Args:

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from polaris_spark.catalog.engine import Reach
-from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.catalog.folders import FileStatus, Folders
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.orphans.contents import contents_of_drops
-from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, folders_of, judge
+from polaris_spark.maintenance.orphans.decisions import FileName, Mismatch, OwnedLocation, folders_of, judge
 from polaris_spark.maintenance.orphans.known_files import Gathering, Known, needed_by
 from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,
     DoomedJudge,
-    Found,
     FoundDoomed,
     Orphan,
     Search,
+    SearchResult,
     broken_of,
     in_phases,
     refuse_mismatches,
@@ -34,7 +34,7 @@ class LocalSearch:
         self._files = reach.files
         self._folders = Folders(reach.files)
         self._objects = reach.own.of_realm
-        self._listed: list[tuple[str, Listed]] = []
+        self._listed: list[tuple[str, FileStatus]] = []
         self._unlisted: dict[str, str] = {}
         """Folders that cannot be listed, each with the reason."""
 
@@ -60,7 +60,7 @@ class LocalSearch:
             gathering.add(needed_by(head, store, search.oldest_purge_ms), store)
         return gathering.finish()
 
-    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> SearchResult:
         """Return the orphans among the listed files."""
         known = self._known(search, heads)
         prefixes: dict[str, set[tuple[str, str]]] = {}
@@ -79,8 +79,10 @@ class LocalSearch:
             return False
         return not same or mismatch is not Mismatch.IGNORE
 
-    def _judged(self, search: Search, unknown: list[tuple[FileName, str, Listed]], known: Known) -> Found:
-        places: dict[str, list[Place]] = {}
+    def _judged(
+        self, search: Search, unknown: list[tuple[FileName, str, FileStatus]], known: Known
+    ) -> SearchResult:
+        places: dict[str, list[OwnedLocation]] = {}
         for place in known.places:
             places.setdefault(place.name.path, []).append(place)
         found: list[Orphan] = []
@@ -96,7 +98,7 @@ class LocalSearch:
             )
             if judged.is_orphan and len(found) < search.max_files and search.permit.may(listed.location):
                 found.append(Orphan(*listed, owner=judged.owner))
-        return Found(found, [*unlisted_ones(self._unlisted), *_broken(known)])
+        return SearchResult(found, [*unlisted_ones(self._unlisted), *_broken(known)])
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """Return the files of dropped tables that no head needs."""
@@ -127,7 +129,7 @@ def _broken(known: Known) -> list[Broken]:
 
 
 def _conflicts(
-    unknown: Iterable[tuple[FileName, str, Listed]], prefixes: dict[str, set[tuple[str, str]]]
+    unknown: Iterable[tuple[FileName, str, FileStatus]], prefixes: dict[str, set[tuple[str, str]]]
 ) -> set[tuple[str, str]]:
     """Return pairs of known and listed prefixes (`scheme://authority`) of files whose paths are equal."""
     return {

@@ -51,7 +51,7 @@ class Mismatch(str, Enum):
             raise InputError(f"prefix_mismatch_mode is {text!r}; it must be one of: {known}") from None
 
 
-class Named(Protocol):
+class LocationNames(Protocol):
     """Protocol of an object that normalizes locations for comparison."""
 
     def of(self, location: str) -> FileName:
@@ -159,7 +159,7 @@ def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
         )
 
 
-class Place(NamedTuple):
+class OwnedLocation(NamedTuple):
     """A location that a table or view owns, or only names."""
 
     name: FileName
@@ -185,7 +185,7 @@ class Judged(NamedTuple):
 def judge(
     file: FileName,
     root: str,
-    around: Iterable[Place],
+    around: Iterable[OwnedLocation],
     broken: Collection[str] = (),
     incomplete: Collection[str] = (),
     *,
@@ -218,7 +218,7 @@ def judge(
     return Judged(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)
 
 
-def outermost(roots: Iterable[str], name: Named) -> list[str]:
+def outermost(roots: Iterable[str], name: LocationNames) -> list[str]:
     """Return locations without those that are equal to another one or lie below another one."""
     found: dict[FileName, str] = {}
     for root in roots:
