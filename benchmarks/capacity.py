@@ -221,7 +221,7 @@ def table(load: Workload | None = None, kinds: Sequence[Kind] = KINDS) -> str:
     """Return the predictions as a Markdown table. A rate below the demand is marked."""
     load = load or Workload()
     lines = [
-        "| database | realms apart, commits/s | one catalog, commits/s | at the demand: rows/s | MB/s | "
+        "| database | realms apart, commits/s | one catalog, commits/s | at this demand: rows/s | MB/s | "
         "growth/day, GB | kept, GB | cleaning, core hours | constants |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -133,8 +133,13 @@ def odd_link_in_a_circle(place: Path) -> None:
 
 
 def odd_socket(place: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(os.path.relpath(place))  # the path of a socket is short
+    before = os.getcwd()
+    os.chdir(place.parent)  # the path of a socket must be short
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(place.name)
+    finally:
+        os.chdir(before)
 
 
 def odd_metadata(place: Path) -> None:

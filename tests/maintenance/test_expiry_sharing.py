@@ -127,7 +127,7 @@ def test_while_any_table_cannot_be_read_every_file_waits(lake: PolarisCatalog) -
     manifest.write_bytes(b"not avro")
     [row] = expire(lake, table="db.t", older_than="0 s")
     assert row["data_files"] == row["manifests"] == row["manifest_lists"] == 0
-    assert row["note"].startswith("files are left: nobody can say whether another table needs them: ")
+    assert row["note"].startswith("files are left: it is not known whether another table needs them: ")
     assert manifest.name in row["note"]
     assert there(table) == before
     manifest.write_bytes(content)

@@ -187,7 +187,7 @@ def test_what_was_given_up_cannot_be_undropped(place: Place) -> None:
     for process in (stale, place.process()[0]):
         with pytest.raises(NotFoundError, match="grace period"):
             process.undrop(GONE, ME)
-    with pytest.raises(ReferenceGoneError, match="given up"):
+    with pytest.raises(ReferenceGoneError, match="longer ago than the grace period"):
         stale.sealed_head(registered)
     assert stale.lookup(GONE) is None
     assert GONE not in [found.name for found in Survey(stale.store).run()]

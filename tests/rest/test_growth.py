@@ -134,7 +134,7 @@ def test_a_file_with_a_long_path_is_refused_before_its_path_is_resolved(file: st
 
 
 def test_a_file_with_a_long_path_is_not_opened() -> None:
-    with pytest.raises(UnreadableFileError, match="at most 4096 are possible"):
+    with pytest.raises(UnreadableFileError, match="the maximum is 4096"):
         Files({}).stream("/w" + "/a" * 100 * _LONG)
 
 

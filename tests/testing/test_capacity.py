@@ -32,13 +32,13 @@ def test_the_page_says_the_constants() -> None:
         f"({capacity.CHANGE_BYTES:,} bytes)",
         f"({capacity.COMMIT_BYTES:,} bytes)",
         f"about {capacity.PENDING} changes",
-        f"then {capacity.SPILLED} of them",
+        f"Then {capacity.SPILLED} of them",
         f"({capacity.LEAF_ENTRIES} tables",
         f"{capacity.COMMIT_US / 1_000:g} ms of work",
         f"{capacity.SHARD_US / 1_000:g} ms for each shard",
         f"{capacity.BATCHED_US / 1_000:g} ms",
         f"{capacity.SCAN_ROWS:,} rows/s",
-        f"takes {capacity.ASSUMED_WRITE_BYTES // 10**6} MB/s",
+        f"assumes {capacity.ASSUMED_WRITE_BYTES // 10**6} MB/s",
     ):
         assert constant in " ".join(PAGE.split()), constant
 
