@@ -106,7 +106,7 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
     server = int(asked.get_value(0, 0))
     os.kill(server, signal.SIGSTOP)
     try:
-        with pytest.raises(OutcomeUnknownError, match="no answer"):
+        with pytest.raises(OutcomeUnknownError, match="did not answer"):
             hasty.swap_reference("realm", "name", current.version, row())
         assert until_it_works(lambda: hasty.read_reference("realm", "name")) == current
     finally:
