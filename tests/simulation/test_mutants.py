@@ -21,6 +21,7 @@ def seeds_to_catch(mutant: Mutant) -> int:
     return 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
 def test_a_broken_protocol_is_caught(mutant: Mutant) -> None:
     needed = seeds_to_catch(mutant)

@@ -15,6 +15,8 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog
 
+pytestmark = pytest.mark.spark
+
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 Load = Callable[..., DataFrame]
 
