@@ -178,7 +178,7 @@ def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> N
 
 
 class FindNamed(MapFunction[ManifestFiles, ListedFiles]):
-    """Function that finds those of the wanted files that manifests name."""
+    """Function that finds which of the wanted files are listed in manifests."""
 
     few = 64
     item = ManifestFiles

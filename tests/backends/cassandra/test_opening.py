@@ -136,7 +136,9 @@ def test_a_store_remembers_how_its_clients_agree_and_refuses_others(cassandra: C
     assert other.read_reference("realm", "name") == current
     other.close()
     for setup in (True, False):
-        with pytest.raises(StateError, match="use the serial consistency level LOCAL_SERIAL, and serial=SERIAL would not see"):
+        with pytest.raises(
+            StateError, match="use the serial consistency level LOCAL_SERIAL, and serial=SERIAL would not see"
+        ):
             use(f"{uri}&serial=SERIAL", setup=setup)
     for table in ("objects", "references"):
         mark = "polaris_spark store, format 1, LOCAL_SERIAL in dc7"
