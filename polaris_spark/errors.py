@@ -255,7 +255,7 @@ class NamespaceNotEmptyError(RequestError):
 
 
 class CommitFailedError(RequestError):
-    """A requirement of the request failed when it was checked against the latest head."""
+    """Nothing was changed: a requirement failed on the newest head, or an update ran out of time (`commit_updates`)."""
 
     status = 409
     type = "CommitFailedException"

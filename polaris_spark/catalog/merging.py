@@ -1,13 +1,6 @@
-"""Merging of requests that were made on an older state of a table and do not overlap with the changes since.
+"""Merging of added columns: a request that adds columns to an older schema is applied to the present schema.
 
-| request | what it requires (Iceberg's `UpdateRequirements`) | changes since then with which it can be merged |
-| --- | --- | --- |
-| properties set or removed | nothing about other properties | all; if both set a property, the last one counts |
-| location, statistics, snapshots removed | nothing about other changes | all |
-| a branch or tag made, moved or removed | its own old snapshot | all that do not change that branch or tag |
-| optional columns added | the current schema, the last column id | added columns, if `polaris.schema-merge` is true |
-| an append | the branch's head | appends, if `polaris.append-rebase` is true: `rebasing` |
-| everything else | the state it depends on | changes of other state; otherwise the ordinary conflict (409) |
+`docs/concepts/commits.md` lists how the other requests fare if another client changed the table first.
 
 Columns are merged if the sent schema and the current schema both differ from the schema that the request was made on
 only by additions: every column of that schema is unchanged and in the same order, every new column is optional, and the
@@ -58,8 +51,10 @@ def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
     return default if value is None else value.strip().lower() == "true"
 
 
-def merged(draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]) -> list[Json] | None:
-    """Return the updates to apply instead of a request whose requirements failed; None if it cannot be merged.
+def with_merged_columns(
+    draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]
+) -> list[Json] | None:
+    """Return the updates to apply instead of those of a request whose requirements failed; None if they do not merge.
 
     Args:
         draft: the table in its current state, without any updates.
@@ -72,10 +67,9 @@ def merged(draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Js
     if (
         len(added) != 1
         or len(based_on) != 1
-        or updates[-1].get("action") is None
         or not any(_makes_current(update) for update in updates)
         or len(others) + 2 != len(updates)
-        or not all(_is_of_properties(update) for update in others)
+        or not all(_keeps_columns(update) for update in others)
     ):
         return None
     try:
@@ -99,7 +93,7 @@ def _makes_current(update: Json) -> bool:
     return update.get("action") == "set-current-schema" and update.get("schema-id") == LAST_ADDED
 
 
-def _is_of_properties(update: Json) -> bool:
+def _keeps_columns(update: Json) -> bool:
     if update.get("action") == "remove-properties":
         return True
     changed = update.get("updates") or update.get("updated") or {}

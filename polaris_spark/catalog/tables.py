@@ -16,7 +16,7 @@ from polaris_spark.catalog.entities import (
 )
 from polaris_spark.catalog.expiring import expire_on_commit, record_expired
 from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.merging import SCHEMA_MERGE, is_on, merged
+from polaris_spark.catalog.merging import SCHEMA_MERGE, is_on, with_merged_columns
 from polaris_spark.catalog.metadata import (
     TableDraft,
     apply_all,
@@ -200,7 +200,7 @@ class CommitTable(TableChange):
     def _resolved(
         self, state: State, before: Table, prepared: Prepared, conflict: CommitFailedError
     ) -> TableDraft:
-        """Return the draft of a request that was made on an older state, after it is merged or rebased.
+        """Merge or rebase a request that was made on an older state of the table, and return the resulting draft.
 
         Raises:
             CommitFailedError: the request can be neither merged nor rebased.
@@ -209,7 +209,7 @@ class CommitTable(TableChange):
         draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         updates = None
         if is_on(draft.properties, SCHEMA_MERGE, default=self.context.binding.at(state).schema_merge):
-            updates = merged(draft, self.requirements, self.updates)
+            updates = with_merged_columns(draft, self.requirements, self.updates)
         if updates is None and self.append is not None:
             updates = self._rebased(state, draft, self.append, prepared, conflict)
         if updates is None:

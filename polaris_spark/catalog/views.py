@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, default_location, require
-from polaris_spark.catalog.metadata import ViewDraft, apply_all, check_all, create_view
+from polaris_spark.catalog.metadata import ViewDraft, apply_view_updates, check_view, create_view
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import VIEW
@@ -74,8 +74,9 @@ class CommitView(ViewChange):
         found = require(state, self.name, VIEW)
         before = state.get_for_rewrite(found.content, View)
         draft = ViewDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
-        check_all(draft, self.requirements)
-        apply_all(draft, self.updates)
+        for requirement in self.requirements:
+            check_view(draft, requirement)
+        apply_view_updates(draft, self.updates)
         if not draft.changed:
             return StoredContent(found.content, before)
         return self.store(state, found, draft, prepared, self.context.binding.at(state))

@@ -1,4 +1,4 @@
-"""Step 2 of the commit protocol: apply changes one after another, each on a savepoint of one working state."""
+"""Step 3 of the commit protocol: apply changes one after another, each on a savepoint of one working state."""
 
 from __future__ import annotations
 

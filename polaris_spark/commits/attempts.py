@@ -1,4 +1,4 @@
-"""Attempts to commit a batch of changes: each uses the head that the last attempt found, until one is committed."""
+"""Steps 3 to 6 of the commit protocol for a batch of changes, repeated on the newest head until a swap succeeds."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class _Run:
         self.settled = False
         """Every change has its result or its error."""
         self.applied: Applied | None = None
-        self.foreseen = False
-        """Whether the base of `applied` is a commit whose swap had not taken place yet."""
+        self.ahead_of_swap = False
+        """Whether `applied` is based on the previous batch's commit, and was computed before that batch's swap."""
         self.fresh: CommitReader | None = None
         """The head that was read last during this run."""
         self.publication: Publication | None = None
-        self.aboard: list[Pending] = []
+        self.included: list[Pending] = []
         """The changes that the publication contains."""
-        self.ahead: CommitReader | None = None
+        self.next_base: CommitReader | None = None
         """The head that the next batch may use as its base before this commit is written."""
         self.cause: Exception | None = None
 
@@ -106,7 +106,7 @@ class Attempts:
         publication = run.publication
         if publication is None:
             return
-        if not publication.in_doubt and not self.group.send(batch, run.aboard):
+        if not publication.in_doubt and not self.group.send(batch, run.included):
             run.publication = run.applied = None
             return
         begun = self._clock.monotonic_ms()
@@ -141,7 +141,7 @@ class Attempts:
 
         None if the batch is settled, if the leader's deadline has passed, or if the changes must be applied again.
         """
-        early = self._foreseen(batch, run) if run.attempt == 0 else None
+        early = self._apply_early(batch, run) if run.attempt == 0 else None
         if not self._await_turn(batch, run, deadline):
             return None
         if early is not None and early.base is self._heads.known():
@@ -162,20 +162,26 @@ class Attempts:
         publication = self._built_if_possible(run, applied)
         return None if publication is None else self._ready(batch, run, publication)
 
-    def _foreseen(self, batch: Batch, run: _Run) -> Publication | None:
-        """While the previous batch is being written, apply the changes to the head that this write will produce.
+    def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
+        """Apply the changes before the batch has its turn: to the commit that the previous batch is writing, if any.
 
         Returns:
-            a commit whose rows are already written, or None; always None if the backend is transactional.
+            a commit on top of the previous batch's, with its rows already written; None if there is no previous batch,
+            if a change failed, or if the backend writes rows together with the swap.
         """
         if run.applied is None:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
-            ahead = None if before is None else before.ahead
-            run.foreseen = ahead is not None
+            ahead = None if before is None else before.next_base
+            run.ahead_of_swap = ahead is not None
             run.applied = self._applier.begin(ahead or self._heads.known())
             self._applier.apply(run.applied, list(batch.pendings))
         applied = run.applied
-        if not run.foreseen or self._store.backend.transactional or applied.failed or not applied.effects:
+        if (
+            not run.ahead_of_swap
+            or self._store.backend.transactional
+            or applied.failed
+            or not applied.effects
+        ):
             return None
         if not run.files.write(applied.pendings):
             run.applied = None
@@ -218,12 +224,12 @@ class Attempts:
             applied is None
             or applied.base is not base
             or applied.pendings != pendings[:done]
-            or (run.foreseen and applied.failed)  # perhaps only because a row was not written yet
+            or (run.ahead_of_swap and applied.failed)  # perhaps only because a row was not written yet
         ):
             applied, done = self._applier.begin(base), 0
         if done < len(pendings):
             self._applier.apply(applied, pendings[done:])
-        run.applied, run.foreseen = applied, False
+        run.applied, run.ahead_of_swap = applied, False
         return applied
 
     def _refuse_moving(self, base: CommitReader) -> None:
@@ -251,7 +257,7 @@ class Attempts:
             run.applied = None
             return None
         except CorruptionError:
-            if not run.foreseen and (applied.base is run.fresh or self._heads.read() is applied.base):
+            if not run.ahead_of_swap and (applied.base is run.fresh or self._heads.read() is applied.base):
                 raise
             run.applied = None
             return None
@@ -269,10 +275,10 @@ class Attempts:
 
     def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
         """Let the next batch compute while this one is written, unless other processes are likely to commit first."""
-        run.aboard = [] if run.applied is None else list(run.applied.pendings)
+        run.included = [] if run.applied is None else list(run.applied.pendings)
         if run.attempt == 0 and not self._turns.contended:
             publication.remember()
-            run.ahead = publication.new
+            run.next_base = publication.new
             self.group.pass_on(batch)
         return publication
 

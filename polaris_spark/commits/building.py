@@ -1,4 +1,4 @@
-"""Building of a commit that is ready to be written from applied changes."""
+"""First part of step 5 of the commit protocol: build the commit object, and all rows to write, from applied changes."""
 
 from __future__ import annotations
 

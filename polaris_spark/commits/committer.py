@@ -1,15 +1,9 @@
-"""The commit protocol on one reference.
+"""The commit protocol on one reference: step 1 (start from the known head), step 2 (prepare), and their repetition.
 
-| step | a crash right after it leaves behind |
-| --- | --- |
-| 1. start from the known head | nothing |
-| 2. prepare, apply | nothing: effects are in memory (prepare may read files, but never writes any) |
-| 3. write new files, then new objects, including the commit object | unreferenced files and rows: swept later |
-| 4. swap the reference to the new commit | an unacknowledged commit; the client repeats its operation id to find out |
-| 5. on a conflict: again from 1 with the fresh head | unreferenced rows: swept later |
-
-If the database has transactions, step 4 and the writes of objects in step 3 are one transaction. An attempt never
-deletes anything that it wrote.
+The steps have the numbers of `docs/concepts/commits.md`, which also says what a death of the process after each step
+leaves. `attempts` leads steps 3 to 7: `applying` (3), `files` (4), `building` and `publishing` (5 and 6), `group` (7).
+After a lost swap, an attempt begins again with step 3. A change begins again with step 2 if something that it read in
+`prepare` has changed, or if the reference was fenced.
 """
 
 from __future__ import annotations

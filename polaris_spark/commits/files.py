@@ -1,4 +1,4 @@
-"""Files of changes, such as `metadata.json`: written before the rows that refer to them."""
+"""Step 4 of the commit protocol: write the files of changes, such as `metadata.json`, before rows name them."""
 
 from __future__ import annotations
 

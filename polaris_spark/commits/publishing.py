@@ -1,4 +1,4 @@
-"""Steps 3 and 4 of the commit protocol: write the rows, then swap until the outcome of the swap is known.
+"""Steps 5 and 6 of the commit protocol: write the rows, then swap until the outcome of the swap is known.
 
 A swap whose outcome is unknown is repeated unchanged, with the same version token. This is always safe. The swap has
 taken place if a repetition succeeds, if the head's version is ours, or if the ancestor of the head at our commit's

@@ -1,6 +1,6 @@
 """Errors in the error model of the REST protocol. The status tells a client what it may do:
 
-- 4xx: nothing was changed;
+- 4xx: nothing was changed; after 409, a client may load the table again and repeat its change;
 - 503: try again;
 - 504: the outcome is not known (Iceberg's clients then raise CommitStateUnknownException);
 - 507: nothing was changed, and trying again does not help before there is space.

@@ -187,8 +187,11 @@ def table_exists(catalog: Catalog, request: Request) -> Response:
 def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
     """Commit updates of a table or view.
 
-    If other commits came first until the deadline, `CommitFailedError` is raised instead of `TryAgainError`. Iceberg's
-    clients then refresh and retry, while status 503 would leave them in doubt about the outcome.
+    Raises:
+        CommitFailedError: nothing was changed. This replaces `TryAgainError`, whatever its cause: other commits came
+            first until the deadline, the database or the storage failed, too many changes wait, or the realm is being
+            moved. Iceberg's clients then refresh and retry, while status 503 would leave them in doubt about the
+            outcome.
     """
     try:
         return catalog.commit(change)
@@ -202,8 +205,9 @@ def answer_done(build: Callable[[], Response]) -> Response:
     """Return the response to a change that was made.
 
     Raises:
-        OutcomeUnknownError: the data for the response cannot be read now. "Try again" would mean that the change was
-            not made. A client that repeats the request with its operation id gets the response.
+        OutcomeUnknownError: the change was made, but the data for the response cannot be read now. `TryAgainError`
+            would tell the client that the change was not made. A client that repeats the request with the same
+            operation id gets the response.
     """
     try:
         return build()

@@ -19,7 +19,9 @@ from polaris_spark.catalog.metadata import (
     TableDraft,
     ViewDraft,
     apply_all,
+    apply_view_updates,
     check_all,
+    check_view,
     create_table,
     parse_table,
     parse_view,
@@ -87,17 +89,19 @@ class Ours:
             return create_table(
                 request.body, uuid=UUID, location=request.body["location"], now_ms=request.now
             )
-        draft: TableDraft | ViewDraft
         if self.kind == "table":
             assert not isinstance(self.content, View)
             draft = TableDraft.of(self.content, self.objects, now_ms=request.now)
             draft.uuid = draft.uuid or UUID
-        else:
-            assert not isinstance(self.content, Table)
-            draft = ViewDraft.of(self.content, self.objects, now_ms=request.now)
-        check_all(draft, request.requirements)
-        apply_all(draft, request.updates)
-        return draft
+            check_all(draft, request.requirements)
+            apply_all(draft, request.updates)
+            return draft
+        assert not isinstance(self.content, Table)
+        view = ViewDraft.of(self.content, self.objects, now_ms=request.now)
+        for requirement in request.requirements:
+            check_view(view, requirement)
+        apply_view_updates(view, request.updates)
+        return view
 
     def _store(self, draft: TableDraft | ViewDraft, where: str) -> None:
         if isinstance(draft, TableDraft):

@@ -27,7 +27,7 @@ from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
 
 
-class Crash(Exception):  # noqa: N818  # it stands for the end of a process, no error
+class Crash(BaseException):
     """The process ends here."""
 
 

@@ -14,6 +14,7 @@ from polaris_spark.catalog.metadata import (
     TableDraft,
     ViewDraft,
     apply_all,
+    apply_view_updates,
     check_all,
     create_table,
     create_view,
@@ -133,7 +134,7 @@ def update_table(update: Any) -> None:
 
 def update_view(update: Any) -> None:
     draft = ViewDraft.of(VIEW.view, VIEW.objects, now_ms=2 * NOW)
-    apply_all(draft, [update])
+    apply_view_updates(draft, [update])
     draft.freeze(VIEW.objects.new_id, metadata_location="x")
 
 

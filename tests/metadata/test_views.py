@@ -10,8 +10,8 @@ import pytest
 from polaris_spark.catalog.metadata import (
     View,
     ViewDraft,
-    apply_all,
-    check_all,
+    apply_view_updates,
+    check_view,
     create_view,
     metadata_location,
     parse_view,
@@ -86,8 +86,9 @@ class Views:
     def commit(self, *updates: Json, requirements: tuple[Json, ...] = ()) -> ViewDraft:
         self.now += 1000
         draft = ViewDraft.of(self.view, self.objects, now_ms=self.now)
-        check_all(draft, requirements)
-        apply_all(draft, updates)
+        for requirement in requirements:
+            check_view(draft, requirement)
+        apply_view_updates(draft, updates)
         return self.store(draft)
 
     def json(self) -> Json:
@@ -151,7 +152,7 @@ def test_an_equal_version_is_used_again_and_logged_at_the_time_of_the_change() -
     assert found["current-version-id"] == 1
     assert found["version-log"][-1] == {"timestamp-ms": views.now, "version-id": 1}
     draft = ViewDraft.of(views.view, views.objects, now_ms=1)
-    apply_all(draft, [add(version("select 2", id=9, schema_id=0))])
+    apply_view_updates(draft, [add(version("select 2", id=9, schema_id=0))])
     assert not draft.changed
 
 
@@ -192,7 +193,7 @@ def test_a_property_commit_reads_no_pieces() -> None:
     views = Views().create()
     view, read = views.view, views.objects.read
     draft = ViewDraft.of(view, views.objects, now_ms=1)
-    apply_all(draft, [{"action": "set-properties", "updates": {"b": "2"}}])
+    apply_view_updates(draft, [{"action": "set-properties", "updates": {"b": "2"}}])
     frozen, rows = draft.freeze(views.objects.new_id, metadata_location="x")
     assert (views.objects.read, rows, frozen.properties) == (read, [], {"a": "1", "b": "2"})
 

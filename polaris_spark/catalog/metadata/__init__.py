@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from polaris_spark.catalog.metadata.metadata_paths import is_compressed, metadata_location
     from polaris_spark.catalog.metadata.parse import parse_table
     from polaris_spark.catalog.metadata.rendering import render, render_view
-    from polaris_spark.catalog.metadata.requirements import is_create
+    from polaris_spark.catalog.metadata.requirements import check, check_all, is_create
     from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
-    from polaris_spark.catalog.metadata.updates import apply, apply_all, check, check_all
+    from polaris_spark.catalog.metadata.table_updates import apply, apply_all
     from polaris_spark.catalog.metadata.view_draft import ViewDraft
     from polaris_spark.catalog.metadata.view_parser import parse_view
-    from polaris_spark.catalog.metadata.view_updates import create_view
+    from polaris_spark.catalog.metadata.view_updates import (
+        apply_view,
+        apply_view_updates,
+        check_view,
+        create_view,
+    )
 
 _LAZY = {
     "create_table": "polaris_spark.catalog.metadata.creating",
@@ -31,10 +36,13 @@ _LAZY = {
     "ObjectReader": "polaris_spark.catalog.metadata.rows",
     "Table": "polaris_spark.catalog.metadata.rows",
     "View": "polaris_spark.catalog.metadata.rows",
-    "apply": "polaris_spark.catalog.metadata.updates",
-    "apply_all": "polaris_spark.catalog.metadata.updates",
-    "check": "polaris_spark.catalog.metadata.updates",
-    "check_all": "polaris_spark.catalog.metadata.updates",
+    "apply": "polaris_spark.catalog.metadata.table_updates",
+    "apply_all": "polaris_spark.catalog.metadata.table_updates",
+    "apply_view": "polaris_spark.catalog.metadata.view_updates",
+    "apply_view_updates": "polaris_spark.catalog.metadata.view_updates",
+    "check": "polaris_spark.catalog.metadata.requirements",
+    "check_all": "polaris_spark.catalog.metadata.requirements",
+    "check_view": "polaris_spark.catalog.metadata.view_updates",
     "ViewDraft": "polaris_spark.catalog.metadata.view_draft",
     "create_view": "polaris_spark.catalog.metadata.view_updates",
 }
@@ -55,8 +63,11 @@ __all__ = [
     "ViewDraft",
     "apply",
     "apply_all",
+    "apply_view",
+    "apply_view_updates",
     "check",
     "check_all",
+    "check_view",
     "create_table",
     "create_view",
     "is_compressed",

@@ -9,7 +9,7 @@
    and can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or manifests keeps the
    files in its own locations, for the reason that `orphans.search` gives.
 4. Delete the files in three passes: content files, then the manifests that name them, then manifest lists and
-   statistics. The heads of the store are read again before each wave of files (`expiry.deleting` describes the window
+   statistics. The heads of the store are read again before each wave of files (`expiry.deletion` describes the window
    that remains). A missing file was deleted before. So an interrupted run is simply repeated: as long as a manifest
    list exists, the files that it names are found again. If a file cannot be deleted, the files that name it stay.
 5. Remove the records of tables that have nothing left to delete, in few commits.
