@@ -1,8 +1,8 @@
 """Adoption: makes a table or view the owner of locations that its imported metadata names (`ownership`).
 
-A location must not hold other tables. This is checked twice. Before the commit, `refusals` reads the files in the
-location and the heads of all catalogs of the store. The commit then checks the index of its own catalog, which no other
-commit can change in between.
+A location that contains other tables cannot be adopted. This is checked twice. Before the commit, `refusals` reads the
+files in the location and the heads of all catalogs of the store. The commit then checks the index of locations of its
+own catalog, which no other commit can change in between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS: dict[bytes, type[Table] | type[View]] = {TABLE: Table, VIEW: View}
 
 
 class Adoptable(NamedTuple):
-    """A table or view, with the locations that its metadata names and that it does not own."""
+    """A table or view, with its unconfirmed locations: those that its metadata names but that it does not own."""
 
     name: TableName
     kind: bytes
@@ -50,10 +50,10 @@ _decode = msgspec.json.Decoder(_Metadata).decode
 
 
 def adoptable(catalog: Catalog, name: TableName, principal: str) -> Adoptable:
-    """Find a table or view. Its metadata is read first if the import was lazy.
+    """Return a table or view with its unconfirmed locations. If it was imported lazily, its metadata is loaded first.
 
     Args:
-        principal: logged as the author of that load.
+        principal: logged as the author of the loading.
     Raises:
         NoSuchTableError: there is neither a table nor a view of that name.
     """
@@ -89,7 +89,8 @@ def refusals(catalog: Catalog, one: Adoptable) -> dict[str, str]:
 
 
 def _other_table(catalog: Catalog, location: str, uuid: str) -> str:
-    """Return why a folder may hold another table, judged by its metadata files; an empty text if it holds none."""
+    """Return why a location cannot be adopted: its metadata files show or may show another table or view, or it cannot
+    be listed. Return an empty text if the location holds no other table or view."""
     try:
         for entry in DirectoryTree(location, catalog.files.properties).entries():
             if not isinstance(entry, SourceEntry) or _is_linked_folder(entry.metadata_location):
@@ -120,7 +121,7 @@ class Adopt(TimedChange[tuple[str, ...]]):
     ) -> None:
         """
         Args:
-            adopted: unconfirmed locations to adopt; those that are not unconfirmed any more are skipped.
+            adopted: locations to adopt; those that the table or view no longer lists as unconfirmed are skipped.
         """
         super().__init__(context, operation)
         self._one = one
@@ -154,4 +155,4 @@ class Adopt(TimedChange[tuple[str, ...]]):
         return done
 
     def repeat(self, state: State, entries: list[LogEntry]) -> tuple[str, ...]:
-        raise AssertionError("adoptions have no operation ids")
+        raise AssertionError("an adoption has no operation id, so it is never repeated")

@@ -1,7 +1,8 @@
 """Reader of Iceberg's Avro files. It reads block by block and decodes only the requested fields of the records.
 
-Fields are identified by their Iceberg field ids, because writers name some fields differently. pyiceberg reads whole
-manifests, with the fields of format version 2 only, and cannot leave out structs or maps. fastavro does the decoding.
+Fields are identified by their Iceberg field ids, because writers name some fields differently. fastavro decodes the
+records. pyiceberg's reader is not used: it reads whole manifests, has only the fields of format version 2, and cannot
+skip structs or maps.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from polaris_spark.errors import PolarisError, UnreadableFileError
 
 _COPIES = 9
 _RECORD = 1_000
-"""Memory used while a block is decoded: bytes for each byte of the block (`_COPIES`) and bytes for each record
-(`_RECORD`). Both are upper bounds for the fields that jobs read."""
+"""Memory used while a block is decoded, in bytes: `_COPIES` for each byte of the block, plus `_RECORD` for each record.
+Both are upper bounds for the fields that jobs read."""
 
 Nested = Mapping[int, Collection[int] | None]
-"""Field ids of a record. The value of a field that is itself a record holds the ids of its fields; None means all."""
+"""Fields to read from a record. Each key is the id of a field. If that field is itself a record, the value holds the
+ids of the inner fields to read; None means all of them."""
 
 
 class AvroFile:
@@ -61,7 +63,7 @@ class AvroFile:
         stay the numbers and bytes that the file holds.
 
         Args:
-            wanted: ids of the fields to read.
+            wanted: the fields to read.
         Raises:
             UnreadableFileError: the file is damaged.
         """
@@ -77,7 +79,7 @@ class AvroFile:
                     body = io.BytesIO(avro_long(count) + data + avro_long(0))
                     found = cast("list[Json]", fastavro.schemaless_reader(body, written, asked))
                     if body.read(1):
-                        raise ValueError("its records are something else")
+                        raise ValueError("a block holds bytes that do not belong to its records")
                     yield from [{name.id: name.of(record) for name in names} for record in found]
         except (GeneratorExit, PolarisError):
             raise
@@ -138,7 +140,7 @@ def _by_id(schema: Json) -> dict[int, Json]:
 
 
 def _pruned(field: Json, wanted: Collection[int] | None) -> Json:
-    """Return a field; if the field is a record, only with the wanted fields of that record."""
+    """Return a field. If the field is a record, only its wanted inner fields are kept; None keeps all of them."""
     record = _record(field)
     if wanted is None or record is None:
         return field
@@ -152,7 +154,7 @@ def _choices(field: Json) -> list[Any]:
 
 
 def _record(field: Json) -> Json | None:
-    """Return the record type in the type of a field, or in its union; None if there is no record type."""
+    """Return the record type of a field, also if it is one choice of a union; None if the field is not a record."""
     return next(
         (one for one in _choices(field) if isinstance(one, dict) and one.get("type") == "record"), None
     )

@@ -46,7 +46,7 @@ class Catalog:
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
         self._read: list[CommitReader] = []
-        """At most one head, which was just read and which the next read returns."""
+        """At most one head: the next call of `head` removes it and returns it, instead of reading the store."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
@@ -55,8 +55,8 @@ class Catalog:
         """Return this catalog for clients that may name locations only below its warehouse and the given locations.
 
         Args:
-            follow_links: whether to follow symbolic links below those locations that lead below one of them; otherwise
-                all links there are refused.
+            follow_links: True follows a symbolic link below these locations if its target lies below one of them, too;
+                False refuses all symbolic links below them.
         Raises:
             BadRequestError: a given location is not absolute.
         """
@@ -76,37 +76,39 @@ class Catalog:
         return self.row.name
 
     def head(self) -> CommitReader:
-        """Return the newest commit, read now."""
+        """Return the newest commit of the branch, read from the store now (except after `beginning_at`)."""
         return self._read.pop() if self._read else self.references.read(self.reference)
 
     def beginning_at(self, head: CommitReader) -> Catalog:
-        """Return this catalog for one thread that has just read its head.
+        """Return a copy of this catalog that uses a head which was just read. The copy is for one thread only.
 
-        The first read of the result returns `head`; later reads query the store.
+        The first read of the copy's head returns `head`; later ones read the store.
         """
         catalog = copy(self)
         catalog._read = [head]
         return catalog
 
     def effective_properties(self) -> EffectiveProperties:
-        """Return the properties that hold in the newest commit, read now."""
+        """Return the properties that hold at the newest commit, which is read now."""
         return self.context.binding.of(self.head())
 
     def view(self, at: CommitReader | None = None) -> State:
-        """Return a commit as a `State`, the form that changes read; by default the newest commit, read now."""
+        """Return a `State` for reading a commit, by default the newest commit, which is then read now."""
         return State(self.head() if at is None else at, _no_id, rewrites=False)
 
     def commit(self, change: Change[P, R]) -> R:
-        """Commit a change to this branch. Each lazily imported table or view that it reads is loaded first."""
+        """Commit a change to this branch, and return the change's result. Lazily imported tables and views that the
+        change reads are loaded first."""
         return self.loading(
             partial(self.references.commit, self.reference, change), change.operation.principal
         )
 
     def loading(self, action: Callable[[], R], principal: str) -> R:
-        """Run an action that reads tables or views. Load each lazily imported table or view that the action meets.
+        """Return the result of an action that reads tables or views. If the action reads a lazily imported table or
+        view that is not loaded yet, load it and run the action again.
 
         Args:
-            action: it runs again after each load, so it must have no effect when it raises.
+            action: may run several times, so it must have no effect when it raises an error.
             principal: logged as the author of the loads.
         """
         last = 0
@@ -123,4 +125,4 @@ class Catalog:
 
 
 def _no_id() -> int:
-    raise AssertionError("reading needs no ids")
+    raise AssertionError("a state for reading cannot assign ids to new objects")

@@ -1,7 +1,8 @@
 """The catalogs of a realm. Each branch of a catalog has its own reference.
 
-The reference `catalogs` holds the catalogs by name. The content of a branch lies in `cat/<id>/heads/<branch>`. A
-catalog is created before its head; if the creation stops in between, the next opening of the catalog creates the head.
+The reference `catalogs` holds the catalogs by name. The reference `cat/<id>/heads/<branch>` holds the content of a
+branch. The commit that creates a catalog comes first; then the reference of its branch `main` is created. If a process
+stops in between, the next opening of the catalog creates that reference.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class StoredCatalog(NamedTuple):
     """A catalog as read from the reference `catalogs`."""
 
     pointer: int
-    """Object id of the row."""
+    """Object id of the catalog's row."""
     row: CatalogRow
     set_by: str | None
-    """The principal that set the properties last; None if the properties were not set since the catalog was created. In
+    """The principal that last set the catalog's properties. None if they were not set since the catalog was created; in
     that case no branch has a copy of the row."""
 
 
@@ -71,9 +72,9 @@ def read_catalog(references: References, name: str, *, for_rewrite: bool = False
     """Return the catalog of that name, from a newly read head; None if it does not exist.
 
     Args:
-        for_rewrite: whether to refuse a row that a newer release wrote; true if the caller writes a copy of the row.
+        for_rewrite: True refuses a row that a newer release wrote. Callers that write a copy of the row need this.
     Raises:
-        NewerFormatError: the row is refused.
+        NewerFormatError: `for_rewrite` is true, and a newer release wrote the row.
     """
     head = references.read(CATALOGS)
     key = catalog_key(name)
@@ -106,11 +107,13 @@ def open_catalog(
     create: bool,
     properties: Mapping[str, str] | None = None,
 ) -> CatalogRow:
-    """Return the catalog of that name. Create it if it does not exist and `create` is true. Its head exists afterwards.
+    """Return the catalog of that name. Create it if it does not exist and `create` is true. When this returns, the
+    reference of the catalog's branch `main` exists, too.
 
     Raises:
         NotFoundError: the catalog does not exist and `create` is false.
         ForbiddenError: the catalog is new, and its warehouse overlaps another catalog's warehouse or tables.
+        ReferenceGoneError: the catalog exists, but the reference of its branch `main` was dropped.
     """
     row = find_catalog(references, name)
     if row is None:
@@ -126,7 +129,7 @@ def open_catalog(
 
 
 def warehouse_of(row: CatalogRow) -> tuple[str, ...] | None:
-    """Return the segments of the warehouse that a catalog was created with; None if it has none, or a malformed one."""
+    """Return the warehouse that a catalog was created with, as segments; None if it is malformed or was not given."""
     try:
         return segments(absolute(row.properties[WAREHOUSE]))
     except (KeyError, BadRequestError):
@@ -139,8 +142,8 @@ def is_shared(row: CatalogRow) -> bool:
 
 
 def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
-    """Return the heads of all live branches of a catalog, read now. Damaged heads are left out: a damaged head must not
-    stop work in other catalogs, and no job deletes files while a head is damaged."""
+    """Return the heads of all live branches of a catalog, read now. Damaged heads are left out, because they must not
+    stop work in other catalogs. This is safe, because no job deletes files while a head is damaged."""
     found = []
     for one in references.listed():
         if one.name.startswith(heads_prefix(row)) and one.registration.state == "live":
@@ -152,9 +155,10 @@ def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
 
 
 def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return a location that a table or view in these heads owns and that overlaps `place`; None if there is none.
+    """Return a location that a table or view in these heads owns and that contains `place`; or `place` itself, if they
+    own a location inside `place`. Return None if there is no overlap.
 
-    Damaged rows are ignored.
+    Heads whose rows are damaged are ignored.
     """
     for head in heads:
         with contextlib.suppress(CorruptionError):
@@ -165,14 +169,14 @@ def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str
 
 
 def _no_id() -> int:
-    raise AssertionError("reading needs no ids")
+    raise AssertionError("a state for reading cannot assign ids to new objects")
 
 
 def _refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:
-    """Refuse a new catalog if its warehouse overlaps a table of another catalog, in the current heads.
+    """Refuse a new catalog if its warehouse overlaps a location that a table or view of another catalog owns now.
 
     Raises:
-        ForbiddenError: the warehouse overlaps a table.
+        ForbiddenError: the warehouse overlaps such a location.
     """
     new = CatalogRow(0, name, 0, "", dict(properties))
     warehouse = None if is_shared(new) else warehouse_of(new)
@@ -190,7 +194,7 @@ def _taken(new: CatalogRow, by: str) -> ForbiddenError:
 
 
 def require_branch(references: References, row: CatalogRow, branch: str) -> None:
-    """Refuse a branch that a catalog does not have.
+    """Check that a catalog has a branch of that name.
 
     Raises:
         NotFoundError: the branch does not exist.
@@ -205,7 +209,7 @@ class CreateCatalog(TimedChange[CatalogRow]):
     """Create a catalog; an existing catalog of that name is returned unchanged.
 
     Raises:
-        ForbiddenError: its warehouse overlaps the warehouse of another catalog of the realm.
+        ForbiddenError: the new catalog's warehouse overlaps the warehouse of another catalog of the realm.
     """
 
     action = "create-catalog"

@@ -1,8 +1,8 @@
-"""Access to local files below given root folders, without following a symbolic link out of them.
+"""Access to local files below given root folders, without following a symbolic link that leads outside of them.
 
-If a path were checked and then used, a folder could be replaced by a link in between. So a file is opened in two steps.
-`Confinement.below` resolves links and returns the path relative to a root. `open_folder` then opens the folders of that
-path one by one, each relative to the one before, and refuses every link.
+Checking a path and then opening it would be unsafe, because a folder of the path could be replaced by a link in
+between. So a file is opened in two steps. `Confinement.below` resolves links and returns the path relative to a root.
+`open_folder` then opens the folders of that path one by one, each relative to the previous one, and refuses every link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Below(NamedTuple):
     root: str
     """Path of the root as it was given; links in it are followed."""
     path: str
-    """Path of the file relative to the root. None of its folders is a link."""
+    """Path of the file relative to the root. If one of its folders is a link, opening the file is refused."""
 
     @property
     def parts(self) -> list[str]:
@@ -39,22 +39,23 @@ class Below(NamedTuple):
 
     @property
     def real(self) -> str:
-        """The absolute path of the file, with the links of its root resolved now."""
+        """The absolute path of the file; links in the root are resolved by this call."""
         return os.path.join(os.path.realpath(self.root), self.path)
 
 
 class Confinement:
     """Root folders below which local files are read, written or deleted. Thread-safe.
 
-    Roots are resolved once, at first use. A root below another root is dropped, so that a link between the two counts
-    as a link below a root.
+    Links in the roots are resolved once, at first use. A root below another root is dropped, so that a link on the path
+    from the outer root to the inner one counts as a link below a root.
     """
 
     def __init__(self, roots: Iterable[str], *, follow_links: bool, remember: bool = False) -> None:
         """
         Args:
             roots: absolute paths.
-            follow_links: whether to follow links below a root that lead below a root; otherwise all links are refused.
+            follow_links: True follows a link below a root if its target lies below a root, too; False refuses all links
+                below the roots.
             remember: whether to cache the real paths of folders, which is faster for many files. A stale real path is
                 safe, because no link is followed when a file is opened.
         """
@@ -70,18 +71,19 @@ class Confinement:
 
     @property
     def resolved(self) -> tuple[tuple[str, str], ...]:
-        """Each root as it was given, with its real path."""
+        """Each root as it was given, and its real path."""
         if self._resolved is None:
             self._resolved = tuple((root, os.path.realpath(root)) for root in self.roots)
         return self._resolved
 
     def below(self, path: Path) -> Below | None:
-        """Return the root and the relative path of a file; None if the file's path is outside all roots.
+        """Return the root of a file, and the file's path relative to this root; None if the file is outside all roots.
 
-        The last segment may be a link; this is not checked.
+        Whether the last segment is a link is not checked.
 
         Raises:
-            ForbiddenError: the path contains `..`, or its folder is outside all roots once links are followed.
+            ForbiddenError: the path contains `..` or a null character; or links are followed, and a link leads from
+                below a root to a folder outside all roots.
         """
         spelled = "/" + "/".join(segments_of(str(path)))
         named = self._named(spelled)
@@ -96,7 +98,7 @@ class Confinement:
                 return Below(root, f"{real[len(resolved.rstrip('/')) :]}/{name}".lstrip("/"))
         if named is None:
             return None
-        raise ForbiddenError(f"{spelled!r} is outside {named.root!r}: a symbolic link leads to {real!r}")
+        raise ForbiddenError(f"path {spelled!r} leaves {named.root!r}: a symbolic link leads to {real!r}")
 
     def _named(self, path: str) -> Below | None:
         for pair in self.resolved:
@@ -106,8 +108,10 @@ class Confinement:
         return None
 
     def require(self, path: Path) -> None:
-        """Refuse a path below a root if links lead it outside all roots or, where links are not followed, if any part
-        of it below the root is a link. The file or folder need not exist. Paths outside all roots are accepted.
+        """Refuse a path with forbidden links. If links are followed, a path is refused if it begins below a root and a
+        link leads it outside all roots. Otherwise, a path is refused if any part of it below a root is a link.
+
+        The file or folder need not exist. Paths outside all roots are accepted.
 
         Raises:
             ForbiddenError: the path is refused.
@@ -135,12 +139,12 @@ def open_folder(
     Callers use the file's name relative to the returned descriptor, so later changes to the path have no effect.
 
     Args:
-        forbidden: folders to refuse.
+        forbidden: identities of folders that are refused.
         create: whether to make missing folders.
     Returns:
         a descriptor of the folder, closed at the end of the context.
     Raises:
-        ForbiddenError: a folder is a link, or is forbidden.
+        ForbiddenError: a folder on the path is a link, or is forbidden.
         OSError: a folder cannot be opened or made.
     """
     if create:
@@ -152,7 +156,7 @@ def open_folder(
             os.close(at)
             at = inner
             if forbidden and _identity(os.fstat(at)) in forbidden:
-                raise ForbiddenError(f"{file.root}/{file.path} is in a folder of a store")
+                raise ForbiddenError(f"{file.root}/{file.path} is not deleted: it is in a folder of a store")
         yield at
     finally:
         os.close(at)
@@ -186,7 +190,7 @@ def read_descriptor(file: Below) -> int:
     """Open a regular file for reading.
 
     Returns:
-        its descriptor, to be closed by `held.close`.
+        its descriptor, to be closed by `open_files.close`.
     Raises:
         ForbiddenError: the file is a link, or lies behind one.
         OSError: the file cannot be opened.
@@ -200,7 +204,7 @@ def read_descriptor(file: Below) -> int:
 
 
 def write_file(file: Below, content: bytes) -> None:
-    """Write a file, replacing its content; makes missing folders.
+    """Write a file, replacing an existing one. Missing folders are made.
 
     Raises:
         ForbiddenError: the file is a link, or lies behind one.
@@ -213,9 +217,9 @@ def write_file(file: Below, content: bytes) -> None:
 
 
 def replace_file(name: str, content: bytes, *, folder: int | None = None) -> None:
-    """Write a file; if there is one of that name, put the new file in its place.
+    """Write a file. If a file of that name exists, replace it by the new file.
 
-    An existing file is never written to, because it may be a hard link to another file, such as that of a store.
+    An existing file is never written to, because it may be a hard link to another file, such as a file of a store.
 
     Args:
         name: path, relative to `folder` if that is given.
@@ -246,10 +250,10 @@ def unlink(file: Below, forbidden: frozenset[Identity], *, changed_before_ns: in
     """Delete a file, and the checksum file that Hadoop writes beside it.
 
     Args:
-        forbidden: files and folders to refuse.
+        forbidden: identities of files and folders; these files, and files in these folders, are not deleted.
         changed_before_ns: nanoseconds since 1970; a file that was modified at that time or later is kept.
     Returns:
-        whether the file was deleted; False if it is too young.
+        True if the file was deleted; False if it was kept because of `changed_before_ns`.
     Raises:
         FileNotFoundError: the file does not exist.
         ForbiddenError: the file is a link, lies behind one, or is forbidden.
@@ -261,7 +265,7 @@ def unlink(file: Below, forbidden: frozenset[Identity], *, changed_before_ns: in
         if stat.S_ISLNK(found.st_mode):
             raise _refused(f"{file.root}/{file.path}")
         if _identity(found) in forbidden or is_held(found):
-            raise ForbiddenError(f"{file.root}/{file.path} is a file of a store")
+            raise ForbiddenError(f"{file.root}/{file.path} is not deleted: it is a file of a store")
         if changed_before_ns is not None and found.st_mtime_ns >= changed_before_ns:
             return False
         os.unlink(name, dir_fd=folder)
@@ -277,7 +281,8 @@ def remove_folder(file: Below, forbidden: frozenset[Identity]) -> None:
     """Remove an empty folder.
 
     Args:
-        file: the folder itself.
+        file: the folder to remove.
+        forbidden: identities of folders that are not removed; nor are folders in them.
     Raises:
         ForbiddenError: the folder lies behind a link, or is forbidden.
         OSError: the folder cannot be removed, for example because it is not empty or is a link.
@@ -285,7 +290,7 @@ def remove_folder(file: Below, forbidden: frozenset[Identity]) -> None:
     with open_folder(file, forbidden=forbidden) as folder:
         name = file.parts[-1]
         if _identity(os.stat(name, dir_fd=folder, follow_symlinks=False)) in forbidden:
-            raise ForbiddenError(f"{file.root}/{file.path} is a folder of a store")
+            raise ForbiddenError(f"{file.root}/{file.path} is not removed: it is a folder of a store")
         os.rmdir(name, dir_fd=folder)
 
 

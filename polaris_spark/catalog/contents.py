@@ -60,14 +60,15 @@ own, separated by spaces."""
 
 
 class Prepared(NamedTuple):
-    """Values that are fixed before a change is applied and stay the same if it is applied again."""
+    """Values that are chosen once, before a change is applied. They stay the same if the change is applied again."""
 
     now: int
-    """Milliseconds since 1970."""
+    """Time of the change, in milliseconds since 1970."""
     uuid: str
-    """UUID of a new table or view; also makes the name of the metadata file unique."""
+    """A new UUID: that of the table or view if it is new; it also makes the name of the metadata file unique."""
     lists: Mapping[str, ManifestList | BadRequestError] = {}
-    """Manifest lists by location, or the error if one cannot be read; filled only if an append is to be rebased."""
+    """Maps the location of a manifest list to the list, or to the error if the list cannot be read. Empty unless an
+    append is to be rebased."""
 
 
 class StoredContent(NamedTuple, Generic[C]):
@@ -85,14 +86,14 @@ def document(value: Table | View, reader: ObjectReader) -> bytes:
 
 
 def metadata_file(value: Table | View, reader: ObjectReader) -> tuple[str, bytes]:
-    """Return the location and content of the metadata file of a table or view."""
+    """Return the location of the metadata file of a table or view, and the content to write to it."""
     text = document(value, reader)
     where = value.metadata_location
     return where, gzip.compress(text) if is_compressed(where) else text
 
 
 def holdings_of(value: Table | View | Unloaded) -> Holdings:
-    """Return the locations that a table or view uses; if it is not loaded, those that are known without loading it.
+    """Return the locations that a table or view uses; for an unloaded one, only those known without loading it.
 
     Raises:
         BadRequestError: a location is not absolute.
@@ -113,9 +114,9 @@ def unconfirmed_summary(value: Table | View) -> dict[str, str]:
 
 
 def occupy(context: Context, state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """Replace the locations `before` of a table or view by the locations `after`.
+    """In the indexes of locations, replace the locations `before` of a table or view by the locations `after`.
 
-    All checks precede all changes, so that a commit with many tables can continue after one is refused.
+    All checks are made before the first change, so that a commit with many tables can skip a refused table.
 
     Raises:
         ForbiddenError: as for `require_available`.
@@ -130,8 +131,8 @@ def require_available(
     """Refuse locations `after` that a table or view with the locations `before` cannot use.
 
     Raises:
-        ForbiddenError: no entity may own one of the locations (`require_ownable`); or locations are not shared, and one
-            that is newly used or newly owned overlaps a location that another entity owns.
+        ForbiddenError: a newly owned location cannot be owned by any table or view (`require_ownable`); or the catalog
+            does not share locations, and a newly used or newly owned location overlaps one that another entity owns.
     """
     new = after.owned - before.owned
     if not context.shared_locations:
@@ -145,8 +146,9 @@ def require_ownable(context: Context, place: tuple[str, ...]) -> None:
     """Refuse a location that no table or view may own.
 
     Raises:
-        ForbiddenError: it is the root of a file system or bucket, or a home folder; or locations are not shared, and it
-            contains the catalog's warehouse, or overlaps the warehouse or a table of another catalog of the realm.
+        ForbiddenError: the location is the root of a file system or bucket, or is or contains a home folder; or the
+            catalog does not share locations, and the location contains the catalog's warehouse, or overlaps the
+            warehouse or a table of another catalog of the realm.
     """
     why = ownership.unownable(place) or _taken(context, place)
     if why:
@@ -261,7 +263,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
 
 def _require_namespace(state: State, name: TableName) -> None:
     if not name.namespace:
-        raise BadRequestError(f"{name} needs a namespace")
+        raise BadRequestError(f"{name} has no namespace; tables and views must be in one, as in sales.{name}")
     require_namespace(state, name.namespace)
 
 
@@ -273,7 +275,7 @@ def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
 
 
 class DropContent(TimedChange["C | Unloaded"], Generic[C]):
-    """Drop a table or view; with `purge`, the log entry requests that its files are deleted as well.
+    """Drop a table or view. With `purge`, the log entry says that its files are to be deleted as well.
 
     A table or view that is not loaded is dropped without being loaded, unless `purge` is set.
     """
@@ -296,8 +298,8 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
             own = state.get(found.content, self.cls).properties
             if not gc_enabled([own, *namespace_levels(state, self.name.namespace), effective.retention]):
                 raise BadRequestError(
-                    f"Cannot purge {self.name}: gc.enabled is false for it, its namespace or the catalog, so its "
-                    "files may belong to other tables; drop it without PURGE, or set gc.enabled to true first"
+                    f"Cannot purge {self.name}: gc.enabled is false for it, its namespace or the catalog, so other "
+                    "tables may need its files; drop it without PURGE, or set gc.enabled to true first"
                 )
         key = table_key(self.name, self.kind)
         remove_entity(state, key, found.entity_id)

@@ -1,4 +1,4 @@
-"""Tables and views that commits of a history dropped or replaced, and whether their files are still kept.
+"""Tables and views that were dropped or replaced in a history of commits, and whether their files are still kept.
 
 A table that was dropped without PURGE can be registered again, so its files are kept until its drop is trimmed from
 history. The same holds for a table that was replaced because another table was registered under its name. A table that
@@ -23,7 +23,7 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128
-"""Number of commits, or of contents, that are read in one batch."""
+"""Number of commits, or of contents of tables and views, that are read in one batch."""
 
 _TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
 
@@ -34,19 +34,20 @@ class Drop(NamedTuple):
     owner: str
     content: int
     time: int
-    """Milliseconds since 1970."""
+    """Time of the drop, in milliseconds since 1970."""
     purge: bool
-    """Whether its files were to be deleted as well."""
+    """Whether the table or view was dropped with PURGE, which deletes its files as well."""
     commit: int
-    """Number of the commit."""
+    """Number of the commit that dropped or replaced it."""
     entity: int
     key: bytes
 
     def keeps_files(self, oldest_purge_ms: int) -> bool:
-        """Whether its files are kept.
+        """Whether the files of the table or view must still be kept.
 
         Args:
-            oldest_purge_ms: drops with PURGE after this time keep their files; in milliseconds since 1970.
+            oldest_purge_ms: milliseconds since 1970; after a drop with PURGE, files are kept only if the drop is newer
+                than this time.
         """
         return not self.purge or self.time > oldest_purge_ms
 
@@ -115,11 +116,12 @@ def kept_places(
     """Return the locations that tables and views used before they were dropped without PURGE, or replaced.
 
     Args:
-        objects: returns the object store of a realm, by the realm's instance id.
+        objects: returns the object store of a realm, given the realm's instance id.
         but: a table to leave out: the instance id of its realm, and its entity id.
         most_commits: maximum number of commits to read, over all heads together.
     Returns:
-        None if the locations cannot be determined: there are more commits, or a row is damaged.
+        the locations; None if they cannot be determined, because the heads have more than `most_commits` commits or a
+        row is damaged.
     """
     heads = list(heads)
     if sum(head.head.number - head.head.floor_number + 1 for head in heads) > most_commits:
@@ -140,7 +142,8 @@ def kept_places(
 
 
 def places_of(store: ObjectStore, contents: Iterable[int]) -> dict[int, frozenset[tuple[str, ...]] | None]:
-    """Return the locations that tables and views use, by the id of the content; None if the content cannot be read."""
+    """Return a dict from the id of each content to the locations that its table or view uses. The value is None if the
+    content cannot be read."""
     found: dict[int, frozenset[tuple[str, ...]] | None] = {}
     ids = iter(dict.fromkeys(contents))
     while run := list(islice(ids, _READ_TOGETHER)):

@@ -66,11 +66,13 @@ class Context(NamedTuple):
     manifest_files: ManifestFiles | None = None
     """Reads the manifest lists of appends that are rebased; if None, appends are not rebased."""
     allowed: tuple[tuple[str, ...], ...] | None = None
-    """Segments of the locations below which clients may have files read and written; None allows all."""
+    """Locations, as segments, below which this process reads and writes files for clients; None allows all."""
     trusts: Callable[[int], bool] = lambda _: True
-    """Whether the store trusts a time, in milliseconds since 1970; snapshots that are old at it may then be dropped."""
+    """Function that returns whether the store trusts a time for deleting old data, in milliseconds since 1970. A commit
+    drops old snapshots only if the store trusts the commit's time."""
     refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
-    """Returns why the realm's other catalogs forbid a table to own a location (`others`); empty if they allow it."""
+    """Function that returns why a table must not own a location because of other catalogs of the realm (`others`); it
+    returns an empty text if no other catalog is in the way. The location is given as segments."""
     confinement: Confinement | None = None
     """Decides which symbolic links below the allowed locations are followed; None follows all."""
 
@@ -82,7 +84,8 @@ class Context(NamedTuple):
 
         Args:
             places: the locations, as segments.
-            also: further allowed locations; if they lie outside the other ones, links in them are followed.
+            also: further allowed locations; if one of them lies outside the catalog's allowed locations, links in it
+                are followed.
         Raises:
             ForbiddenError: a location is refused.
         """
@@ -98,7 +101,9 @@ class Context(NamedTuple):
             if self.confinement is not None:
                 self.confinement.require(path)
             if stores.holds(str(path)) or stores.holds(os.path.realpath(path)):
-                raise ForbiddenError(f"location {path} overlaps the files of a store")
+                raise ForbiddenError(
+                    f"location {path} belongs to the files of a store; choose another location"
+                )
 
 
 class NameEntry(NamedTuple):
@@ -122,15 +127,15 @@ def check_name(parts: Sequence[str]) -> None:
     """Refuse names that no client could address.
 
     Raises:
-        BadRequestError: no parts, an empty part, or the separator 0x1F in one.
+        BadRequestError: there are no parts; or a part is empty, contains the separator 0x1F, or is not valid Unicode.
     """
     if not parts:
-        raise BadRequestError("a namespace has at least one level")
+        raise BadRequestError("the name of a namespace is missing; it must have at least one level")
     for part in parts:
         if not part:
-            raise BadRequestError("names must not be empty")
+            raise BadRequestError(f"name {'.'.join(parts)!r} has an empty level; no level may be empty")
         if SEPARATOR in part:
-            raise BadRequestError(f"name {part!r} contains 0x1F, which separates levels in the protocol")
+            raise BadRequestError(f"name {part!r} contains 0x1F, which separates levels in the REST protocol")
         try:
             part.encode()
         except UnicodeEncodeError as error:
@@ -138,7 +143,7 @@ def check_name(parts: Sequence[str]) -> None:
 
 
 def check_new_name(name: str) -> None:
-    """Refuse a text that cannot be a new name (`polaris_spark.names`).
+    """Refuse a name that new entities must not have (`polaris_spark.names`).
 
     Stored names are not checked, so that names of an earlier release can still be used and renamed.
 
@@ -151,7 +156,7 @@ def check_new_name(name: str) -> None:
 
 
 def find(state: State, key: bytes) -> NameEntry | None:
-    """Return the entity of a key; the key is recorded as read."""
+    """Return the entity of a key in the index `names`, None if there is none. The key is recorded as read."""
     entry = state.lookup(NAMES, key)
     return None if entry is None else NameEntry(entry.pointer, id_from(entry.value))
 
@@ -200,7 +205,7 @@ _LABELS = {TABLE: "Table", VIEW: "View"}
 
 
 def taken_by(state: State, name: TableName) -> str | None:
-    """Return the kind of the entity that has a name, `Table` or `View`; None if the name is free."""
+    """Return `Table` or `View`, the kind of the entity that has this name; None if the name is free."""
     found = state.lookup_many(NAMES, [table_key(name, kind) for kind in _LABELS])
     return next(
         (label for label, entry in zip(_LABELS.values(), found, strict=True) if entry is not None), None
@@ -259,7 +264,7 @@ class CatalogChange(Change[P, R]):
 
 
 class TimedChange(CatalogChange[int, R]):
-    """A change of which only the time is fixed before it is applied."""
+    """A change for which only its time is determined in advance, before the change is applied."""
 
     def prepare(self, view: State) -> int:
         """Return the time of the change, in milliseconds since 1970."""
@@ -270,7 +275,7 @@ def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
     """Add a new entity under `key`.
 
     Raises:
-        BadRequestError: as `check_new_name`, for the last part of the key.
+        BadRequestError: the last part of the key is a name that `check_new_name` refuses.
     """
     check_new_name(decode_key(key).name)
     put(state, key, NameEntry(content, entity_id))
@@ -278,7 +283,7 @@ def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
 
 
 def remove_entity(state: State, key: bytes, entity_id: int) -> None:
-    """Remove an entity."""
+    """Remove an entity and its name."""
     state.remove(NAMES, key)
     state.remove(IDS, id_bytes(entity_id))
 
@@ -289,10 +294,10 @@ stores allow 1,024 to 4,096 bytes for a whole path; a deeper namespace shares th
 
 
 def default_location(state: State, context: Context, name: TableName, uuid: str) -> str:
-    """Return the location of a table or view that is created without a location. It ends in the uuid of the table or
-    view, so it is never taken.
+    """Return the location of a table or view that is created without a location. The location ends in the UUID of the
+    table or view, so no other table or view has it.
 
-    It lies below the `location` property of the namespace if that is set, otherwise below the warehouse.
+    The location lies below the `location` property of the namespace if that is set, otherwise below the warehouse.
     """
     found = require_namespace(state, name.namespace)
     base = state.get(found.content, Namespace).properties.get("location") if found else None
@@ -302,12 +307,12 @@ def default_location(state: State, context: Context, name: TableName, uuid: str)
 
 
 def default_namespace_location(context: Context, namespace: NamespaceName) -> str:
-    """Return the folder of the tables and views of a namespace that has no `location` property."""
+    """Return the folder for the tables and views of a namespace that has no `location` property."""
     folders = "/".join([slug(part) for part in namespace])[:_FOLDER_BYTES]
     return f"{context.warehouse}/{folders}".rstrip("/")
 
 
 def slug(part: str) -> str:
-    """Return a name as a folder of a location, with safe characters only. Several names may give the same folder."""
+    """Return a folder name for a name, with safe characters only. Different names can give the same folder name."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in part)
     return safe[:64]

@@ -1,9 +1,9 @@
-"""Expiry of snapshots within a commit: the retention that holds, records of removed snapshots, and expiry on commit.
+"""Expiry of snapshots within a commit: retention, records of removed snapshots, and expiry by commits to a table.
 
-The files of an expired snapshot are deleted later than the snapshot is removed. The commit that removes the snapshot
-also records it: the index `expired` of a catalog's head maps a table's stable id and a number to an `ExpiredSnapshots`,
-which keeps the rows of the removed snapshots. Another commit removes the entry once the files are deleted, so if a run
-is interrupted in between, the next run finds all files that are left.
+A snapshot is removed first, and its files are deleted later. The commit that removes the snapshot also records it: the
+index `expired` of a catalog's head maps a table's stable id and the record's id to an `ExpiredSnapshots`, which keeps
+the rows of the removed snapshots. After the files are deleted, another commit removes the entry. If a run is
+interrupted in between, the next run therefore finds all files that are left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from polaris_spark.index.keys import entry_keys_upwards, key_after
 from polaris_spark.objects import Strong, object_type
 
 EXPIRED = "expired"
-"""Index of a catalog's head: table's entity id and id of the record -> `ExpiredSnapshots`."""
+"""Index of a catalog's head. It maps a table's entity id and the id of a record to an `ExpiredSnapshots`."""
 
 EXPIRE_ON_COMMIT = "polaris.expire-on-commit"
 
@@ -44,10 +44,11 @@ _DEFAULTS = {
 """Iceberg's defaults (`TableProperties`); ages in milliseconds."""
 
 RECORD_PIECES = 10_000
-"""Maximum number of snapshots in a record, and of statistics files of each kind."""
+"""Maximum number of snapshots in one `ExpiredSnapshots`. It also limits the statistics files and, separately, the
+partition statistics files there."""
 
 DROPPED_BY_A_COMMIT = 100
-"""Maximum number of snapshots that a commit to a table expires; the next commit continues."""
+"""Maximum number of snapshots that one commit to a table expires; the next commit expires further ones."""
 
 _NAMESPACES = 1_024
 """Number of namespaces whose properties are cached."""
@@ -88,8 +89,8 @@ def retention(
     Args:
         levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
         now_ms: milliseconds since 1970.
-        older_than: overrides the age, as a time in milliseconds since 1970.
-        retain_last: overrides the number of snapshots.
+        older_than: replaces the time that follows from the properties; milliseconds since 1970.
+        retain_last: replaces the number of snapshots to keep that the properties set.
     Raises:
         BadRequestError: a property is not a whole number.
     """
@@ -125,7 +126,7 @@ class Levels:
 
 
 def _no_id() -> int:
-    raise AssertionError("reading needs no ids")
+    raise AssertionError("a state for reading cannot assign ids to new objects")
 
 
 def _nearest(levels: Sequence[Properties], name: str) -> str | None:
@@ -148,13 +149,13 @@ class ExpiredSnapshots(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     entity_id: int
     time: int
-    """Milliseconds since 1970."""
+    """Time of that commit, in milliseconds since 1970."""
     snapshots: tuple[Strong, ...]
     statistics: tuple[Strong, ...]
     partition_statistics: tuple[Strong, ...]
     after: Strong
-    """Id of the table's content after that commit. Expiry reads this content if the table was dropped since and history
-    no longer has the drop."""
+    """Id of the table's content after the commit that removed these snapshots. If the table has been dropped since, and
+    expiry does not find the drop in the history, it reads this content instead of the content at the drop."""
 
 
 def record_expired(state: State, before: Table, removed: Collection[int], after: int, now_ms: int) -> None:
@@ -189,7 +190,7 @@ class RemovedPieces(NamedTuple):
 
 
 def removed_pieces(table: Table, removed: Collection[int], reader: ObjectReader) -> RemovedPieces:
-    """Return the pieces that are removed with snapshots of a table.
+    """Return the rows that are removed with snapshots of a table: the snapshots, and their statistics.
 
     Args:
         removed: ids of the snapshots; ids that the table does not have are ignored.
@@ -209,7 +210,7 @@ def entity_of(key: bytes) -> int:
 
 
 def _pieces(root: IndexRoot, snapshot_ids: Collection[int], reader: ObjectReader) -> Iterator[int]:
-    """Yield the pointers to all pieces of the given snapshots in an index by snapshot id."""
+    """Yield the pointers that an index holds for the given snapshots. Its keys begin with the snapshot id."""
     index = Index(root, reader.read_shards)
     for id in snapshot_ids:
         for _, entry in index.range(key_of(id), key_after(key_of(id) + b"\xff" * 4)):
@@ -223,8 +224,8 @@ def expire_on_commit(
 
     The number of rows read does not grow with the number of snapshots. This function reads the oldest items of the
     snapshot log, those ancestors of each branch that the branch keeps whatever their age, and the dropped snapshots.
-    Iceberg would drop every one of these snapshots as well. Snapshots that are not in the snapshot log, such as a
-    branch's own snapshots, are left to the procedure `expire`.
+    Every snapshot that this function drops would also be dropped by Iceberg's own expiry. Snapshots that are not in the
+    snapshot log, such as a branch's own snapshots, are left to the procedure `expire`.
 
     Args:
         namespace: namespace of the table.
@@ -273,22 +274,23 @@ def expire_on_commit(
 
 
 def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
-    """Return ids of snapshots at the beginning of a table's snapshot log that became current before `older_than`."""
+    """Return the ids of the first snapshots in a table's snapshot log, without those that became current at or after
+    `older_than` (milliseconds since 1970)."""
     first = logs.first(table.snapshot_log, DROPPED_BY_A_COMMIT, reader)
     entries = read_entries(b",".join(first))
     return list(dict.fromkeys(entry.snapshot_id for entry in entries if entry.timestamp_ms < older_than))
 
 
 def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
-    """Return the facts of those given snapshots that the table had before the change."""
+    """Return the facts of the given snapshots, without snapshots that the table did not have before the change."""
     pointers = [place.pointer for id in ids if (place := draft.snapshots.place(id)) is not None]
     found = draft.reader.get_many(pointers, TableSnapshot) if pointers else {}
     return [read_snapshot(found[pointer].text) for pointer in pointers]
 
 
 def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
-    """Return the time before which no snapshot is kept because of its age, in milliseconds since 1970, and the ids of
-    the snapshots that are kept whatever their age."""
+    """Return a time, in milliseconds since 1970, and ids of snapshots. A snapshot older than this time is kept only if
+    its id is among these ids."""
     limit, needed = kept.older_than, set()
     branches: list[tuple[int, int]] = []
     for ref in draft.refs.values():

@@ -1,4 +1,4 @@
-"""Export: the metadata files of tables and views, written from their rows on demand."""
+"""Export: writes the metadata files of tables and views from their rows, on demand."""
 
 from __future__ import annotations
 
@@ -42,25 +42,26 @@ class Exported(NamedTuple):
     location: str
     """Location of the metadata file."""
     outcome: str
-    """`written`, `unchanged` if the file had this metadata already, `replaced`, or empty if the export failed."""
+    """`written` for a new file, `replaced` for a file with other content, `unchanged` if the file had this metadata
+    already, or empty if the export failed."""
     error: str = ""
-    """Why the export failed."""
+    """Why the export failed; empty if it did not fail."""
 
 
 def wanted(
     snapshot: CommitReader, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
 ) -> list[ExportItem]:
-    """Return the tables and views of one commit to export: one of them, those below a namespace, or all of them.
+    """Return the tables and views to export from one commit: one of them, all in and below a namespace, or all.
 
     Args:
         table: levels of the namespace, and the name of the table or view.
         namespace: levels of the namespace; () and None mean the whole catalog.
     Raises:
-        InputError: both are given.
+        InputError: both `table` and `namespace` are given.
         BadRequestError: the table, view or namespace does not exist.
     """
     if table is not None and namespace is not None:
-        raise InputError("name a table or a namespace, not both")
+        raise InputError("give a table or a namespace to export, not both")
     names = snapshot.index(NAMES)
     if table is not None:
         name = TableName(table[:-1], table[-1])
@@ -80,16 +81,17 @@ def wanted(
 
 
 class Exporter:
-    """Writes metadata files: each to its own location, or all below a directory. Thread-safe."""
+    """Writes metadata files: each to its own location, or all of them below one directory. Thread-safe."""
 
     def __init__(
         self, reader: ObjectReader, files: Files, *, directory: str | None = None, overwrite: bool = False
     ) -> None:
         """
         Args:
-            directory: a location; below it, there is a folder for each namespace level, one for the table, and in it
-                the folder `metadata` with the file. An import of the directory finds the files there.
-            overwrite: whether to replace a file that has other content; otherwise this is refused.
+            directory: location below which all files are written, so that an import of this directory finds them. Below
+                it, there is a folder for each level of the namespace, then a folder for the table or view, and in that
+                the folder `metadata` with the file. None writes each file to the location that its table or view names.
+            overwrite: True replaces a file that has other content; False refuses to replace it.
         """
         self._reader = reader
         self._files = files
@@ -97,7 +99,7 @@ class Exporter:
         self._overwrite = overwrite
 
     def export(self, item: ExportItem) -> Exported:
-        """Export a table or view. A failure is reported in the result."""
+        """Export a table or view, and return the outcome. An error is not raised, but reported in the outcome."""
         location = ""
         try:
             value = self._read(item)
@@ -138,7 +140,8 @@ class Exporter:
         return WRITTEN if there is None else REPLACED
 
     def _is_same(self, there: bytes, location: str, value: Table | View) -> bool:
-        """Whether a file holds the metadata that would be written, possibly in another form, as registered files do."""
+        """Whether a file already holds the metadata that would be written. Its JSON may be formatted differently, as in
+        registered files, which other programs wrote."""
         mine = document(value, self._reader)
         try:
             text = gzip.decompress(there) if is_compressed(location) else there
@@ -161,7 +164,7 @@ class Export(MapFunction[ExportItem, Exported]):
     few = 48
     threads = 1
     tasks_per_core = 4
-    """The task with the longest table histories must not delay the whole job."""
+    """More than one, so that a task with long table histories does not delay the whole job."""
 
     def __init__(self, *, directory: str | None, overwrite: bool) -> None:
         """
@@ -178,7 +181,7 @@ class Export(MapFunction[ExportItem, Exported]):
 
 
 def _as_ours(text: bytes, value: Table | View) -> bytes:
-    """Return the metadata that a text describes, in the form that this catalog writes."""
+    """Parse the text of a metadata file, and return the text that this catalog would write for the same metadata."""
     draft = (parse_table if isinstance(value, Table) else parse_view)(text, now_ms=0)
     parsed, objects = draft.freeze(count(1).__next__, metadata_location=value.metadata_location)
     return document(parsed, _Scratch(dict(objects)))

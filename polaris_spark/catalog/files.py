@@ -43,8 +43,8 @@ def local_path(location: str) -> Path | None:
 
     Raises:
         ValueError: the location is not a URI.
-        OSError: the path is too long. Resolving the links of a path takes a time that grows with the square of its
-            length.
+        OSError: the path is too long. There is a maximum, because the time to resolve the links of a path grows with
+            the square of its length.
     """
     if len(location) > _LONGEST and (location.startswith("/") or urlsplit(location).scheme == "file"):
         problem = f"the location has {len(location)} characters, but the maximum is {_LONGEST}"
@@ -67,21 +67,21 @@ class Files:
         """
         Args:
             properties: passed to pyiceberg's FileIO.
-            confinement: decides which symbolic links to local files below its folders are followed; None follows all.
+            confinement: decides which symbolic links are followed on the paths of local files; None follows all.
         """
         self.properties = properties
         self._confinement = confinement
         self._ios: dict[tuple[int, str, str], FileIO] = {}
 
     def confined(self, confinement: Confinement | None) -> Files:
-        """Return the same files, but with local files opened under a confinement."""
+        """Return a `Files` with the same properties that opens local files under a confinement."""
         found = Files(self.properties, confinement)
         found._ios = self._ios
         return found
 
     def _below(self, path: Path) -> Below | None:
-        """Return the root and relative path of a local file in the confinement; None if links on its path may be
-        followed.
+        """Return the root and the relative path of a local file in the confinement. Return None if all links on the
+        path may be followed: there is no confinement, or the file is outside its roots.
 
         Raises:
             ForbiddenError: links lead outside the confinement.
@@ -89,7 +89,8 @@ class Files:
         return None if self._confinement is None else self._confinement.below(path)
 
     def io(self, location: str) -> FileIO:
-        """Return the FileIO for a location. One FileIO serves a whole bucket, because each has its own connections.
+        """Return the FileIO for a location. All files of a bucket share one FileIO, because each FileIO opens its own
+        connections.
 
         Raises:
             BadRequestError: no FileIO serves the location.
@@ -154,8 +155,8 @@ class Files:
         """Write files, given as (location, content) pairs; existing files are replaced.
 
         Raises:
-            BadRequestError, ForbiddenError: a file cannot be written to its location.
-            UnwritableFileError: a file cannot be written to its location at present.
+            BadRequestError, ForbiddenError: a file cannot be written to its location, and trying again is useless.
+            UnwritableFileError: a file cannot be written now; a later attempt may succeed.
         """
         for location, content in files:
             try:
@@ -185,7 +186,8 @@ class Files:
         return self.read(location) if there else None
 
     def make_folder(self, location: str) -> None:
-        """Make a local folder and the missing folders above it. Other locations need no folders and are ignored.
+        """Make a local folder and the missing folders above it. If the location is not local, do nothing, because
+        object stores need no folders.
 
         Raises:
             ForbiddenError: the path contains a symbolic link that is not followed.
@@ -202,11 +204,11 @@ class Files:
             pass
 
     def put(self, location: str, content: bytes) -> None:
-        """Write a file that others may be reading: readers see either the old content or all of the new content.
+        """Write a file that other processes may be reading. They see either all old content or all new content.
 
         Raises:
-            BadRequestError, ForbiddenError: the file cannot be written to its location.
-            UnwritableFileError: the file cannot be written to its location at present.
+            BadRequestError, ForbiddenError: the file cannot be written to its location, and trying again is useless.
+            UnwritableFileError: the file cannot be written now; a later attempt may succeed.
         """
         path = local_path(location)
         if path is None:
@@ -262,7 +264,8 @@ _IMPOSSIBLE = {
 
 
 def _unwritable(location: str, error: Exception) -> PolarisError:
-    """Return the error for the client; never with status 500, which Iceberg's clients take for an unknown outcome."""
+    """Return the error to raise after a failed write. It never has HTTP status 500, because Iceberg's clients treat
+    this status as an unknown outcome."""
     number = getattr(error, "errno", None)
     message = f"cannot write {location!r}, nothing was changed: {error}"
     if number in _NO_SPACE:
@@ -275,9 +278,9 @@ def _unwritable(location: str, error: Exception) -> PolarisError:
 
 
 def _read_local(path: Path, below: Below | None, most: int = -1) -> bytes:
-    """Return up to `most` bytes of a regular file, all of them if `most` is negative.
+    """Return up to `most` bytes of a regular file; all bytes if `most` is negative.
 
-    Devices and pipes are refused, because they may never end.
+    Devices and pipes are refused, because reading them may never end.
     """
     with _opened_local(path, below) as file:
         # `read` with a size allocates that much memory first.
@@ -289,8 +292,8 @@ def _opened_local(path: Path, below: Below | None) -> BinaryIO:
 
 
 def _write_local(path: Path, below: Below | None, content: bytes) -> None:
-    """Write a file. A metadata file needs no rename: its name is unique to its version, and no reader knows the name
-    before the commit."""
+    """Write a file under its final name, without a rename. This is safe for a metadata file: its name is unique to its
+    version, and no reader knows the name before the commit."""
     if below is not None:
         write_file(below, content)
         return

@@ -1,8 +1,8 @@
 """Folders of a file system or object store: listing their files, and deleting them.
 
-Local folders are read directly, all others through the Arrow or fsspec file system that pyiceberg's FileIO uses. The
-file system is given paths; the methods of FileIO are not used, because they take `?` and `#` in a file's name for the
-end of the name. Symbolic links are neither followed nor deleted, because their targets lie elsewhere.
+Local folders are read directly, all others through the Arrow or fsspec file system that pyiceberg's FileIO uses. Paths
+are passed to this file system and not to the methods of FileIO, because these cut off a file's name at `?` or `#`.
+Symbolic links are neither followed nor deleted, because their targets lie elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 
 
 CHANGED = "it was changed after it was listed"
-"""Reason why a file is kept that was to be deleted only because of its age."""
+"""Reported reason why a file was kept although it was to be deleted because of its age."""
 
 UNKNOWN_MS = 253_402_300_799_000
 """Modification time that is used if a file's own is unknown, in milliseconds since 1970 (the end of the year 9999). The
@@ -42,9 +42,9 @@ class FileStatus(NamedTuple):
 
     location: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     modified_ms: int
-    """Milliseconds since 1970."""
+    """Modification time, in milliseconds since 1970."""
 
 
 class Contents(NamedTuple):
@@ -61,7 +61,7 @@ class Folders:
         self._files = files
 
     def contents(self, folder: str) -> Contents:
-        """Return the folders and files directly in a folder; none if the folder does not exist.
+        """Return the folders and files directly in a folder; both lists are empty if the folder does not exist.
 
         Raises:
             BadRequestError: the folder cannot be read.
@@ -99,10 +99,10 @@ class Folders:
         """Yield every file in a folder and in the folders below it, in no particular order.
 
         Args:
-            unlisted: called with each folder that cannot be listed, and the reason. Such a folder is skipped unless the
-                function raises the reason.
+            unlisted: function that is called with each folder that cannot be listed, and with the error. If the
+                function returns, the folder is skipped.
         Raises:
-            BadRequestError: without `unlisted`, a folder cannot be listed.
+            BadRequestError: a folder cannot be listed, and `unlisted` is None.
         """
         pending = [folder]
         while pending:
@@ -118,7 +118,7 @@ class Folders:
             yield from found.files
 
     def file(self, location: str) -> FileStatus | None:
-        """Return a file as it is now; None if there is no regular file at the location.
+        """Return the present size and modification time of a file; None if there is no regular file at the location.
 
         Raises:
             OSError, ValueError: this cannot be determined.
@@ -141,10 +141,10 @@ class Folders:
             permit: the permit that covers the file.
             changed_before: milliseconds since 1970; a file that was modified at that time or later is kept.
         Returns:
-            whether the file was deleted; False if it is too young.
+            True if the file was deleted; False if it was kept because of `changed_before`.
         Raises:
             FileNotFoundError: the file does not exist.
-            ForbiddenError: the permit refuses, or a folder of the file's path has become a link.
+            ForbiddenError: the permit refuses the file, or a folder on the file's path has become a link.
             OSError, ValueError: the file cannot be deleted.
             BadRequestError: no file system here can delete the location.
         """
@@ -174,9 +174,10 @@ class Folders:
 
         Args:
             permit: the permit that covers the files.
-            changed_before: milliseconds since 1970; a file that was modified at that time or later is kept (`CHANGED`).
+            changed_before: milliseconds since 1970; a file that was modified at that time or later is kept, with the
+                reason `CHANGED`.
         Returns:
-            the files that could not be deleted, by location, each with the reason.
+            a dict from the location of each file that was not deleted to the reason.
         """
         failed = {}
         for grant in grants:
@@ -190,7 +191,8 @@ class Folders:
         return failed
 
     def remove_empty(self, location: str, deleted: Iterable[Grant], permit: Permit) -> None:
-        """Remove empty folders of deleted files, up to and including the folder of a local location."""
+        """Remove the local folders that are empty after files were deleted: the folders of these files and the folders
+        above them, up to and including the folder at `location`. Folders that cannot be removed are left."""
         top = permit.may(f"{location.rstrip('/')}/x")
         forbidden = permit.stores.identities()
         folders = {(grant.root, grant.path.rpartition("/")[0]) for grant in deleted if grant.root}
@@ -235,11 +237,14 @@ class Folders:
 
             system = io.get_fs(scheme, authority.rpartition("@")[2] or None)
             return PyFileSystem(FSSpecHandler(system)), system._strip_protocol(location)
-        raise BadRequestError(f"{type(io).__name__}, which serves {location!r}, cannot list folders")
+        raise BadRequestError(
+            f"{type(io).__name__}, which reads {location!r}, cannot list folders; set the property py-io-impl to a "
+            "FileIO of pyarrow or fsspec"
+        )
 
 
 class Links:
-    """The symbolic links of this machine's folders as they are now. Thread-safe.
+    """Resolves symbolic links in local paths. Thread-safe.
 
     Resolved folders are cached, but links may change. So every job and every task of an executor makes its own `Links`.
     """
@@ -248,7 +253,8 @@ class Links:
         self._real = lru_cache(maxsize=65_536)(_real)
 
     def resolved(self, location: str) -> str:
-        """Return a location; if it is local, without symbolic links in its folder, so that a file has only one name."""
+        """Return a form of a location in which each local file has only one name: a `file:` URI whose folder contains
+        no symbolic links. Other locations are returned unchanged."""
         try:
             path = local_path(location)
         except (OSError, ValueError):  # too long, or not a URI: no file can be read from it either
@@ -259,8 +265,8 @@ class Links:
         return f"file://{self._real(folder)}/{name}"
 
     def real(self, place: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a location, given as segments, with all symbolic links resolved if it is local, also in the last
-        segment."""
+        """Return a location, given as segments. If it is local, all of its symbolic links are resolved, also a link in
+        the last segment."""
         if place[0] != "file://" or len(place) < 2:
             return place
         path = f"{self._real('/' + '/'.join(place[1:-1]))}/{place[-1]}"
@@ -277,8 +283,12 @@ def _real(folder: str) -> str:
 
 
 def repeated(action: Callable[[], R], *, attempts: int = 4, first_wait_s: float = 0.2) -> R:
-    """Return the result of an action on a file system. If the file system fails, repeat it, with growing pauses.
+    """Return the result of an action on a file system. If the action fails with an error that may be temporary, repeat
+    it after a pause, which doubles each time.
 
+    Args:
+        attempts: maximum number of calls of the action.
+        first_wait_s: pause before the second call, in seconds.
     Raises:
         OSError, UnreadableFileError: the action failed each time, or the file does not exist, is not accessible, or is
             damaged.

@@ -1,4 +1,4 @@
-"""Identifiers as one text, which SQL can easily pass, compare and join."""
+"""Conversion of identifiers, which are tuples of levels, to one text and back. SQL can pass, compare and join texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def dotted(levels: Sequence[str]) -> str:
 
 
 def parse_dotted(text: str) -> tuple[str, ...] | None:
-    """Return the levels for which `dotted` returns this text; None if there are none."""
+    """Return the levels of a text that `dotted` returned; None if `dotted` cannot return this text."""
     levels = levels_of(text)
     return levels if levels is not None and dotted(levels) == text else None
 

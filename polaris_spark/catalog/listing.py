@@ -1,4 +1,4 @@
-"""Listing of the children of a namespace in pages that all read the same commit."""
+"""Listing of the children of a namespace, in pages. All pages of a listing read the same commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polaris_spark.index.keys import children, decode_key
 
 
 class PageToken(msgspec.Struct, frozen=True, array_like=True):
-    """Position at which a listing continues: after `key`, in the commit that its first page read."""
+    """Position at which a listing continues: after `key`, in the commit that the listing's first page read."""
 
     reference: str
     number: int
@@ -34,7 +34,7 @@ _decode = msgspec.msgpack.Decoder(PageToken).decode
 
 
 class Page(NamedTuple):
-    """Names in order, and the token of the next page if there is one."""
+    """Sorted names, and the token of the next page; None if this is the last page."""
 
     names: list[str]
     next: str | None
@@ -59,7 +59,7 @@ def list_names(
     if token:
         after = _parse(token, reference)
         if not start <= after.key < end:
-            raise BadRequestError("this page token belongs to another listing")
+            raise BadRequestError("this page token belongs to another listing; list again from the start")
         snapshot, start = _pinned(head, after), after.key + b"\x00"
     keys = snapshot.index(NAMES).keys(start, end, None if size is None else size + 1)
     if size is None or len(keys) <= size:
@@ -70,7 +70,8 @@ def list_names(
 
 
 def _names(keys: list[bytes], prefix: int) -> list[str]:
-    """Return the names in keys whose first `prefix` bytes are namespace and kind. A 0x00 in a key marks an escape."""
+    """Return the names at the end of keys. The first `prefix` bytes of each key are the namespace and the kind; a 0x00
+    in a key marks an escape."""
     return [decode_key(key)[2] if b"\0" in key else key[prefix:].decode() for key in keys]
 
 
@@ -78,18 +79,20 @@ def _parse(token: str, reference: str) -> PageToken:
     try:
         parsed = _decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     except (ValueError, msgspec.MsgspecError) as error:
-        raise BadRequestError(f"{token[:80]!r} is not a page token") from error
+        raise BadRequestError(f"{token[:80]!r} is not a page token; list again from the start") from error
     if parsed.reference != reference:
-        raise BadRequestError("this page token belongs to another catalog or branch")
+        raise BadRequestError(
+            "this page token belongs to another catalog or branch; list again from the start"
+        )
     return parsed
 
 
 def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
-    """Return the commit that a token names, opened for reading, after verifying that it is an ancestor of the head."""
+    """Verify that the commit in a token is an ancestor of the head, and return this commit, opened for reading."""
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
             raise BadRequestError(
-                "its commit is not in the history of this catalog; list again from the start"
+                "the commit that it names is not in the history of this catalog; list again from the start"
             )
         return at_commit(head, token.commit)
     except HistoryTrimmedError as error:

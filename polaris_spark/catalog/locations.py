@@ -3,7 +3,7 @@
 A location is compared by whole path segments of its normalized URI. A key of the index `locations` has the scheme and
 authority first, then the path segments. The owners of a location are therefore a contiguous range, and so are the
 owners of each location above it, and the owners of all locations below it. The index `unconfirmed` has the same keys
-for locations that a table only reads (`catalog.ownership`).
+for locations that a table or view uses but does not own (`catalog.ownership`).
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ SAME_SCHEME = {
     "wasb": "abfs",
     "wasbs": "abfs",
 }
-"""Maps a scheme to the canonical scheme of the same storage."""
+"""Maps a URI scheme to the canonical scheme for the same storage."""
 
 
 _NO_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose URIs may leave out a host or bucket."""
 
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-"""Properties that put files outside of the table's location; the last two are Iceberg's old names of the first."""
+"""Table properties that put files outside of the table's location. The last two are old names of the first one."""
 
 _ABSOLUTE = re.compile(r"/|file:|[A-Za-z][A-Za-z0-9+.-]*://")
-"""Matches the beginning of a location that means the same folder wherever a job runs."""
+"""Matches the beginning of an absolute location. It means the same folder in whatever directory a job runs."""
 
 _OWN = 1 + len(PATHS)
 """Maximum number of locations that one entity can own: its own location, and one for each property in `PATHS`."""
 
 
 def folder(location: str) -> str:
-    """Return a folder that a user names for a job, as an absolute URI. It is the same folder wherever the job runs.
+    """Return the absolute URI of a folder that a user names for a job. A relative location is refused, because its
+    meaning would depend on the directory that the job runs in.
 
     Raises:
         InputError: the location is relative, or is not a location of files.
@@ -68,7 +69,8 @@ def segments(location: str) -> tuple[str, ...]:
     Schemes are replaced as in `SAME_SCHEME`; a location without a scheme is a `file`; empty segments are dropped.
 
     Raises:
-        BadRequestError: the location is not absolute, has `.` or `..` in it, is a file of another host, or is too long.
+        BadRequestError: the location is not absolute, has `.` or `..` in it, names a file of another host, or is too
+            long.
     """
     require_within("characters in a location", len(location))
     try:
@@ -85,12 +87,12 @@ def segments(location: str) -> tuple[str, ...]:
         raise BadRequestError(f"location {location!r} is not an absolute path or URI")
     parts = [part for part in path.split("/") if part]
     if "." in parts or ".." in parts:
-        raise BadRequestError(f"location {location!r} has '.' or '..' in its path")
+        raise BadRequestError(f"location {location!r} has '.' or '..' in its path; write it without them")
     authority = uri.netloc.lower()
     scheme = SAME_SCHEME.get(scheme, scheme)
     if scheme == "file" and authority:
         if authority != "localhost":
-            raise BadRequestError(f"location {location!r} is on another host")
+            raise BadRequestError(f"location {location!r} names a file of another host, which cannot be read")
         authority = ""
     if scheme == "abfs":
         authority = authority.replace(".blob.", ".dfs.")
@@ -132,7 +134,8 @@ def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable
     """Return the locations that a table or view uses, divided into owned and unconfirmed ones. All jobs use this rule.
 
     Args:
-        unconfirmed: the locations that the row lists; the table or view owns neither these nor any location below them.
+        unconfirmed: the locations that the row lists as unconfirmed; the table or view owns neither these nor any
+            location below them.
     Raises:
         BadRequestError: a location is not absolute.
     """
@@ -145,10 +148,11 @@ def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable
 def owned_names(
     location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the locations that a table or view names, as written: those that it owns by `holdings`, and the others.
+    """Return the locations that a table or view names, as written, in two tuples: those that it owns according to
+    `holdings`, and the others.
 
     Raises:
-        BadRequestError: a location is not absolute, and some locations are unconfirmed.
+        BadRequestError: `unconfirmed` is not empty, and a location is not absolute.
     """
     away = [segments(one) for one in unconfirmed]
     names = named(location, properties)
@@ -159,8 +163,8 @@ def owned_names(
 def still_named(
     unconfirmed: tuple[str, ...], location: str, properties: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the unconfirmed locations that a changed table or view still uses: those that are or contain a location
-    that it names."""
+    """Return the unconfirmed locations that a changed table or view still uses: an unconfirmed location is kept if the
+    table or view names it or a location in it."""
     if not unconfirmed:
         return ()
     places = [segments(one) for one in named(location, properties)]
@@ -186,7 +190,7 @@ def is_allowed(allowed: Collection[tuple[str, ...]] | None, location: tuple[str,
 def require_allowed(
     allowed: Collection[tuple[str, ...]] | None, locations: Iterable[tuple[str, ...]]
 ) -> None:
-    """Refuse locations that clients of this catalog may not name.
+    """Refuse locations that clients of this catalog must not name.
 
     Raises:
         ForbiddenError: a location is not allowed.
@@ -224,8 +228,8 @@ def owner_of(state: State, location: tuple[str, ...], *, but: int = 0) -> tuple[
     """Find an entity other than `but` that owns a location overlapping `location`.
 
     Returns:
-        a location and the entity id, or None. The location is the owned one if `location` is or lies in it; otherwise
-        the owned one lies in `location`, and `location` is returned.
+        a location and the id of the entity; None if no entity owns an overlapping location. The returned location is
+        the owned one if that is or contains `location`; if it lies inside `location`, `location` itself is returned.
     """
     found = owner_above(state, location[:-1], but=but)
     if found is None:
@@ -240,7 +244,7 @@ def owner_above(
     """Find an entity other than `but` that owns `location` or a location that contains it.
 
     Returns:
-        the owned location and the entity id, or None.
+        the owned location and the id of the entity that owns it; None if there is none.
     """
     for length, where in enumerate(children_upwards(location, _KIND), 1):
         owner = _first_owner(state, where, but)
@@ -250,21 +254,23 @@ def owner_above(
 
 
 def user_above(state: State, location: tuple[str, ...], *, but: int = 0) -> bool:
-    """Whether an entity other than `but` owns or reads `location` or a location that contains it."""
+    """Whether an entity other than `but` uses `location` or a location that contains it, owned or unconfirmed."""
     above = children_upwards(location, _KIND)
     indexes = (LOCATIONS, UNCONFIRMED)
     return any(_first_owner(state, where, but, index) is not None for index in indexes for where in above)
 
 
 def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
-    """Return the ids of all entities other than `but` that own or read a location overlapping `location`."""
+    """Return the ids of all entities other than `but` that use a location overlapping `location`, owned or
+    unconfirmed."""
     ranges = (*children_upwards(location[:-1], _KIND), subtree(location))
     found = [state.scan(index, *where) for index in (LOCATIONS, UNCONFIRMED) for where in ranges]
     return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
 
 
 def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS) -> int | None:
-    """Return the id of the first entity other than `but` in a range of an index of locations; None if there is none."""
+    """Return the id of the first entity other than `but` in a key range of an index of locations; None if there is
+    none."""
     state.check_time()
     for _, entry in state.scan(index, *where, limit=_OWN + 1):
         if id_from(entry.value) != but:
@@ -273,7 +279,7 @@ def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS
 
 
 def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> None:
-    """Refuse a location that overlaps a location of another entity.
+    """Refuse a location that overlaps a location which another entity owns.
 
     Raises:
         ForbiddenError: another entity owns an overlapping location.
@@ -287,7 +293,7 @@ def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> N
 
 
 def _shown_owner(state: State, entity_id: int) -> str:
-    """Return kind and name of the table or view with an entity id, for messages."""
+    """Return the kind and the name of the table or view with an entity id, as text for messages."""
     entry = state.lookup(IDS, id_bytes(entity_id))
     if entry is None:  # a damaged index
         return f"entity {entity_id:x}"

@@ -1,7 +1,7 @@
-"""The files that a snapshot names: its manifest list, the manifests in it, and their entries, read as a stream.
+"""Reads a snapshot's manifest list, the manifests in it, and their entries, as a stream.
 
 The view `files`, expiry and the search for orphan files list files with this module. Reading a manifest of any size
-takes the memory of one block, about 64 kB uncompressed if Iceberg's Java library wrote it (specification:
+takes the memory of one block, about 64 kB uncompressed if Iceberg's Java library wrote the manifest (specification:
 https://iceberg.apache.org/spec/#manifests).
 """
 
@@ -73,12 +73,12 @@ class ListedManifest(NamedTuple):
 
 
 class ManifestEntry(NamedTuple):
-    """An entry of a manifest, with the values that it inherits from the manifest list; `file` has the requested fields
-    by field id."""
+    """An entry of a manifest, with the values that it inherits from the manifest list. `file` maps the field id of each
+    requested field to its value."""
 
     status: int
     snapshot_id: int | None
-    """The snapshot that added the file, or deleted it."""
+    """Id of the snapshot that added or deleted the file."""
     sequence_number: int | None
     file_sequence_number: int | None
     file: dict[int, Any]
@@ -114,7 +114,7 @@ def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
 def snapshot_manifests(files: Files, snapshot: Mapping[str, Any]) -> Iterator[ListedManifest]:
     """Yield the manifests of a snapshot, which is given as in a table's metadata.
 
-    In some of the oldest tables, the snapshot itself names its manifests and has no manifest list.
+    In some of the oldest tables, a snapshot has no manifest list and names its manifests itself.
 
     Raises:
         MissingFileError, UnreadableFileError: as in `listed_manifests`.
@@ -153,9 +153,9 @@ class OpenManifest:
 
         Args:
             fields: ids of the fields of files to read, such as `FILE_PATH`; other fields are not decoded.
-            deleted: whether to yield also the entries of files that the snapshot removed.
+            deleted: True yields also the entries of files that the snapshot removed.
         Raises:
-            UnreadableFileError: the file is damaged, or an entry names no file.
+            UnreadableFileError: the manifest is damaged, or an entry has no file path.
         """
         inherited, row_ids = self._manifest, _RowIds(self._manifest.first_row_id)
         numbers_rows, has_path = FIRST_ROW_ID in fields, FILE_PATH in fields
@@ -170,8 +170,8 @@ class OpenManifest:
                 continue
             if numbers_rows:
                 file[FIRST_ROW_ID] = row_ids.of(status, file)
-            # Added files without sequence numbers inherit the manifest's; all files do in tables of version 1, where
-            # it is 0.
+            # Added files without a sequence number inherit that of the manifest. In tables of version 1, all files do,
+            # and the number is 0.
             own = inherited.sequence_number
             default = own if status == ADDED or own == 0 else None
             snapshot = record.get(_SNAPSHOT_ID)
@@ -202,13 +202,15 @@ def open_manifest(files: Files, manifest: ListedManifest) -> Iterator[OpenManife
 def manifest_entries(
     files: Files, manifest: ListedManifest, fields: Collection[int] = (FILE_PATH,), *, deleted: bool = False
 ) -> Iterator[ManifestEntry]:
-    """Yield the entries of a manifest; arguments and errors as in `open_manifest` and `OpenManifest.entries`."""
+    """Open a manifest and yield its entries. For arguments and errors, see `open_manifest` and
+    `OpenManifest.entries`."""
     with open_manifest(files, manifest) as opened:
         yield from opened.entries(fields, deleted=deleted)
 
 
 class _RowIds:
-    """First row ids of files. Files without one are numbered one after another, from the manifest's first row id.
+    """Computes the first row ids of a manifest's files. Files without one of their own get consecutive ranges of row
+    ids, beginning at the manifest's first row id.
 
     Specification: https://iceberg.apache.org/spec/#first-row-id-inheritance.
     """
@@ -217,7 +219,12 @@ class _RowIds:
         self._next = first
 
     def of(self, status: int, file: Mapping[int, Any]) -> int | None:
-        """Return the first row id of a file whose entry has the status `status`; None if it has no row ids."""
+        """Return the first row id of the file in the next entry; None if the file has no row ids.
+
+        Args:
+            status: status of the entry.
+            file: fields of the file, by field id.
+        """
         own: int | None = file.get(FIRST_ROW_ID)
         if self._next is None:
             return None
@@ -243,4 +250,6 @@ _ENTRY_FIELDS = dict.fromkeys((_STATUS, _SNAPSHOT_ID, _SEQUENCE_NUMBER, _FILE_SE
 
 def _require(avro: AvroFile, field: int, location: str, what: str) -> None:
     if field not in avro.fields:
-        raise UnreadableFileError(f"{location!r} is not a {what}", location=location)
+        raise UnreadableFileError(
+            f"{location!r} is not a {what}: it has no field with the id {field}", location=location
+        )

@@ -12,12 +12,12 @@ from polaris_spark.catalog.metadata import manifest_lists
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 
 DEFAULT_BYTES = 64 * 2**20
-"""Approximate memory for cached manifest lists, in bytes."""
+"""Default of the approximate memory for cached manifest lists, in bytes."""
 
 
 MAX_FILE_BYTES = 128 * 2**20
-"""Maximum size of a manifest list, in bytes. A larger file is refused, because clients name the locations of their
-manifest lists and might name a data file."""
+"""Maximum size of a manifest list, in bytes. A larger file is refused, because clients name the locations of manifest
+lists and might name a data file instead."""
 
 
 class ManifestFiles:
@@ -39,7 +39,7 @@ class ManifestFiles:
         self._bytes = 0
 
     def known(self, location: str) -> ManifestList | None:
-        """Return the list at a location if it is cached, otherwise None."""
+        """Return the manifest list at a location if it is cached, otherwise None."""
         if self._process != os.getpid():
             self._begin()  # the parent may have held the lock
         with self._lock:
@@ -49,7 +49,7 @@ class ManifestFiles:
             return found
 
     def keep(self, location: str, found: ManifestList) -> None:
-        """Cache a list that is, or is about to be, stored at a location."""
+        """Cache the manifest list that a location has, or will have once its file is written."""
         with self._lock:
             if location in self._lists:
                 return
@@ -60,10 +60,10 @@ class ManifestFiles:
                 self._bytes -= gone.weight
 
     def read(self, location: str, confinement: Confinement | None = None) -> ManifestList:
-        """Return the list at a location, read from its file unless it is cached.
+        """Return the manifest list at a location, read from its file unless it is cached.
 
         Args:
-            confinement: decides which symbolic links are followed.
+            confinement: decides which symbolic links are followed; None follows all.
         Raises:
             BadRequestError: the file cannot be read, is too large, or is not a manifest list.
             ForbiddenError: the path contains a symbolic link that is not followed.
@@ -83,7 +83,8 @@ _of_process: dict[tuple[tuple[str, str], ...], ManifestFiles] = {}
 def process_manifest_files(properties: dict[str, str]) -> ManifestFiles:
     """Return the cache that is shared by all sessions of this process which access files with the same properties.
 
-    Changes of several sessions may be applied in one batch. They may then read lists that are not in a file yet.
+    Sessions must share it, because one batch may apply changes of several sessions. One of these changes may then read
+    a manifest list of another change before that list is written to a file.
     """
     key = tuple(sorted(properties.items()))
     return _of_process.setdefault(key, ManifestFiles(Files(properties)))

@@ -1,8 +1,8 @@
 """A bound on the memory of all requests together, while they are read, handled and answered.
 
-A server has one `MemoryBound`. Each request holds a `Claim` on it. The claim grows before the memory is allocated and
-ends with the request. `charge` adds memory, such as that of a metadata file, to the claim of the request that the
-current thread handles. After a request is handled, its claim covers only its answer, until the client has read it.
+A server has one `MemoryBound`. Each request holds a `Claim` on it. The claim grows before memory is allocated and ends
+with the request. `charge` adds memory, such as that of a metadata file, to the claim of the request that the current
+thread handles. After a request is handled, its claim covers only the answer, until the client has read the answer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 from polaris_spark.errors import RequestTooLargeError, TryAgainError
 
 PATIENCE_SECONDS: Final = 10.0
-"""How long a claim waits for other claims to end before its request is refused."""
+"""Maximum time that a claim waits for other claims to end, in seconds. After that, its request is refused."""
 
 _DICT: Final = 200
 _LIST: Final = 90
 _ENTRY: Final = 90
 _ITEM: Final = 64
-"""Bytes of memory for an object, an array, an entry of an object and an item of an array: upper bounds, measured with
-msgspec on CPython 3.10 to 3.13."""
+"""Memory for a JSON object, a JSON array, each entry of an object, and each item of an array, in bytes: upper bounds,
+measured with msgspec on CPython 3.10 to 3.13."""
 
 
 def parsed_bytes(text: str | bytes) -> int:
@@ -75,15 +75,16 @@ class MemoryBound:
         return self._claimed
 
     def _take(self, amount: int, held: int, wake: Callable[[], object]) -> _Waiter | None:
-        """Take bytes now, or join the queue.
+        """Claim bytes now if there is room, otherwise join the queue.
 
         Args:
+            amount: bytes to claim.
             held: bytes that the claim holds already.
             wake: called when queued bytes are granted.
         Returns:
-            None if the bytes were taken, else the place in the queue.
+            None if the bytes are claimed; otherwise the entry in the queue.
         Raises:
-            TryAgainError: waiting would be a deadlock, because every claim that holds bytes would wait.
+            TryAgainError: waiting would be a deadlock, because every claim that holds bytes would be waiting.
         """
         with self._guard:
             if not self._waiting and self._claimed + amount <= self.capacity:
@@ -96,7 +97,7 @@ class MemoryBound:
             return waiter
 
     def _abandon(self, waiter: _Waiter) -> bool:
-        """Stop waiting. Returns whether the bytes were granted in the meantime."""
+        """Stop waiting. Return True if the bytes were granted before this call; they are then still claimed."""
         with self._guard:
             if not waiter.granted:
                 self._waiting.remove(waiter)
@@ -113,12 +114,12 @@ class MemoryBound:
         _wake(granted)
 
     def _exchange(self, held: int, amount: int, *, beyond: bool) -> bool:
-        """Replace held bytes by another amount, without waiting.
+        """Replace the `held` bytes of a claim by `amount` bytes, without waiting.
 
         Args:
-            beyond: whether the amount may exceed the capacity.
+            beyond: True allows all claims together to exceed the capacity.
         Returns:
-            whether the bytes were replaced.
+            True if the bytes were replaced; False if there is not enough room, and nothing was changed.
         """
         with self._guard:
             others = self._claimed - held
@@ -131,12 +132,13 @@ class MemoryBound:
 
     def _busy(self, amount: int) -> TryAgainError:
         return TryAgainError(
-            f"other requests hold the {self.capacity} bytes that this server gives to all of them (--max-memory), and "
-            f"{amount} more are needed; nothing was changed"
+            f"this request needs {amount} bytes of memory, but other requests use the {self.capacity} bytes that this "
+            "server gives to all requests together (--max-memory); nothing was changed"
         )
 
     def _granted(self) -> list[_Waiter]:
-        """Grant waiting claims in order while there is room, and return them. The caller holds the guard."""
+        """Grant waiting claims in their order while there is room, and return those that were granted. The caller holds
+        the lock `_guard`."""
         granted = []
         while self._waiting and self._claimed + self._waiting[0].amount <= self.capacity:
             waiter = self._waiting.popleft()
@@ -152,7 +154,8 @@ def _wake(waiters: list[_Waiter]) -> None:
 
 
 class Claim:
-    """The memory of one request, as a context that gives all of it back. Used by one thread or task at a time."""
+    """The bytes of memory that one request claims. As a context manager, it gives all of them back at the end. Used by
+    one thread or task at a time."""
 
     def __init__(self, bound: MemoryBound) -> None:
         self._bound = bound
@@ -171,7 +174,7 @@ class Claim:
             self._bound._give_back(amount)
 
     def require_room(self) -> None:
-        """Refuse a change while claims exceed the bound.
+        """Refuse a change while the claims of all requests together exceed the bound.
 
         Raises:
             TryAgainError: the claims exceed the bound.
@@ -182,13 +185,13 @@ class Claim:
     def answer(self, size: int, *, changed: bool) -> None:
         """Replace the claim of the request by a claim for its answer, without waiting.
 
-        The answer to a change must be sent, so it may exceed the bound. `require_room` then refuses further changes, so
-        only the requests that threads are handling already can add to the excess. The answer to a read may be larger
-        than the bound if no other request claims anything.
+        The answer to a change must be sent, so its claim may exceed the bound. `require_room` then refuses further
+        changes, so only requests that are already being handled can add to the excess. The answer to a read may be
+        larger than the bound if no other request claims anything.
 
         Args:
             size: bytes of the answer.
-            changed: whether the request was a change.
+            changed: True if the request was a change, False if it was a read.
         Raises:
             TryAgainError: other requests hold the memory.
         """
@@ -206,7 +209,7 @@ class Claim:
             _current.reset(token)
 
     async def reserve(self, amount: int) -> None:
-        """Add bytes, without blocking the event loop.
+        """Add bytes to the claim. Wait while other requests hold them, without blocking the event loop.
 
         Raises:
             RequestTooLargeError: the request needs more than the whole bound.
@@ -229,7 +232,8 @@ class Claim:
         self._amount += amount
 
     def grow(self, amount: int) -> None:
-        """Add bytes. Blocks the thread while other requests hold them. Raises the same errors as `reserve`."""
+        """Add bytes to the claim. Block the thread while other requests hold them. Raises the same errors as
+        `reserve`."""
         self._refuse_excess(amount)
         granted = threading.Event()
         waiter = self._bound._take(amount, self._amount, granted.set)
@@ -238,7 +242,7 @@ class Claim:
         self._amount += amount
 
     def shrink(self, amount: int) -> None:
-        """Give back bytes that `grow` added. After `give_back` or `answer`, none of them are left."""
+        """Give back bytes that `grow` added, but no more than the claim still has. After `give_back`, it has none."""
         amount = min(amount, self._amount)
         self._amount -= amount
         self._bound._give_back(amount)
@@ -247,8 +251,8 @@ class Claim:
         total = self._amount + amount
         if total > self._bound.capacity:
             raise RequestTooLargeError(
-                f"the request needs about {total} bytes of memory; this server gives all requests together "
-                f"{self._bound.capacity} bytes (--max-memory)"
+                f"the request needs about {total} bytes of memory, but this server gives only {self._bound.capacity} "
+                "bytes to all requests together; start it with a larger --max-memory, or send a smaller request"
             )
 
 
@@ -256,11 +260,11 @@ _current: ContextVar[Claim | None] = ContextVar("polaris_spark_memory_claim", de
 
 
 def charge(amount: int) -> None:
-    """Add bytes to the claim of the request that this thread handles. Does nothing if there is no claim, as without a
-    server.
+    """Add bytes to the claim of the request that this thread handles. Do nothing if there is no claim, for example
+    outside of a server.
 
     Raises:
-        RequestTooLargeError, TryAgainError: as `Claim.reserve`.
+        RequestTooLargeError, TryAgainError: as in `Claim.reserve`.
     """
     claim = _current.get()
     if claim is not None:
@@ -272,7 +276,7 @@ def holding(amount: int) -> Iterator[None]:
     """A context that adds bytes to the claim of the request that this thread handles, and gives them back at its end.
 
     Raises:
-        RequestTooLargeError, TryAgainError: as `Claim.reserve`.
+        RequestTooLargeError, TryAgainError: as in `Claim.reserve`.
     """
     claim = _current.get()
     if claim is None:

@@ -29,7 +29,7 @@ SCHEMA_MERGE = "polaris.schema-merge"
 """Property of tables and catalogs: whether columns that two clients add concurrently are merged."""
 
 NAME_MAPPING = "schema.name-mapping.default"
-"""The property that names columns by their ids."""
+"""The table property that maps names of columns to column ids."""
 
 _OF_SCHEMAS = ("assert-current-schema-id", "assert-last-assigned-field-id")
 
@@ -42,11 +42,11 @@ _NESTED = ("fields", "element", "key", "value")
 
 
 class _OverlapError(Exception):
-    """The additions cannot be merged."""
+    """The columns that two clients added cannot be merged."""
 
 
 def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Whether a boolean property of a table is true; `default` is the value for the catalog."""
+    """Whether a boolean property of a table is true. `default` is returned if the table does not set the property."""
     value = properties.get(name)
     return default if value is None else value.strip().lower() == "true"
 
@@ -54,7 +54,9 @@ def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
 def with_merged_columns(
     draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]
 ) -> list[Json] | None:
-    """Return the updates to apply instead of those of a request whose requirements failed; None if they do not merge.
+    """Return the updates of a request whose requirements failed, with the added columns of the current schema merged in.
+
+    Return None if the request cannot be merged.
 
     Args:
         draft: the table in its current state, without any updates.
@@ -108,6 +110,8 @@ def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
     """Return the current schema with the columns that the sent schema adds to the base.
 
     Args:
+        base: the schema that the request was made on.
+        sent: the schema in the request.
         after: every new column must have an id above this one; a column with a lower id was dropped before, and the
             request restores it under its old id.
     Raises:
@@ -136,7 +140,7 @@ def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
 
 
 def _merged_type(base: Any, current: Any, sent: Any) -> Any:
-    """Return the current type of a column with the additions of the sent type to the base."""
+    """Return the type `current` of a column, with the fields that `sent` adds to the type `base`."""
     if not isinstance(base, dict):
         _require(base == current == sent)
         return base
@@ -148,8 +152,8 @@ def _merged_type(base: Any, current: Any, sent: Any) -> Any:
 
 
 def _merged_fields(base: list[Json], current: list[Json], sent: list[Json]) -> list[Json]:
-    """Return the fields of a struct: each field of the base, then the fields that `current` adds behind it, then the
-    fields that `sent` adds behind it."""
+    """Return the fields of a struct. Each field of the base is followed by the fields that `current` adds after it,
+    then by the fields that `sent` adds after it."""
     known = [field["id"] for field in base]
     theirs, mine = _behind(known, current), _behind(known, sent)
     added = [field for fields in mine.values() for field in fields]
@@ -176,7 +180,8 @@ def _in_base(known: list[int], fields: list[Json]) -> list[Json]:
 
 
 def _behind(known: list[int], fields: list[Json]) -> dict[int | None, list[Json]]:
-    """Return the new fields by the id of the base field that they follow; None for fields at the beginning."""
+    """Return the new fields, grouped by the id of the base field that they follow. The key None holds the new fields
+    before the first base field."""
     behind: dict[int | None, list[Json]] = {id: [] for id in (None, *known)}
     at = None
     for field in fields:

@@ -1,9 +1,9 @@
 """Metrics reports of scans and commits. A catalog keeps the newest reports.
 
 Reports are stored apart from the catalog's own history, in the reference `cat/<id>/metrics`, so that reads do not add
-commits to that history. Its index `reports` maps the number of a batch's first report (8 bytes, big-endian) to the
-batch; numbers go up by one with each report. Reports are not essential: they are committed in the background, a batch
-at a time, and a crash loses the reports that are still in memory.
+commits to that history. The index `reports` of this reference maps the number of a batch's first report (8 bytes,
+big-endian) to the batch; numbers go up by one with each report. Reports are not essential: they are committed in the
+background, a batch at a time, and a crash loses the reports that are still in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from polaris_spark.system.registry import References
 log = logging.getLogger("polaris_spark")
 
 REPORTS: Final = "reports"
-"""Index of the reference: number of a batch's first report -> the batch."""
+"""Index of the reference. It maps the number of a batch's first report to the batch."""
 
 MAX_REPORT_BYTES: Final = 64 * 1024
 """Maximum size of a report, in bytes; a larger report is refused."""
@@ -68,7 +68,8 @@ class Metric(msgspec.Struct, frozen=True, rename="kebab"):
     total_duration: Int64 | None = None
 
     def number(self) -> int | None:
-        """Return a counter's value, or a timer's duration in nanoseconds; None if it is missing or out of range."""
+        """Return the value of a counter, or the total duration of a timer in nanoseconds. Return None if the value is
+        missing, or the duration does not fit in 64 bits."""
         if self.total_duration is None:
             return self.value
         duration = self.total_duration * _UNITS.get((self.time_unit or "").lower(), 1)
@@ -105,7 +106,9 @@ def parse_report(text: str) -> Report:
         BadRequestError: the text is not a scan or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
     """
     if len(text) > MAX_REPORT_BYTES or len(text.encode(errors="surrogatepass")) > MAX_REPORT_BYTES:
-        raise BadRequestError(f"a metrics report has at most {MAX_REPORT_BYTES} bytes")
+        raise BadRequestError(
+            f"the metrics report is too long; at most {MAX_REPORT_BYTES} bytes are possible"
+        )
     try:
         report = _decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
@@ -117,22 +120,22 @@ def parse_report(text: str) -> Report:
         )
     missing = [name.replace("_", "-") for name in required if getattr(report, name) is None]
     if missing:
-        raise BadRequestError(f"a {report.report_type} has no {', '.join(missing)}")
+        raise BadRequestError(f"the {report.report_type} lacks the fields {', '.join(missing)}")
     return report
 
 
 class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A report as it was received, with its principal and its table."""
+    """A report as it was received, with the principal that sent it and the table that it is about."""
 
     received: int
-    """Milliseconds since 1970."""
+    """Time when it was received, in milliseconds since 1970."""
     principal: str
     namespace: tuple[str, ...]
     name: str
     entity_id: int
     """Entity id of the table that the request named."""
     text: str
-    """The report's JSON."""
+    """The report as JSON."""
 
 
 @object_type("metrics-reports", revision=1)
@@ -184,7 +187,7 @@ class AddReports(Change[None, None]):
 
 
 def _end(key: bytes, entry: Entry) -> int:
-    """Return the number after that of a batch's last report."""
+    """Return the number of a batch's last report, plus one."""
     return first_number(key) + report_count(entry)
 
 
@@ -194,7 +197,7 @@ class MetricsReports:
     def __init__(self, references: References, row: CatalogRow, *, keep: Callable[[], int]) -> None:
         """
         Args:
-            keep: returns about how many reports the catalog keeps; 0 means none.
+            keep: function that returns the approximate number of reports that the catalog keeps; 0 means none.
         """
         self.keep = keep
         self._references = references
@@ -226,7 +229,8 @@ class MetricsReports:
     def flush(self) -> None:
         """Commit the queued reports. If the commit fails, the failure is logged and the reports are lost.
 
-        If another thread is committing, this waits until that commit ends, so that the store may be closed afterwards.
+        If another thread is committing, this waits until that commit ends. So the caller can close the store after this
+        returns.
         """
         self._leave_to_parent()
         with self._committing:
@@ -244,8 +248,8 @@ class MetricsReports:
                 log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
 
     def _leave_to_parent(self) -> None:
-        """In a forked child, begin anew: the parent commits the queued reports, and a lock that another thread of the
-        parent held is never released in the child."""
+        """In a forked child, start with an empty queue and new locks: the parent commits the queued reports, and a lock
+        that another thread of the parent held would never be released in the child."""
         if self._process != os.getpid():
             self._begin()
 

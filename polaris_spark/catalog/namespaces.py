@@ -50,11 +50,11 @@ LOCATION: Final = "location"
 def with_default_location(
     context: Context, name: NamespaceName, properties: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the properties of a namespace as clients load them: with its default location if no other location is set,
+    """Return the properties of a namespace as clients load them. If no location is set, the default location is added,
     as in Iceberg's own catalogs.
 
-    No further property tells whether the location is the default: Trino's `SHOW CREATE SCHEMA` fails on properties that
-    it does not support.
+    No additional property says that the location is the default, because Trino's `SHOW CREATE SCHEMA` fails on
+    properties that Trino does not support.
     """
     if properties.get(LOCATION, "").strip():  # an earlier release stored blank locations; they count as unset
         return dict(properties)
@@ -62,18 +62,20 @@ def with_default_location(
 
 
 def require_location(properties: Mapping[str, str]) -> None:
-    """Refuse a `location` of a namespace if no table can be placed below it.
+    """Refuse the property `location` of a namespace if no table can be placed below that location.
 
     Raises:
         BadRequestError: the location is not an absolute path or URI, or is the root of the file system.
     """
     location = properties.get(LOCATION)
     if location is not None and segments(location) == ("file://",):
-        raise BadRequestError(f"location {location!r} of a namespace is the root of the file system")
+        raise BadRequestError(
+            f"location {location!r} of a namespace is the root of the file system; choose a folder below it"
+        )
 
 
 class PropertiesUpdated(NamedTuple):
-    """Names of the properties that a change set, removed, or should have removed but did not find."""
+    """Names of properties: those that a change set, those that it removed, and those to remove that were not set."""
 
     updated: list[str]
     removed: list[str]
@@ -94,7 +96,7 @@ class CreateNamespace(TimedChange[Namespace]):
         check_name(name)
         if name[0].lower() == RESERVED:
             raise BadRequestError(
-                f"namespace {RESERVED!r} is reserved for the catalog's own views and procedures"
+                f"namespace {RESERVED!r} is reserved for the catalog's own views and procedures; choose another name"
             )
         self.name = name
         self.properties = dict(properties)
@@ -136,7 +138,9 @@ class DropNamespace(TimedChange[None]):
     def apply(self, state: State, prepared: int) -> None:
         found = require_namespace(state, self.name)
         if found is None:
-            raise BadRequestError("the root of a catalog cannot be dropped")
+            raise BadRequestError(
+                "the name of the namespace to drop is empty; the root of a catalog cannot be dropped"
+            )
         if state.scan(NAMES, *subtree(self.name), limit=1):
             raise NamespaceNotEmptyError(f"Namespace {'.'.join(self.name)} is not empty")
         key = namespace_key(self.name)
@@ -164,7 +168,9 @@ class UpdateNamespace(TimedChange[PropertiesUpdated]):
         super().__init__(context, operation)
         both = sorted(set(updates) & set(removals))
         if both:
-            raise UnprocessableError(f"properties both set and removed: {', '.join(both)}")
+            raise UnprocessableError(
+                f"properties both set and removed: {', '.join(both)}; either set or remove a property"
+            )
         self.name = name
         self.updates = dict(updates)
         self.removals = list(dict.fromkeys(removals))

@@ -1,18 +1,19 @@
-"""Locations of the other catalogs of a realm. No table may own a location in their warehouses or of their tables.
+"""Locations of the other catalogs of a realm. A table must not own a location that overlaps the warehouse of another
+catalog, or a location of a table there.
 
-Every catalog has its own reference, so no single commit sees two catalogs. Two rules keep their tables apart:
+Every catalog has its own reference, so no single commit covers two catalogs. Two rules keep their tables apart:
 
 1. A new catalog's warehouse must not overlap another catalog's. All catalogs are entries of one reference. The commit
    that creates a catalog checks all of them, so two concurrent creations cannot miss each other. A catalog never
-   changes its warehouse. So tables inside the warehouses of two catalogs never overlap, and creating such a table needs
-   no check of other catalogs.
+   changes its warehouse. So tables inside the warehouses of two catalogs never overlap, and creating a table inside its
+   own catalog's warehouse needs no check of other catalogs.
 2. A table outside its own catalog's warehouse must not overlap another catalog's warehouse, or a table of another
    catalog. This is checked before the commit, against heads that are up to a second old.
 
 These rules leave gaps. Rule 2 can miss a table or catalog that another process creates at the same time, and tables of
-a damaged head. Catalogs created by older releases may have overlapping warehouses. Other realms and stores are not
-checked, nor catalogs with `shared-locations=allow`. No file is lost by these gaps, because jobs that delete files check
-which files the catalogs of all realms of the store need (`sharing`).
+a damaged head. Catalogs that older releases created may have overlapping warehouses. Other realms and stores are not
+checked, and neither are catalogs with `shared-locations=allow`. No file is lost by these gaps, because jobs that delete
+files check which files the catalogs of all realms of the store need (`sharing`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from polaris_spark.commits.state import CommitReader
 from polaris_spark.system.registry import References
 
 LATEST_MS = 1_000
-"""Age up to which the heads of other catalogs are reused, in milliseconds. An import checks many tables in a row."""
+"""Maximum age of cached heads of other catalogs, in milliseconds. The cache helps imports, which check many tables."""
 
 
 class _Other(NamedTuple):
@@ -49,7 +50,8 @@ class OtherCatalogs:
         self._others: list[_Other] = []
 
     def refusal(self, place: tuple[str, ...]) -> str:
-        """Return why the other catalogs forbid a table of this catalog to own a location; empty if they do not."""
+        """Return why a table of this catalog must not own a location because of the other catalogs; empty if there is
+        no reason."""
         if self._own is not None and is_below_any(place, [self._own]):
             return ""
         for other in self._latest():

@@ -27,7 +27,8 @@ _HOMES: Final = ("/home", "/Users")
 def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
     """Return the locations that a metadata file names but its table or view does not own, as sorted URIs.
 
-    A local location counts as inside the file's folder if its real path, with symbolic links resolved, is inside.
+    The table or view owns locations in the metadata file's own folder (see the module). A local location counts as in
+    that folder if its real path, with symbolic links resolved, is in the folder's real path.
 
     Args:
         location: location of the table or view.
@@ -42,7 +43,7 @@ def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_locati
 
 
 def unownable(place: tuple[str, ...]) -> str:
-    """Return why no table may own a location; empty if a table may.
+    """Return why no table can own a location; empty if a table can own it.
 
     Args:
         place: the location as `locations.segments` returns it.
@@ -58,7 +59,8 @@ def unownable(place: tuple[str, ...]) -> str:
 
 
 def _home(path: str, own: str) -> str:
-    """Return why no table may own a local folder: it is the root or a home folder, or contains one; empty if neither.
+    """Return why no table can own a local folder: it is the root of the file system, or is or contains a home folder.
+    Return an empty text if a table can own it.
 
     Args:
         own: the home folder of this process's user.
@@ -87,7 +89,8 @@ def _path(place: tuple[str, ...]) -> str:
 
 
 def _real(path: str) -> str:
-    """Return the real path. The real path of the parent folder is cached, because many tables share a parent."""
+    """Return the real path of a local path. The real path of its parent folder is cached, because many tables have the
+    same parent folder."""
     folder, _, name = path.rpartition("/")
     return os.path.realpath(path) if os.path.islink(path) else f"{_real_folder(folder)}/{name}"
 

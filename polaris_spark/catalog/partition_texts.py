@@ -46,7 +46,7 @@ class PartitionTexts:
             self._fields.append(_Field(stored["field-id"], own.get("name") or stored["name"], type))
 
     def of(self, partition: Mapping[int, Any]) -> list[tuple[str, str | None]]:
-        """Return the names of a tuple's fields, each with the text of its value; None for a null value."""
+        """Return the name of each field of a partition tuple, with the text of its value; None for a null value."""
         return [(field.name, text(field.type, partition.get(field.id))) for field in self._fields]
 
 
@@ -55,8 +55,8 @@ def text(type: str, value: Any) -> str | None:
     """Return the text of a value that is stored in a manifest; None for a null value.
 
     Args:
-        type: an Iceberg type, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` for the number of
-            them since 1970. Any other type is ignored.
+        type: an Iceberg type, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` if the value is
+            the number of years, months or hours since 1970. Any other text is ignored.
     """
     if value is None:
         return None
@@ -97,7 +97,7 @@ def _moment(count: int, digits: int) -> str:
 
     Args:
         count: number of units since 1970.
-        digits: decimal digits of a second in the unit: 6 for microseconds, 9 for nanoseconds.
+        digits: 6 if the unit is a microsecond, 9 if it is a nanosecond.
     """
     seconds, fraction = divmod(count, 10**digits)
     decimals = f"{fraction:0{digits}d}".rstrip("0")
@@ -106,7 +106,7 @@ def _moment(count: int, digits: int) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> dict[int, str]:
-    """Return the primitive types of a schema's fields, also of nested ones, by field id."""
+    """Return a dict from field id to primitive type, for all fields of a schema that have one, also nested fields."""
     found: dict[int, str] = {}
     waiting: list[Any] = [schema]
     while waiting:

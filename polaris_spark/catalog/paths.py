@@ -7,7 +7,8 @@ import unicodedata
 from urllib.parse import unquote
 
 _PASSES = 3
-"""Number of passes that decode one level of escapes each. More levels occur only in hostile paths."""
+"""Number of calls of `unquote` before `_decoded` is used. Each call decodes one level of percent escapes; more levels
+occur only in hostile paths."""
 
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 _PERCENT = ord("%")
@@ -16,7 +17,7 @@ _LOCATION = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.
 
 
 def split_location(location: str) -> tuple[str, str, str]:
-    """Return scheme, authority and path of a location, as written; `?` and `#` are ordinary characters of a path."""
+    """Return scheme, authority and path of a location, as written. `?` and `#` are ordinary characters of a path."""
     found = _LOCATION.fullmatch(location)
     assert found is not None  # every part of it may be empty
     scheme, authority, path = found.groups()
@@ -26,7 +27,7 @@ def split_location(location: str) -> tuple[str, str, str]:
 
 
 def segments_of(path: str) -> list[str]:
-    """Return the segments of a path, without empty segments and `.`."""
+    """Return the segments of a path, without those that are empty or `.`."""
     return [part for part in path.split("/") if part not in ("", ".")]
 
 

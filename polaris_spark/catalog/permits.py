@@ -37,7 +37,7 @@ from polaris_spark.errors import ForbiddenError, PolarisError
 
 
 def is_around(store: StoreURI, folder: str) -> bool:
-    """Whether a folder contains files of a store, or lies within the store."""
+    """Whether a folder contains files of a store, or lies inside a folder of the store."""
     path = local_path(folder)
     _, authority, inner = split_location(folder)
     if (path is None) != (store.scheme in OBJECT_STORES):
@@ -54,8 +54,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     location: str
     root: str = ""
-    """For a local file: the root of the permit that contains it, or `/` if only one of the permit's `places` does.
-    Empty for other files."""
+    """For a local file: the root of the permit that contains the file, or `/` if no root but one of the permit's
+    `places` contains it. Empty for other files."""
     path: str = ""
     """For a local file: its path relative to `root`, without links."""
 
@@ -66,7 +66,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Permit:
-    """The folders that a job may delete files in. Picklable."""
+    """The folders in which a job is allowed to delete files. Picklable."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class Permit:
             roots: locations of folders that the operator chose; links on the path to them are followed.
             stores: files of stores, which are never deleted; by default of the stores that this process has open.
             places: locations of tables, inside or outside `roots`; links on the path to them are not followed.
-            follow_links: whether a path may contain links that lead below one of the folders.
+            follow_links: True follows links on the path of a file if they lead below one of the folders; False refuses
+                such files.
         """
         self.roots = tuple(roots)
         self.places = tuple(places)
@@ -111,23 +112,25 @@ class Permit:
         """Return the permission to delete a file.
 
         Raises:
-            ForbiddenError: the file is outside all folders, behind a link that is not followed, part of a store, or
-                itself a link.
+            ForbiddenError: the file is outside all folders, is reached through a link that is not followed, is part of
+                a store, or is itself a link.
             BadRequestError, ValueError: the location is malformed.
         """
         if len(location) > BOUNDS["characters in a location"]:
-            raise ForbiddenError(f"a location of {len(location)} characters cannot be a file of a table")
+            raise ForbiddenError(
+                f"a location of {len(location)} characters is too long for a file of a table"
+            )
         path = local_path(location)
         if path is None:
             found = Grant(location)
         else:
             if location.endswith(("/", "/.")):
-                raise ForbiddenError(f"{location!r} names no file")
+                raise ForbiddenError(f"{location!r} names a folder; only files can be deleted")
             below = self._below(path)
             if below is None:
                 raise ForbiddenError(f"{location!r} is outside the locations in which this job deletes files")
             if os.path.islink(self._path(below.root, below.path)):
-                raise ForbiddenError(f"{location!r} is a symbolic link")
+                raise ForbiddenError(f"{location!r} is a symbolic link and is not deleted")
             found = Grant(location, below.root, below.path)
         self.require(found)
         return found
@@ -136,7 +139,7 @@ class Permit:
         """Return the root and the relative path of a local file; None if the file is outside all folders.
 
         Raises:
-            ForbiddenError: the path contains `..`, or links in it lead out of all folders.
+            ForbiddenError: the path contains `..`, or a link in it leads outside all folders or is not followed.
         """
         refused: ForbiddenError | None = None
         try:
@@ -150,7 +153,9 @@ class Permit:
             if (real == above or self.follow_links) and self._in_place(f"{real}/{name}"):
                 return Below("/", f"{real}/{name}".lstrip("/"))
             if self._in_place(f"{above}/{name}"):
-                raise ForbiddenError(f"{path} is behind a symbolic link to {real}")
+                raise ForbiddenError(
+                    f"{path} is not deleted, because a symbolic link on its path leads to {real}"
+                )
         if refused is not None:
             raise refused
         return below
@@ -169,17 +174,17 @@ class Permit:
         return cls(roots, places=dict.fromkeys(place for permit in permits for place in permit.places))
 
     def may(self, location: str) -> Grant | None:
-        """Return a grant; None if the permit refuses, or the location is malformed."""
+        """Return the permission to delete a file; None if the permit refuses, or the location is malformed."""
         try:
             return self.grant(location)
         except (OSError, ValueError, PolarisError):
             return None
 
     def require(self, grant: Grant) -> None:
-        """Refuse a grant that this permit would not give. Called again right before the file is deleted.
+        """Check that this permit covers a granted file. This is called again right before the file is deleted.
 
         Raises:
-            ForbiddenError: the permit does not cover the file.
+            ForbiddenError: the file is outside the permit's folders, or is a file of a store.
         """
         location = grant.location
         if grant.root:
@@ -223,8 +228,8 @@ def _permit(
 
 
 def _remote(location: str) -> tuple[str, str, tuple[str, str]]:
-    """Return scheme, authority and path of a remote location. The path is returned twice, as written and
-    percent-decoded, because some storage decodes paths."""
+    """Return the scheme, the authority and the path of a remote location. The path is returned in two forms, as written
+    and percent-decoded, because some storage decodes paths."""
     scheme, authority, path = split_location(location)
     scheme, authority = scheme.lower(), authority.lower()
     scheme = SAME_SCHEME.get(scheme, scheme)

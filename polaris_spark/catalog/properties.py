@@ -29,9 +29,9 @@ from polaris_spark.secret_options import REFERENCE
 from polaris_spark.store.objects import ObjectStore
 
 WAREHOUSE: Final = "warehouse"
-"""Property of a catalog: the location that it was created with."""
+"""Property of a catalog: the location below which its tables are placed, fixed when the catalog is created."""
 SHARED_LOCATIONS: Final = "shared-locations"
-"""Property of a catalog: whether its tables may overlap the locations of other tables, `allow` or `refuse`."""
+"""Property of a catalog: `allow` lets its tables overlap the locations of other tables, `refuse` forbids this."""
 GC_ENABLED: Final = "gc.enabled"
 MAX_SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
@@ -73,7 +73,8 @@ _FORMAT_VERSIONS: Final = tuple(f"{prefix}format-version" for prefix in TABLE_PR
 
 
 def checked(given: Mapping[str, str]) -> dict[str, str]:
-    """Return properties to be set, without whitespace around the values of those in `PARSERS`.
+    """Check properties that are to be set, and return them. Whitespace around the values of properties in `PARSERS` is
+    removed.
 
     Raises:
         InputError: a property cannot be set, or its value cannot be used.
@@ -92,10 +93,10 @@ def checked(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_bounded(properties: Mapping[str, str]) -> None:
-    """Refuse properties that are too large for a catalog. There is a bound because new tables get them.
+    """Refuse properties that are too large for a catalog. There is a maximum because new tables get these properties.
 
     Raises:
-        InputError: a value is too long, or all names and values together are.
+        InputError: a value is too long, or all names and values together are too long.
     """
     sizes = {name: len(text.encode()) for name, text in properties.items()}
     for name, size in sizes.items():
@@ -115,7 +116,7 @@ def _require_text(name: object, text: object) -> None:
         if not isinstance(one, str):
             raise InputError(f"the property {name!r} and its value {text!r} must be strings")
         if any("\ud800" <= character <= "\udfff" for character in one):
-            raise InputError(f"the property {name!a} has a character that is not Unicode text")
+            raise InputError(f"the property {name!a} or its value has a surrogate, which is not Unicode text")
 
 
 def _require_format_version(name: str, text: str) -> None:
@@ -132,18 +133,18 @@ def require_settable(names: Iterable[str]) -> None:
     """
     for name in names:
         if not isinstance(name, str):
-            raise InputError(f"the name of a property is a string, not {name!r}")
+            raise InputError(f"the name of a property must be a string, got {name!r}")
         if name in _FIXED:
             raise InputError(f"the property {name!r} of a catalog is fixed when the catalog is created")
         if not _is_settable(name):
             near = difflib.get_close_matches(name.lower().replace("_", "-"), PARSERS, n=1)
             known = ", ".join([*sorted(PARSERS), *(f"{prefix}*" for prefix in TABLE_PREFIXES)])
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {known}"
-            raise InputError(f"there is no property {name!r} that a catalog can have; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"it can have: {known}"
+            raise InputError(f"a catalog cannot have the property {name!r}; {hint}")
 
 
 def given_by(session: Properties) -> dict[str, str]:
-    """Return the properties of a catalog that a session sets itself, in the form of `checked`.
+    """Return those properties of a session that a catalog can have, checked and trimmed as by `checked`.
 
     Raises:
         InputError: a value cannot be used.
@@ -224,8 +225,8 @@ class Binding:
         Args:
             session: properties of the session.
             stored: properties of the catalog's row.
-            copy: the branch's copy of the row, read before the row; None if there is none. As long as the branch has
-                the same copy, or none, `stored` holds, which may be newer than the copy.
+            copy: the branch's copy of the row, read before the row; None if there is none. While the branch has the
+                same copy, or has none, `stored` is used, because it may be newer than the copy.
         Raises:
             InputError: a value that the session sets cannot be used.
         """
@@ -236,7 +237,7 @@ class Binding:
         self._last = (self._opened, self._at_opening)
 
     def at(self, state: State) -> EffectiveProperties:
-        """Return the properties that hold for a change on a state; the copy of the row is recorded as read."""
+        """Return the properties that hold for a change on a state. The branch's copy of the row is recorded as read."""
         return self._of(state.lookup(PROPERTIES, ROW), state)
 
     def of(self, head: CommitReader) -> EffectiveProperties:
@@ -281,8 +282,8 @@ class Binding:
         Args:
             stored: properties of the catalog's row.
             asked: value that the caller of a job gives in place of the session's property, in milliseconds.
-            is_own: whether it is the session's catalog. The session's property applies to another catalog only if that
-                catalog has no period of its own.
+            is_own: True for the session's own catalog, False for another one. The session's property applies to another
+                catalog only if that catalog has no period of its own.
         """
         own = self._session.grace if name == GRACE else self._session.history_retention
         kept = period_ms(stored[name]) if name in stored else None
@@ -321,13 +322,14 @@ class Binding:
 def changed(
     before: Mapping[str, str], updates: Mapping[str, str], removals: Collection[str]
 ) -> dict[str, str]:
-    """Return the properties after some are set and others are removed."""
+    """Return the properties `before`, with `updates` set and `removals` removed."""
     return {name: text for name, text in before.items() if name not in removals} | dict(updates)
 
 
 @contextmanager
 def naming_properties(effective: EffectiveProperties, asked: Collection[str]) -> Iterator[None]:
-    """Add the catalog's property to an error about a property that a new table got from the catalog.
+    """A context that adds a hint to errors about a property which a new table got from the catalog. The hint names the
+    property of the catalog.
 
     Args:
         asked: names of the properties that the request for the table sets.
@@ -345,7 +347,7 @@ def naming_properties(effective: EffectiveProperties, asked: Collection[str]) ->
 
 
 def _without(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties whose names begin with a prefix, by their names without the prefix."""
+    """Return the properties whose names begin with a prefix. The prefix is removed from the names."""
     return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
 
 

@@ -5,8 +5,8 @@ copy of the row, by a commit of its own. From that commit on, the properties bin
 If a process dies between these commits, the next process that opens the branch or sets properties writes the missing
 copies.
 
-A copy never replaces a newer one. Its commit reads the branch's present copy, and afterwards the row; if the branch has
-another copy by the time of the commit, both are read again.
+A copy never replaces a newer copy. The commit that writes a copy first reads the branch's present copy, and then the
+catalog's row. If the branch's copy changes before the commit takes effect, both are read again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from polaris_spark.system.registry import References
 log = logging.getLogger("polaris_spark")
 
 SET_PROPERTIES: Final = "set-catalog-properties"
-"""Action of the log entries, both of the reference `catalogs` and of branches."""
+"""Action in the log entries for these changes, both in the reference `catalogs` and in branches."""
 
 
 class SetProperties(TimedChange[CatalogRow]):
@@ -72,7 +72,9 @@ class SetProperties(TimedChange[CatalogRow]):
         require_properties_within(self.updates)
         both = sorted(set(updates) & set(self.removals))
         if both:
-            raise InputError(f"properties both set and removed: {', '.join(both)}")
+            raise InputError(
+                f"properties both set and removed: {', '.join(both)}; either set or remove a property"
+            )
         self.row = row
 
     def apply(self, state: State, prepared: int) -> CatalogRow:
@@ -98,10 +100,10 @@ class SetProperties(TimedChange[CatalogRow]):
 
 
 class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
-    """Write a copy of the catalog's current row to a branch, unless the branch has one already.
+    """Write a copy of the catalog's current row to a branch, unless the branch has this copy already.
 
     The log entry has no content before or after the change, because the catalog is not an entity of its branch. The
-    entry names the principal that set the properties, because another process may write the copy.
+    entry names the principal that set the properties, even if a process of another principal writes the copy.
     """
 
     action = SET_PROPERTIES
@@ -129,11 +131,12 @@ class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
         self.record(state, now, found.row.entity_id, key, summary=summary, principal=found.set_by)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("copies have no operation id")
+        raise AssertionError("the copy of a row has no operation id, so it is never repeated")
 
 
 def is_missing(row: CatalogRow, found: StoredCatalog | None, copy: Entry | None) -> bool:
-    """Whether a branch of a catalog lacks a copy of the catalog's current row.
+    """Whether a branch of a catalog lacks a copy of the catalog's current row. False if no copy is needed: the catalog
+    does not exist any more, or its properties were never set.
 
     Args:
         row: row of the catalog, possibly an older one.
@@ -201,8 +204,8 @@ def copy_row(
 def bind_branch(
     references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
 ) -> None:
-    """Write the copy that a branch may lack because it was undropped, or created from an old commit. Called before
-    files are deleted that the catalog's current properties may keep.
+    """Write a copy of the catalog's row to a branch that lacks it, because the branch was undropped or was created from
+    an old commit. Jobs call this before they delete files, because the catalog's current properties may protect files.
 
     If a newer release wrote the row, the copy is left to the processes of that release.
     """
@@ -218,12 +221,13 @@ def complete_copy(
     head: CommitReader,
     name: str,
 ) -> CatalogRow:
-    """Read the row of a catalog after the head of a branch, and write the branch's copy if it is missing.
+    """Return the present row of a catalog, and write the branch's copy of this row if it is missing.
 
-    The session that opens the branch uses the row in any case, so it continues if the copy cannot be written.
+    The session that opens the branch uses the row in any case, so this returns even if the copy cannot be written.
 
-    Returns:
-        the row.
+    Args:
+        head: the head of the branch, read before this call.
+        name: name of the branch's reference.
     """
     found = read_catalog(references, row.name)
     if found is None or found.row.entity_id != row.entity_id:
@@ -248,7 +252,8 @@ def _branches(references: References, row: CatalogRow) -> list[str]:
 
 
 def _summary(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that were set, by `set <name>`, and the names that were removed, by `unset`."""
+    """Return the summary for a log entry. The key `set <name>` holds each value that was set; the key `unset` holds the
+    names of the properties that were removed, separated by spaces."""
     found = {f"set {name}": text for name, text in after.items() if before.get(name) != text}
     removed = [name for name in before if name not in after]
     return found | ({"unset": " ".join(removed)} if removed else {})

@@ -1,4 +1,4 @@
-"""Purge: deletion of the files of a dropped table that no other table needs."""
+"""Purge: deletes those files of a dropped table that no other table needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ takes about half a second from a SQLite file."""
 
 
 MOST_PLACES = 100_000
-"""Largest number of locations of the store's tables that an immediate purge checks for symbolic links."""
+"""Maximum number of locations of the store's tables that an immediate purge checks for symbolic links."""
 
 
 class KeptFiles(NamedTuple):
@@ -43,17 +43,19 @@ class KeptFiles(NamedTuple):
     files: tuple[str, ...] = ()
     """Files that could not be read or deleted, or that must not be deleted with the table."""
     because: str = ""
-    """Reason why all files of the table were kept; empty if all files except `files` were deleted."""
+    """Reason why all files of the table were kept. Empty if the files were deleted, except those in `files`."""
 
 
 def purge(catalog: Catalog, table: Table) -> KeptFiles:
     """Delete every file of a dropped table: data, deletes, manifests, manifest lists, statistics, metadata.
 
     A file is deleted only if it lies in a location of the table, or in the warehouse and in no location of another
-    table or view (`Deletable`). Nothing is deleted in three cases: the catalog has several live or recoverable heads; a
-    head of the store has a table whose location overlaps under any name; or a history may restore such a table, because
-    it was dropped without PURGE. To check this, histories and locations are read. If there are too many of them,
+    table or view (`Deletable`). Nothing is deleted if the catalog has several live or recoverable heads, or if the
+    table's location overlaps the location of another table. The other table can be in any head of the store, or can
+    have been dropped without PURGE, so that it can be restored from history. Overlaps through symbolic links count,
+    too. To find overlaps, histories and locations are read. If there are too many of these, or a history is damaged,
     nothing is deleted either.
+
     Data files are deleted first and metadata files last. If a file cannot be read or deleted, the files that name it
     are kept, so that maintenance finds and deletes the rest after the grace period.
     """
@@ -78,7 +80,7 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
     kept = kept_places(heads, store.of_realm, but=itself, most_commits=MOST_COMMITS)
     if kept is None:
         return KeptFiles(
-            because=f"the histories of this store have more than {MOST_COMMITS} commits to check"
+            because=f"the histories of this store have more than {MOST_COMMITS} commits to check, or are damaged"
         )
     if any(overlap(one, other) for one in kept for other in every):
         return KeptFiles(because="history contains a dropped table whose location overlaps")
@@ -88,7 +90,7 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
 
 
 _KEPT_BYTES: Final = 1_000
-"""Memory for each file that a purge lists, in addition to its location, in bytes: an upper bound."""
+"""Upper bound of the memory for each file that a purge lists, in bytes, in addition to the file's location."""
 
 _OVERLAP: Final = "the location of another table overlaps"
 
@@ -120,7 +122,7 @@ class _Purge:
             _metadata_files(metadata, self._table),
         ):
             self._delete(some)
-            if self._kept:  # maintenance finds them only through the files that name them
+            if self._kept:  # maintenance finds the kept files only through the files that name them
                 break
         return KeptFiles((*self._kept, *self._foreign))
 
@@ -138,7 +140,7 @@ class _Purge:
     def _further_manifests(
         self, snapshot: dict[str, Any], known: dict[str, ListedManifest]
     ) -> dict[str, ListedManifest]:
-        """Return the manifests of a snapshot that are not known yet, by path. Snapshots share most manifests."""
+        """Return the manifests of a snapshot that are not in `known`, by path. Snapshots share most manifests."""
         listed = snapshot.get("manifest-list", "")
         found: dict[str, ListedManifest] = {}
         try:
@@ -170,7 +172,8 @@ class _Purge:
                 self._unreadable(manifest.path, error)
 
     def _require_readable(self, location: str) -> None:
-        """Refuse a path outside the locations that clients may have read. A client chose the path, and must not make
+        """Refuse a file that lies outside the warehouse, the table's own locations, and the other locations that
+        clients of this catalog may use. The path comes from files or metadata that a client wrote, and must not make
         this process read other files."""
         if self._readable is not None:
             require_allowed(self._readable, [segments(location)])

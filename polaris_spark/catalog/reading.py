@@ -20,14 +20,14 @@ from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 MAX_METADATA_BYTES = 512 * 2**20
-"""Maximum size of a metadata file, after decompression, in bytes. It is bounded because HTTP clients name the files."""
+"""Maximum size of a metadata file, after decompression, in bytes. It is limited because clients choose the file."""
 
 _PIECE_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class MetadataRows(NamedTuple):
-    """A metadata file as rows: the table or view, and the pieces and shards that it points to, not yet written."""
+    """A metadata file as rows, which are not written yet: the table or view, and the pieces and shards that it uses."""
 
     value: Table | View
     pieces: NewRows
@@ -61,7 +61,7 @@ def read_text(files: Files, location: str) -> bytes:
 
 
 class _Pieces:
-    """A file that is read once from its beginning, with its first bytes available before the first read."""
+    """A file that is read once from its beginning. Its first two bytes are available in `first` before it is read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -76,7 +76,8 @@ class _Pieces:
 
 
 def _text(pieces: _Pieces, *, compressed: bool) -> bytes:
-    """
+    """Return the text of a file, decompressed if `compressed` is true or the first bytes are those of gzip.
+
     Raises:
         ValueError: the text is too long.
         OSError, EOFError, zlib.error: the file cannot be read, or cannot be decompressed.
@@ -113,7 +114,7 @@ def read_rows(
         new_id: returns new ids for pieces and shards.
         entity_id: entity id of the table or view.
         now_ms: milliseconds since 1970.
-        allows_overflow: whether the realm allows tables whose refs or properties are in an index.
+        allows_overflow: whether the realm allows tables that keep refs or properties in an index outside their row.
     Raises:
         BadRequestError: the file cannot be read, or is not valid metadata of that kind; the message names the file.
     """
@@ -135,5 +136,6 @@ def read_rows(
 def _parse(text: bytes, kind: bytes | None, now_ms: int) -> TableDraft | ViewDraft:
     is_view = "view-uuid" in read_fields(text)
     if kind is not None and is_view != (kind == VIEW):
-        raise BadRequestError(f"it describes a {'view' if is_view else 'table'}")
+        found, wanted = ("view", "table") if is_view else ("table", "view")
+        raise BadRequestError(f"it describes a {found}, not a {wanted}")
     return parse_view(text, now_ms=now_ms) if is_view else parse_table(text, now_ms=now_ms)

@@ -1,8 +1,8 @@
 """Rebasing of appends: an append that fails only because other appends were committed first is put on top of them.
 
 The result is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), but the client need not
-retry. A new manifest list has the manifests that the client added, in the client's order, and then those of the
-branch's head.
+retry. A new manifest list contains the manifests that the client added, in the client's order, and then the manifests
+of the branch's head.
 
 | field of the snapshot | after rebasing |
 | --- | --- |
@@ -11,7 +11,8 @@ branch's head.
 | sequence-number | the table's next sequence number; in version 1 as sent |
 | first-row-id | the table's next row id; each new manifest continues from the one before; added-rows as sent |
 | timestamp-ms | as sent, but not before the table's last update |
-| summary: totals, manifests-kept | the head's totals plus what was added; the number of the head's manifests |
+| summary: totals | the head's totals plus what the append added |
+| summary: manifests-kept | the number of the head's manifests |
 | manifest-list | a new file, in the table's metadata folder |
 
 Rebasing is safe because an append does not depend on the table's earlier content. All other requests are refused: the
@@ -22,8 +23,8 @@ merged manifests; a new manifest with deleted or existing files or with sequence
 version; encryption.
 
 Rebasing is off unless the table property `polaris.append-rebase` is true or, if the table does not set it, the catalog
-property of that name. A client may rely on `assert-ref-snapshot-id` to fail if anyone else has written at all, to
-protect offsets that it commits in the same request.
+property of that name is true. It is off by default because a client may need `assert-ref-snapshot-id` to fail after any
+other write, for example to protect offsets that the client commits in the same request.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Append(NamedTuple):
     requirement: Json
     """The requirement that asserts which snapshot is the branch's head."""
     parent: int | None
-    """Id of that snapshot, which is the parent of the new snapshot; None if the branch was empty."""
+    """Id of the snapshot that the requirement asserts, which is the new snapshot's parent; None for an empty branch."""
     snapshot: Json
     reference: Json
     """The update that makes the new snapshot the branch's head."""
@@ -133,7 +134,8 @@ def _is_of_properties(update: Json) -> bool:
 
 
 def needed_lists(draft: TableDraft, append: Append) -> list[str]:
-    """Return the locations of the manifest lists that rebasing reads: those of the append, its parent and the head."""
+    """Return the locations of the manifest lists that rebasing reads: those of the append, its parent and the head.
+    Return none if the append's manifest list lies outside the table's locations."""
     if not _is_in_table(draft, append.manifest_list):
         return []
     head = draft.refs.get(append.branch)
@@ -151,7 +153,7 @@ def is_behind(draft: TableDraft, append: Append) -> bool:
 def rebase(
     draft: TableDraft, append: Append, updates: Sequence[Json], read: ReadList, unique: str
 ) -> Rebased:
-    """Put an append on top of its branch's head. It has no effects besides those of `read`.
+    """Return the updates that put an append on top of its branch's head. The only effects are those of `read`.
 
     Args:
         draft: the table, without the request's updates.
@@ -166,7 +168,7 @@ def rebase(
     _check_format(draft, append, head)
     try:
         if not _is_in_table(draft, append.manifest_list):
-            raise NotRebasedError("its manifest list lies outside of the table's locations")
+            raise NotRebasedError("the append's manifest list lies outside of the table's locations")
         mine = read(append.manifest_list)
         new = _new_manifests(draft, append, mine, read)
         old = None if head is None else read(_list_of(head))
@@ -177,7 +179,7 @@ def rebase(
                 f"not {draft.format_version}"
             )
         if old is not None and any(manifest[avro.PATH] in old for manifest in new):
-            raise NotRebasedError("a manifest that it adds is in the branch already")
+            raise NotRebasedError("a manifest that the append adds is in the branch already")
         return _combine(draft, append, updates, mine, new, head, old, unique)
     except BadRequestError as error:
         raise NotRebasedError(str(error)) from error
@@ -201,11 +203,11 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
     ref = draft.refs.get(append.branch)
     if ref is None:
         if append.parent is not None:
-            raise NotRebasedError(f"{append.branch} is gone")
+            raise NotRebasedError(f"branch {append.branch} no longer exists")
         return None
     fields = decode(ref.text)
     if fields["type"].lower() != "branch":
-        raise NotRebasedError(f"{append.branch} is a tag")
+        raise NotRebasedError(f"{append.branch} is a tag, not a branch")
     # A client sends the retention with the ref. A retention that others set in the meantime must not be undone.
     if ref_fields(read_ref(append.reference))[1:] != ref_fields(fields)[1:]:
         raise NotRebasedError(f"the append would undo a change to the retention of {append.branch}")
@@ -220,7 +222,7 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
         if parent is None and append.parent is None:
             break
         if parent is None:
-            raise NotRebasedError(f"{append.branch} no longer descends from snapshot {append.parent}")
+            raise NotRebasedError(f"branch {append.branch} no longer descends from snapshot {append.parent}")
         at = _snapshot(draft, parent)
     return head
 
@@ -228,25 +230,27 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
 def _snapshot(draft: TableDraft, id: int) -> Json:
     snapshot = draft.snapshots.get(id)
     if snapshot is None:
-        raise NotRebasedError(f"snapshot {id} is gone")
+        raise NotRebasedError(f"snapshot {id} no longer exists")
     return snapshot
 
 
 def _check_format(draft: TableDraft, append: Append, head: Json | None) -> None:
     if draft.format_version > _NEWEST_FORMAT:
-        raise NotRebasedError(f"manifest lists of format version {draft.format_version} are not known")
+        raise NotRebasedError(
+            f"this release cannot read or write the manifest lists of format version {draft.format_version}"
+        )
     if (
         draft.encryption_keys
         or _ENCRYPTION_KEY in draft.properties
         or append.snapshot.get("key-id") is not None
         or (head or {}).get("key-id") is not None
     ):
-        raise NotRebasedError("manifest lists are encrypted")
+        raise NotRebasedError("manifest lists of the table are encrypted")
     if append.snapshot["snapshot-id"] in draft.snapshots:
         raise NotRebasedError(f"snapshot {append.snapshot['snapshot-id']} exists already")
     schema_id = append.snapshot.get("schema-id")
     if schema_id is not None and schema_id not in draft.schemas:
-        raise NotRebasedError(f"schema {schema_id} is gone")
+        raise NotRebasedError(f"schema {schema_id} no longer exists")
 
 
 def _list_of(snapshot: Json) -> str:
@@ -259,10 +263,12 @@ def _list_of(snapshot: Json) -> str:
 def _new_manifests(
     draft: TableDraft, append: Append, mine: ManifestList, read: ReadList
 ) -> Sequence[Manifest]:
-    """Return the manifests that the append adds, in its order."""
+    """Check the append's manifest list, and return the manifests that the append adds, in their order there."""
     said = mine.metadata.get("format-version", str(mine.format_version))
     if mine.format_version != draft.format_version or said != str(draft.format_version):
-        raise NotRebasedError(f"its manifest list is of format version {said}, not {draft.format_version}")
+        raise NotRebasedError(
+            f"the append's manifest list is of format version {said}, not {draft.format_version}"
+        )
     if append.parent is None:
         new: Sequence[Manifest] = mine.manifests
     else:
@@ -270,28 +276,31 @@ def _new_manifests(
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
     if len({manifest[avro.PATH] for manifest in new}) < len(new):
-        raise NotRebasedError("its manifest list has a manifest twice")
+        raise NotRebasedError("the append's manifest list names a manifest twice")
     for manifest in new:
         _check_new(draft, append, manifest)
     return new
 
 
 def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
-    """Return the manifests of a list that the parent's list does not have. The list must have all manifests of the
-    parent's list, unchanged."""
+    """Return the manifests of the list `mine` that the parent's list does not have. Check that `mine` has all manifests
+    of the parent's list, unchanged."""
     before = {manifest[avro.PATH]: manifest for manifest in parent.manifests}
     new = [manifest for manifest in mine.manifests if manifest[avro.PATH] not in before]
     kept = {manifest[avro.PATH]: manifest for manifest in mine.manifests if manifest[avro.PATH] in before}
     for path, manifest in before.items():
         if kept.get(path) != manifest:
-            raise NotRebasedError(f"manifest {path} of its parent is missing in it, or changed")
+            raise NotRebasedError(
+                f"manifest {path} of the append's parent is missing in the append's manifest list, or changed there"
+            )
     if len(kept) + len(new) != mine.count:
-        raise NotRebasedError("its manifest list has a manifest twice")
+        raise NotRebasedError("the append's manifest list names a manifest twice")
     return new
 
 
 def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
-    """Check that a new manifest holds only added data files, which inherit everything from the list."""
+    """Check that a new manifest holds only data files that this snapshot adds, and that these files inherit all of
+    their values from the manifest list."""
     expected = {
         avro.ADDED_SNAPSHOT_ID: append.snapshot["snapshot-id"],
         avro.EXISTING_FILES: 0,
@@ -312,7 +321,9 @@ def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
                 f"{manifest.get(field)}, not {value}"
             )
     if manifest.get(avro.SPEC_ID, 0) not in draft.specs:
-        raise NotRebasedError(f"partition spec {manifest.get(avro.SPEC_ID)} is gone")
+        raise NotRebasedError(
+            f"the table no longer has partition spec {manifest.get(avro.SPEC_ID)} of manifest {manifest[avro.PATH]}"
+        )
 
 
 def _combine(
@@ -349,7 +360,8 @@ def _combine(
 
 
 def _renumbered(draft: TableDraft, append: Append, head: Json | None, *, kept: int) -> Json:
-    """Return the append's snapshot as a child of the head, but still with the manifest list that was sent."""
+    """Return the append's snapshot, changed to be a child of the head. It still names the manifest list that was
+    sent."""
     snapshot = dict(append.snapshot)
     snapshot.pop("parent-snapshot-id", None)
     if head is not None:
@@ -372,7 +384,7 @@ def _with_row_ids(snapshot: Json, new: Sequence[Manifest]) -> list[Manifest]:
         next_row_id += _rows(manifest)
     if next_row_id - snapshot["first-row-id"] != snapshot.get("added-rows"):
         raise NotRebasedError(
-            f"its manifests add {next_row_id - snapshot['first-row-id']} rows, its snapshot says "
+            f"the append's manifests add {next_row_id - snapshot['first-row-id']} rows, but its snapshot says "
             f"{snapshot.get('added-rows')}"
         )
     return numbered
@@ -381,5 +393,5 @@ def _with_row_ids(snapshot: Json, new: Sequence[Manifest]) -> list[Manifest]:
 def _rows(manifest: Manifest) -> int:
     rows: Any = manifest.get(avro.ADDED_ROWS)
     if not isinstance(rows, int):
-        raise NotRebasedError(f"manifest {manifest[avro.PATH]} does not say how many rows it adds")
+        raise NotRebasedError(f"manifest {manifest[avro.PATH]} lacks the number of rows that it adds")
     return rows

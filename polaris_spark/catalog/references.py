@@ -1,4 +1,4 @@
-"""Names of the references that hold catalogs and their content, and the catalogs in a commit."""
+"""Names of the references that hold catalogs and their content, and reading of the catalogs in a commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
 
 
 def heads_prefix(catalog: CatalogRow) -> str:
-    """Return the prefix of the names of the references of a catalog's branches. The name of the branch follows it."""
+    """Return the text with which the reference names of a catalog's branches begin. The branch's name follows it."""
     return f"cat/{catalog.entity_id:x}/heads/"
 
 

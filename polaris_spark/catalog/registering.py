@@ -25,7 +25,7 @@ class _Read(NamedTuple):
 
 
 class Register(ContentChange[_Read, C], Generic[C]):
-    """Create a table or view from an existing metadata file; `overwrite` replaces an existing table or view."""
+    """Create a table or view from an existing metadata file. `overwrite` replaces an existing one of the same name."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Register(ContentChange[_Read, C], Generic[C]):
         raise NotImplementedError
 
     def prepare(self, view: State) -> _Read:
-        """Read the file. If it cannot be read, `apply` raises the error, because an operation that was done before does
-        not need the file again."""
+        """Read the file. If it cannot be read, return the error, which only `apply` raises: an operation that was
+        already done is repeated without `apply`, and then does not need the file."""
         fixed = self.new_values()
         try:
             self.context.require_allowed([segments(self.location)])

@@ -5,7 +5,7 @@
 | `names` | path 0x01 kind name | the entity's content | its stable entity id (8 bytes) |
 | `ids` | entity id (8 bytes) | | its key in `names` |
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
-| `unconfirmed` | as in `locations`, for locations that are read but not owned | | entity id (8 bytes) |
+| `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | see `commits` |
 """
@@ -21,9 +21,10 @@ IDS = "ids"
 LOCATIONS = "locations"
 UNCONFIRMED = "unconfirmed"
 PROPERTIES = "properties"
-"""Index of a branch of a catalog, with the copy of the catalog's row that binds the branch. In the reference
-`catalogs`, it has the keys in `names` of the catalogs whose properties were set after their creation. The value there
-is the catalog's entity id (8 bytes), then the principal that set them last, in UTF-8."""
+"""Index with two uses. In a branch of a catalog, it holds the copy of the catalog's row that binds the branch. In the
+reference `catalogs`, it has an entry for each catalog whose properties were set after its creation: the key is the
+catalog's key in `names`, the value is the catalog's entity id (8 bytes), then the principal that last set the
+properties, in UTF-8."""
 ROW = b"row"
 
 NAMESPACE = b"n"
@@ -39,41 +40,41 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entity_id: int
     name: str
     created: int
-    """Milliseconds since 1970."""
+    """Time of the creation, in milliseconds since 1970."""
     owner: str
     properties: dict[str, str] = {}
-    """Properties that the catalog was created with, or that were set since."""
+    """Properties of the catalog: those that it was created with, as changed since."""
 
 
 @object_type("namespace", revision=1)
 class Namespace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A namespace. Its name is only in the index, so that renaming an ancestor would not change the row."""
+    """A namespace. Its name is only in the index, so that renaming a namespace above it would not change the row."""
 
     entity_id: int
     created: int
-    """Milliseconds since 1970."""
+    """Time of the creation, in milliseconds since 1970."""
     owner: str
     properties: dict[str, str] = {}
 
 
 @object_type("unloaded", revision=2, appended=(("unconfirmed",),))
 class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The content of a table or view that was imported by the location of its metadata file, which was not read yet."""
+    """The content of a lazily imported table or view: only the location of the metadata file, which is not read yet."""
 
     entity_id: int
     metadata_location: str
     unconfirmed: tuple[str, ...] = ()
-    """The location of the table or view, if no table may own that folder (`catalog.ownership`)."""
+    """Holds the location of the table or view if no table can own it (`catalog.ownership`); otherwise empty."""
 
     @property
     def location(self) -> str:
-        """The location of the table or view, as far as it is known: the folder that its metadata file may claim."""
+        """Location of the table or view, as far as it is known without its metadata file: `folder_of` this file."""
         return folder_of(self.metadata_location)
 
 
 def folder_of(metadata_location: str) -> str:
-    """Return the folder that a metadata file may claim for its table: the parent of the folder `metadata` that contains
-    the file. If the file's folder has another name, return the location of the file itself."""
+    """Return the location that a metadata file can claim for its table without confirmation: the parent of the folder
+    `metadata` that contains the file. If the file's folder has another name, return the location of the file itself."""
     folder, _, _ = metadata_location.rpartition("/")
     above, _, name = folder.rpartition("/")
     return above if name == "metadata" and above.strip("/") else metadata_location

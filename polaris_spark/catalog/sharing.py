@@ -1,6 +1,7 @@
 """Tables that may need the files of another table: tables with overlapping locations, in all heads of all catalogs.
 
-Other branches of the same catalog may have the same table. Its versions there count, whatever their locations.
+Other branches of the same catalog may have the same table. All of its versions in these branches count, whatever their
+locations are.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class TableVersion(NamedTuple):
 
 
 def heads_around(catalog: Catalog) -> list[StoreHead]:
-    """Return the newest heads of the store of a catalog, in all realms and catalogs, read now: live heads, and dropped
-    heads that can be undropped.
+    """Return the newest heads of all catalogs in the store of a catalog, in all realms, read now: live heads, and
+    dropped heads that can be undropped.
 
     In the heads of the catalog itself, the properties are combined with those of the session; the stricter value holds.
 
@@ -78,7 +79,7 @@ class Neighbours:
         self._realm = own.realm
         branches = head_name(catalog.row, "")
         self.has_branches = sum(h.realm == own.realm and h.reference.startswith(branches) for h in heads) > 1
-        """Whether the catalog itself has several heads."""
+        """Whether the catalog itself has more than one head."""
         self._heads = [
             _Open(
                 head.realm,
@@ -90,10 +91,11 @@ class Neighbours:
         self._linked: dict[tuple[str, ...], set[tuple[str, int]]] | None = None
 
     def of(self, entity_id: int, places: Collection[tuple[str, ...]]) -> list[TableVersion]:
-        """Return the versions of tables that overlap a table, and the versions of the table itself in other branches,
-        whatever their locations. The version in the table's own head is not included.
+        """Return the versions of all tables whose locations overlap those of a table, and the versions of the table
+        itself in other branches, whatever their locations are. The version in the table's own head is not included.
 
         Args:
+            entity_id: the table.
             places: the locations that the table owns.
         """
         found = set()
@@ -109,7 +111,7 @@ class Neighbours:
         return sorted(found)
 
     def own(self, location: tuple[str, ...], *, but: int) -> bool:
-        """Whether a table or view other than `but` owns or reads a location, or a folder above it."""
+        """Whether a table or view other than the entity `but` uses a location, or a folder above it."""
         for head in self._heads:
             head.state.begin()
             mine = but if head.realm == self._realm else 0
@@ -118,8 +120,8 @@ class Neighbours:
         return False
 
     def own_by_link(self, real: tuple[str, ...], *, but: int) -> bool:
-        """Whether a table or view other than `but` owns a local folder, or one above it, by a location that contains
-        symbolic links. The index of locations does not find these by their real path.
+        """Whether a table or view other than the entity `but` owns a local folder, or a folder above it, through a
+        location that contains symbolic links. The index of locations does not find such locations by real path.
 
         Args:
             real: the real path of the folder, as segments.
@@ -128,7 +130,8 @@ class Neighbours:
         return any(linked.get(real[:n], set()) - {(self._realm, but)} for n in range(1, len(real) + 1))
 
     def overlap_by_link(self, places: Collection[tuple[str, ...]], *, but: int) -> bool:
-        """Whether a location with symbolic links, of a table or view other than `but`, overlaps one of `places`."""
+        """Whether one of `places` overlaps a location that contains symbolic links and belongs to a table or view other
+        than the entity `but`."""
         mine, local = (self._realm, but), [place for place in places if place[0] == "file://"]
         return bool(local) and any(
             overlap(place, other)
@@ -138,7 +141,8 @@ class Neighbours:
         )
 
     def _by_link(self) -> dict[tuple[str, ...], set[tuple[str, int]]]:
-        """Return the real path of each location that contains symbolic links, with its owners (realm and entity id)."""
+        """Return a dict from the real path of each location that contains symbolic links to its owners (realm and
+        entity id)."""
         if self._linked is None:
             self._linked = {}
             links = Links()
@@ -152,14 +156,15 @@ class Neighbours:
 
     @property
     def places(self) -> int:
-        """Approximate number of locations in all heads. Locations that are only in commits' embedded entries are not
+        """Approximate number of locations in all heads. Index entries that are still embedded in commits are not
         counted."""
         return sum(head.state.base.index(LOCATIONS).tree.count for head in self._heads)
 
 
 class Deletable:
     """Decides which files of a table may be deleted: files in its own locations, and files in the warehouse outside all
-    locations of other tables and views of the store. A table leaves such files behind when its location is changed.
+    locations of other tables and views of the store. The latter are allowed because a table leaves files behind when
+    its location is changed.
 
     The real path of a local file decides where it lies. A file that is reached through links must not lie in a location
     of another table or view under any of its names, even if it lies below a location of its own table.
@@ -181,7 +186,8 @@ class Deletable:
         self._folders: dict[tuple[tuple[str, ...], str], bool] = {}
 
     def keep(self, places: Collection[tuple[str, ...]]) -> None:
-        """Keep the files in the locations of tables that no head contains any more."""
+        """From now on, refuse also the files in `places`, which are locations of tables that no head contains any
+        more."""
         self._kept = self._unconfirmed | frozenset(places)
 
     def grant(self, location: str) -> Grant | None:
@@ -230,14 +236,14 @@ def _real_below(confinement: Confinement, location: str) -> str:
 
 
 def folder_names(grant: Grant) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folder of a local file, as segments, under two names: below the permit's root, and by real path."""
+    """Return the folder of a local file twice, as segments: with the permit's root as given, and by real path."""
     below = grant.below
     named = ("file://", *segments_of(below.root), *below.parts[:-1])
     return named, ("file://", *segments_of(below.real)[:-1])
 
 
 def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
-    """Return locations under all of their names: as given and, for local ones, by real path."""
+    """Return the locations `own` under all of their names: as given and, for local ones, also by real path."""
     found = set(own)
     for place in own:
         path = local_path("/".join(place))
@@ -251,11 +257,12 @@ def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[t
 def foreign_owner(
     catalog: Catalog, heads: Sequence[StoreHead], location: tuple[str, ...], *, entity_id: int
 ) -> str:
-    """Return a location that overlaps the given one and the catalog of its owner, for messages; empty if there is none.
+    """Return a text for messages that names an owned location overlapping the given one, and the catalog of its owner.
+    Return an empty text if there is no overlap.
 
     Args:
         heads: all heads of the store (`heads_around`).
-        entity_id: table or view whose own locations are ignored, in any branch of its catalog.
+        entity_id: table or view whose own locations are ignored, in all branches of its catalog.
     """
     own = catalog.references.store
     branches = head_name(catalog.row, "")
@@ -269,7 +276,7 @@ def foreign_owner(
 
 
 def table_content(state: State, entity_id: int) -> int | None:
-    """Return the id of the content of the table with that stable id; None if there is none."""
+    """Return the id of the content of the table with an entity id; None if there is no such table."""
     entry = state.lookup(IDS, id_bytes(entity_id))
     if entry is None or decode_key(entry.value).kind != TABLE:
         return None
@@ -278,4 +285,4 @@ def table_content(state: State, entity_id: int) -> int | None:
 
 
 def _no_id() -> int:
-    raise AssertionError("reading needs no ids")
+    raise AssertionError("a state for reading cannot assign ids to new objects")

@@ -1,4 +1,4 @@
-"""The files of the stores that this process has open, by name: no job deletes them."""
+"""The files and folders of the stores that this process has open. No job deletes them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _OF_SQLITE = ("", "-wal", "-shm", "-journal")
 
 
 class StoreFiles(NamedTuple):
-    """Files of stores. They are never deleted, whatever name is used for them."""
+    """Files of stores. They are never deleted, under whatever name a job finds them."""
 
     paths: tuple[str, ...] = ()
-    """Local paths of files and folders, as given and with links resolved. Their identities are compared, too."""
+    """Local paths of files and folders, as given and with links resolved. Files are also compared with them by identity
+    (device and inode)."""
     names: tuple[str, ...] = ()
     """Paths of files and folders, normalized by `folded`, without scheme and authority."""
     beginnings: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class StoreFiles(NamedTuple):
         return any(is_in(path, name) for name in self.names) or path.startswith(self.beginnings)
 
     def identities(self) -> frozenset[Identity]:
-        """Return the identities of the local files and folders that exist now."""
+        """Return the identities (device and inode) of those files and folders in `paths` that exist now."""
         return frozenset(found for path in self.paths if (found := identity(path)) is not None)
 
 

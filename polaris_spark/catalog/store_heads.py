@@ -1,4 +1,4 @@
-"""All heads of a store that can be reached or recovered, in all realms, catalogs and branches."""
+"""All heads of a store that are live or can be recovered, in all realms, catalogs and branches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StoreHead(NamedTuple):
     realm: str
     """Instance id of the realm."""
     catalog: str
-    """Realm and catalog, and the branch unless it is `main`; for messages."""
+    """Names of the realm and the catalog, and of the branch unless it is `main`, as one text for messages."""
     reference: str
     head: Head
     properties: Mapping[str, str]
@@ -45,7 +45,7 @@ class StoreHead(NamedTuple):
     grace_beyond_ms: int = 0
     """Grace period of the catalog minus that of the session that reads the head, in milliseconds."""
     moved: bool = False
-    """Whether the realm was moved and another store serves it now. This head is then as it was at the move."""
+    """Whether the realm was moved to another store, which serves it now. This head is then as it was at the move."""
 
     def snapshot(self, store: ObjectStore) -> CommitReader:
         """Return the commit of the head, opened for reading."""
@@ -61,8 +61,8 @@ def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreH
     """Return the newest heads of all branches of all catalogs of a store, read now.
 
     Raises:
-        CorruptionError: a head cannot be read, or was lost with its row or its registration. It is then unknown which
-            files it needs.
+        CorruptionError: a head cannot be read, or its row or its registration was lost. It is then unknown which files
+            the head needs.
     """
     records = [record for record in Realms(backend, clock).all() if record.state not in _GONE]
     return [head for record in records for head in _of_realm(record, objects(record), clock)]

@@ -13,8 +13,8 @@ _TOTALS: Final = {
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
-"""Totals of a summary, each with the fields that are added to it and subtracted from it (Iceberg's `SnapshotSummary`).
-"""
+"""Totals of a summary, each with two fields: the one that is added to it, and the one that is subtracted from it
+(Iceberg's `SnapshotSummary`)."""
 
 NOTHING: Final[Mapping[str, str]] = dict.fromkeys(_TOTALS, "0")
 """The totals of a table without snapshots."""
@@ -25,16 +25,18 @@ _MOST_DIGITS: Final = 18
 
 
 def number_in(summary: Mapping[str, object], name: str) -> int | None:
-    """Return a number in a summary; None if it is absent or not a number. Clients may send any text as a value."""
+    """Return a number in a summary; None if it is absent, is not a number, or has too many digits. Clients can send any
+    text as a value."""
     text = str(summary.get(name, ""))
     return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) -> dict[str, str]:
-    """Return a summary that was sent, with totals computed from those of the head. A total that the head's summary
-    lacks or has in a malformed form is left out.
+    """Return the summary that was sent, with totals computed from those of the head. A total is left out if it is
+    missing or malformed in the head's summary, or if what was added or removed is malformed.
 
     Args:
+        sent: summary that the client sent.
         before: summary of the head.
         kept: number of the head's manifests that the snapshot keeps.
     """

@@ -1,4 +1,5 @@
-"""Changes of tables. Each change writes index entries and a new table row, which shares unchanged rows with the old."""
+"""Changes of tables. Each change writes index entries and a new table row, which points to the unchanged rows of the
+old table row."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ class CreateTable(TableChange):
             return self.store(state, None, draft, prepared, effective)
 
     def draft(self, state: State, prepared: Prepared, effective: EffectiveProperties) -> TableDraft:
-        """Return the new table, not yet stored. A staged creation does no more than this.
+        """Return the draft of the new table. Nothing is stored; a staged creation returns this draft to the client.
 
         Args:
             effective: the properties that hold for the change on this state.
@@ -106,7 +107,7 @@ class CreateTable(TableChange):
         return self.request.get("properties") or ()
 
     def _with_defaults(self, effective: EffectiveProperties) -> dict[str, Any]:
-        """Return the request, with the catalog's properties for new tables."""
+        """Return the request, with the properties added that the catalog gives to new tables."""
         asked = self.request.get("properties")
         if not effective.table_defaults and not effective.table_overrides:
             return self.request
@@ -117,9 +118,9 @@ class CreateTable(TableChange):
 
 
 _ENOUGH_PREPARATIONS = 2
-"""Number of preparations after which a change reads a missing manifest list while it is applied, instead of preparing
-again because other commits came first. A list never changes, so the outcome is the same, and no change waits forever.
-"""
+"""Number of preparations after which a change that lacks a manifest list reads the list while it is applied. With fewer
+preparations, the change is prepared again. Without this limit, a change could be prepared again forever, because other
+commits come first each time. Reading the list late gives the same outcome, because a manifest list never changes."""
 
 
 class TableCommit(NamedTuple):
@@ -133,8 +134,8 @@ class TableCommit(NamedTuple):
 class CommitTable(TableChange):
     """Apply updates to one table if the requirements hold; with `assert-create`, create the table.
 
-    If the requirements do not hold because other commits came first, the request may still be merged (`merging`) or
-    rebased (`rebasing`). Otherwise it is a conflict.
+    If the requirements do not hold because other commits came first, the request is merged (`merging`) or rebased
+    (`rebasing`) if possible. Otherwise it fails with `CommitFailedError`.
     """
 
     def __init__(
@@ -142,7 +143,8 @@ class CommitTable(TableChange):
     ) -> None:
         """
         Args:
-            size: size of the request, if it was already checked as part of a larger request.
+            size: size of a larger request that contains this commit, if that was checked already; None checks the size
+                of this commit.
         Raises:
             BadRequestError: the request exceeds a bound.
         """
@@ -204,7 +206,7 @@ class CommitTable(TableChange):
 
         Raises:
             CommitFailedError: the request can be neither merged nor rebased.
-            PrepareAgain: rebasing needs files that were not read.
+            PrepareAgain: rebasing needs manifest lists that were not read when the change was prepared.
         """
         draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         updates = None
@@ -247,7 +249,8 @@ class CommitTable(TableChange):
         return rebased.updates
 
     def _read_lists(self, view: State, append: Append) -> dict[str, ManifestList | BadRequestError]:
-        """Return the manifest lists that rebasing needs; none if rebasing seems unnecessary at present."""
+        """Return the manifest lists that rebasing needs, by location. Return an empty dict if rebasing is off, or seems
+        unnecessary now."""
         files = self.context.manifest_files
         # This lookup is not recorded as read, because `apply` reads the table again.
         entry = view.base.index(NAMES).get(self.key)
@@ -269,11 +272,11 @@ class CommitTable(TableChange):
         return lists
 
     def _read_list(self, draft: TableDraft, files: ManifestFiles, location: str) -> ManifestList:
-        """Return a manifest list.
+        """Return the manifest list at a location.
 
         Raises:
-            BadRequestError: the list cannot be read. Clients choose its location, so a location outside those that this
-                server may read for its clients is refused.
+            BadRequestError: the list cannot be read; or it lies outside the locations that this server reads for its
+                clients. This is checked because clients choose the location of the list.
         """
         if self.context.allowed is not None:
             places = (*self.context.allowed, *locations.used(draft.location, draft.properties))
@@ -285,7 +288,7 @@ class CommitTable(TableChange):
 
 
 def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:
-    """Give a new table the catalog's properties for new tables. The format version stays as the updates set it."""
+    """Give a new table the catalog's properties for new tables, except the format version, which the updates set."""
     missing = {name: text for name, text in effective.table_defaults.items() if name not in draft.properties}
     added = {**missing, **effective.table_overrides}
     added.pop(FORMAT_VERSION, None)
@@ -303,7 +306,10 @@ class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
         super().__init__(context, operation)
         names = [commit.name for commit in commits]
         if len(set(names)) < len(names):
-            raise BadRequestError("a transaction names the same table twice")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadRequestError(
+                f"the transaction changes table {twice} twice; send all changes of a table together"
+            )
         self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
 
     def prepare(self, view: State) -> list[Prepared]:

@@ -27,14 +27,14 @@ UNLOADED = type_name(Unloaded)
 
 class _Prepared(NamedTuple):
     now: int
-    """Milliseconds since 1970."""
+    """Time of the loading, in milliseconds since 1970."""
     found: NameEntry
     key: bytes
     rows: MetadataRows
 
 
 class LoadImported(CatalogChange["_Prepared | None", None]):
-    """Read the metadata file of a table or view that was imported without reading it, and store its rows.
+    """Load a lazily imported table or view: read its metadata file, and store the rows.
 
     Nothing happens if the table or view was loaded, changed or dropped in the meantime.
     """
@@ -47,7 +47,8 @@ class LoadImported(CatalogChange["_Prepared | None", None]):
         self.files = files
 
     def prepare(self, view: State) -> _Prepared | None:
-        """Read the file. The table or view is found by its entity id, because it may have been renamed."""
+        """Read the metadata file; return None if there is nothing to load any more. The table or view is found by its
+        entity id, because it may have been renamed."""
         entity = id_bytes(self.unloaded.entity_id)
         named = view.lookup(IDS, entity)
         found = find(view, named.value) if named is not None else None

@@ -40,7 +40,7 @@ def test_properties_are_set_removed_and_shown_with_what_they_were(session: Sessi
     [
         ({"properties": {"gc.enabled": None}}, "is NULL; name it in 'unset'"),
         ({"unset": [None]}, "a name in 'unset' is NULL"),
-        ({"properties": {"nope": "1"}}, "no property 'nope'"),
+        ({"properties": {"nope": "1"}}, "cannot have the property 'nope'"),
         (
             {"properties": {"grace": "env:HOME"}},
             "grace is stored in the catalog, so its value cannot be env:NAME",

@@ -275,7 +275,7 @@ def test_an_append_that_merged_manifests_is_not_rebased(catalog: Client, base: J
     appends.write_list(
         made.snapshot["manifest-list"], listed.schema, listed.metadata, [{**listed.manifests[0]}]
     )
-    assert "is missing in it, or changed" in refusal(catalog, made)
+    assert "is missing in the append's manifest list, or changed" in refusal(catalog, made)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_an_append_that_changed_a_manifest_of_its_parent_is_not_rebased(
     listed = read_list(made.snapshot["manifest-list"])
     listed.manifests[1].update(change)
     appends.write_list(made.snapshot["manifest-list"], listed.schema, listed.metadata, listed.manifests)
-    assert "is missing in it, or changed" in refusal(catalog, made)
+    assert "is missing in the append's manifest list, or changed" in refusal(catalog, made)
 
 
 @pytest.mark.parametrize(
@@ -312,13 +312,15 @@ def test_a_new_manifest_that_does_more_than_add_files_is_not_rebased(
 
 
 def test_manifests_of_a_spec_that_is_gone_are_not_rebased(catalog: Client, base: Json) -> None:
-    assert "spec 5 is gone" in refusal(catalog, rewritten(attempt(base, new_append(1)), partition_spec_id=5))
+    assert "no longer has partition spec 5" in refusal(
+        catalog, rewritten(attempt(base, new_append(1)), partition_spec_id=5)
+    )
 
 
 def test_row_ids_that_do_not_add_up_are_not_rebased(catalog: Client) -> None:
     base = appendable(catalog, version=3)
     accepted(catalog, attempt(base, new_append(1)))
-    assert "add 3 rows, its snapshot says 4" in refusal(
+    assert "add 3 rows, but its snapshot says 4" in refusal(
         catalog, attempt(base, new_append(3)).changed(added_rows=4)
     )
 
@@ -399,7 +401,7 @@ def test_an_append_to_a_branch_that_was_set_elsewhere_or_removed_is_not_rebased(
     catalog.commit("t", {"action": "set-snapshot-ref", **to})
     assert "no longer descends" in refusal(catalog, made)
     catalog.commit("t", {"action": "remove-snapshot-ref", "ref-name": "main"})
-    assert "main is gone" in refusal(catalog, made)
+    assert "branch main no longer exists" in refusal(catalog, made)
 
 
 def test_the_retention_that_others_set_meanwhile_is_not_undone(catalog: Client, base: Json) -> None:

@@ -105,7 +105,10 @@ def test_a_java_append_that_another_came_before_is_rebased_unless_it_merged_mani
     catalog.loadTable(name).newFastAppend().appendFile(second).commit()
     after = jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main").build()
     if merges:
-        with pytest.raises(Py4JJavaError, match=r"CommitFailedException.*is missing in it, or changed"):
+        with pytest.raises(
+            Py4JJavaError,
+            match=r"CommitFailedException.*is missing in the append's manifest list, or changed",
+        ):
             table.operations().commit(base, after)
     else:
         table.operations().commit(base, after)

@@ -42,15 +42,16 @@ class PyIcebergTables:
                 yield from self._contents(above)
 
     def _namespaces(self, above: NamespaceName) -> list[NamespaceName]:
-        """Return the namespaces directly below one. Catalogs without nesting return their namespaces again, which are
-        left out, or raise an error."""
+        """Return the namespaces directly below `above`. A catalog without nested namespaces may return its top-level
+        namespaces again, which are left out, or raise an error, which counts as no namespaces."""
         try:
             listed = self._catalog.list_namespaces(above) if above else self._catalog.list_namespaces()
         except Exception as error:  # as above
             unnested = isinstance(error, (NoSuchNamespaceError, NotImplementedError))
             if above and unnested and not isinstance(self._catalog, RestCatalog):
                 return []
-            raise SourceError(f"namespaces of {above or 'the catalog'} cannot be listed: {error}") from error
+            parent = ".".join(above) or "the catalog"
+            raise SourceError(f"namespaces in {parent} cannot be listed: {error}") from error
         return [tuple(name) for name in listed if len(name) == len(above) + 1 and tuple(name[:-1]) == above]
 
     def _properties(self, namespace: NamespaceName) -> dict[str, str]:
@@ -64,7 +65,9 @@ class PyIcebergTables:
         try:
             tables = sorted(self._catalog.list_tables(namespace))
         except Exception as error:  # as above
-            raise SourceError(f"tables of {'.'.join(namespace)} cannot be listed: {error}") from error
+            raise SourceError(
+                f"tables in namespace {'.'.join(namespace)} cannot be listed: {error}"
+            ) from error
         for identifier in tables:
             yield _listed(identifier, TABLE, self._table)
         for identifier in self._views(namespace):
@@ -75,14 +78,16 @@ class PyIcebergTables:
             return sorted(self._catalog.list_views(namespace))
         except Exception as error:  # each catalog without views raises another error
             if isinstance(self._catalog, RestCatalog) and not isinstance(error, NotImplementedError):
-                raise SourceError(f"views of {'.'.join(namespace)} cannot be listed: {error}") from error
+                raise SourceError(
+                    f"views in namespace {'.'.join(namespace)} cannot be listed: {error}"
+                ) from error
             return []
 
     def _table(self, identifier: tuple[str, ...]) -> str:
         return self._catalog.load_table(identifier).metadata_location
 
     def _view(self, identifier: tuple[str, ...]) -> str:
-        """Return the metadata location of a view. pyiceberg's views do not have it, so it is requested over REST."""
+        """Return the metadata location of a view. pyiceberg's views lack it, so the REST server is queried for it."""
         rest: Any = self._catalog
         if not isinstance(rest, RestCatalog):
             raise SourceError("views can be imported from SQL and REST catalogs only")

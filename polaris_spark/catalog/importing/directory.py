@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?:v(?P<hadoop>\d+)|(?P<other>\d+)-[^/]+?)(?:\.gz)?\.metada
 
 
 _OF_TABLES = (METADATA, "data")
-"""Folders of the table itself. These and the folders of partitions are not searched for other tables."""
+"""Subfolders that belong to a table itself. These and folders of partitions are not searched for other tables."""
 
 _LOOKS = 100
 """Maximum number of folders in a table's folder that are searched for other tables, the uppermost first."""
@@ -34,7 +34,7 @@ _LONGEST_HINT = 4_096
 
 
 class MetadataVersion(NamedTuple):
-    """A metadata file by its name; the newest version sorts last."""
+    """A metadata file, described by its name and modification time. The newest version sorts last."""
 
     number: int
     changed: float
@@ -59,7 +59,8 @@ class DirectoryTree:
     """Tables below a root directory. With `hadoop`, the conventions of Iceberg's Hadoop catalog are used.
 
     By these conventions, the version hint names the current version. If later versions follow it without a gap, the
-    last of them is current, as in `HadoopTableOperations.refresh`. Every directory that is not a table is a namespace.
+    last of them is current, as in `HadoopTableOperations.refresh`. Every directory that is not a table is a namespace,
+    unless its name begins with a dot.
     """
 
     def __init__(self, root: str, properties: Mapping[str, str], *, hadoop: bool = False) -> None:
@@ -109,7 +110,8 @@ class DirectoryTree:
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[SourceEntry | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
-        """Yield each child as an entry, or as a directory to search (path, location, content), or as both."""
+        """Yield a pair for each child: its entry, and the directory to search (path, location, content). Either can be
+        None."""
         for name, what in found.unread.items():
             yield SourceEntry(path, name, None, f"{at}/{name}", what), None
         if METADATA in found.files:
@@ -139,8 +141,8 @@ class DirectoryTree:
                 yield ListedNamespace(inner) if is_namespace else None, (inner, here, below)
 
     def _apart(self, table: SourceEntry, at: str, found: Directory) -> tuple[SourceEntry, Directory | None]:
-        """Return a table, and the directory to search for other tables if the table's folder contains some. In that
-        case the table gets a problem, because it would own the files of the other tables."""
+        """Return a table and None. If the table's folder contains other tables, return the table with a problem,
+        because it would own the files of the other tables, and the directory in which to search for these."""
         within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
         waiting, looked = [f"{at}/{name}" for name in within], 0
         while waiting and looked < _LOOKS:
@@ -148,9 +150,7 @@ class DirectoryTree:
             try:
                 below = self._list(here)
                 if METADATA in below.directories and versions(self._list(f"{here}/{METADATA}")):
-                    problem = (
-                        f"its folder contains another table, {here}: register this one by its metadata file"
-                    )
+                    problem = f"its folder contains another table, {here}; register the outer one by its metadata file"
                     return table._replace(problem=problem), found._replace(directories=within)
             except OSError:  # reported when the folder itself is searched
                 continue
@@ -173,8 +173,8 @@ class DirectoryTree:
         return SourceEntry(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
 
     def _hinted(self, at: str, found: list[MetadataVersion]) -> tuple[MetadataVersion, str]:
-        """Return the version that the hint names, and the problem with the hint. A hint that cannot be read counts as
-        missing, as in Iceberg; a hint with a path is a problem."""
+        """Return the version that is current according to the hint, and the problem with the hint, or an empty text. A
+        hint that cannot be read counts as missing, as in Iceberg; a hint with a path is a problem."""
         try:
             text = self._files.read(f"{at}/{METADATA}/{HINT}", limit=_LONGEST_HINT)
         except BadRequestError:

@@ -41,11 +41,11 @@ from polaris_spark.errors import CorruptionError, InputError, PolarisError, Sour
 from polaris_spark.ids import MAX_ID
 
 WAVE = 4_000
-"""Number of entries of the source that are listed, read and placed before the next ones are listed. One commit creates
-at most as many namespaces of the list."""
+"""Number of entries of the source that are listed, read and placed before the next ones are listed. It is also the
+maximum number of listed namespaces that one commit creates."""
 
 IDS_EACH = 128
-"""Number of ids that are assigned for each table of the first wave; later waves use the numbers that were needed."""
+"""Number of ids that are assigned for each table of the first wave. Later waves use the numbers that were needed."""
 
 KINDS = {TABLE: "table", VIEW: "view"}
 
@@ -54,23 +54,23 @@ class ImportOptions(NamedTuple):
     """Options of an import."""
 
     into: NamespaceName = ()
-    """Namespace of this catalog below which everything is imported."""
+    """Namespace of this catalog below which all tables and views are imported."""
     namespaces: Sequence[str] = ()
     """Namespaces of the source to import, with those below them; levels joined by dots. Empty means all."""
     include: Sequence[str] = ()
     """Patterns of the full names to import, such as `sales.*_2024`. Empty means all."""
     lazy: bool = False
-    """Whether to register locations only; metadata is then loaded on first use."""
+    """True registers only the locations of metadata files; the metadata is then loaded on first use."""
     overwrite: bool = False
-    """Whether to replace a table or view that has the name but another metadata file."""
+    """True replaces a table or view that has the name but another metadata file; False reports a conflict."""
     dry_run: bool = False
-    """Whether to only report what would be done."""
+    """True reports what the import would do, and changes nothing."""
     parallelism: int = 8
     """Number of portions into which each wave is divided."""
     commit_size: int = 1_000
     """Number of tables and views that get their names in one commit."""
     only_present: bool = False
-    """Whether to skip names that the catalog does not have already."""
+    """True imports only under names that the catalog has already; for other names, a conflict is reported."""
 
 
 class Row(NamedTuple):
@@ -126,10 +126,10 @@ class Importer:
         self._check = check
         self._ids_each = IDS_EACH
         self._namespaces_left: dict[NamespaceName, dict[str, str]] = {}
-        """Listed namespaces with no table so far that matches a pattern, and their properties."""
+        """With patterns: listed namespaces in which no matching table has been listed yet, and their properties."""
         self._unplaced: dict[NamespaceName, dict[str, str]] = {}
         """Listed namespaces that are not created yet, and their properties. They are created as soon as a table or view
-        is placed, or at the end if none was refused."""
+        is placed, or at the end of the import if no table or view was refused."""
         self._placed_any = self._refused_any = False
         self._scratch: State | None = None
         """The state that a dry run changes, in memory only."""
@@ -200,7 +200,7 @@ class Importer:
                 break
         for item in items:
             outcomes[item.position] = ImportOutcome(
-                FAILED, "sweeps made its new rows invalid each time they were written: import it again"
+                FAILED, "each time its rows were written, a sweep made them invalid; import it again"
             )
         refused = [outcome.status in (FAILED, CONFLICT) for outcome in outcomes.values()]
         self._refused_any |= any(refused)
@@ -225,7 +225,7 @@ class Importer:
                     yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
 
     def _plan(self, wave: Sequence[SourceEntry], outcomes: dict[int, ImportOutcome]) -> list[_Item]:
-        """Return the items to import. All other entries get their outcome here."""
+        """Return the items to import. Entries that are not imported get an outcome in `outcomes`."""
         planned = [self._target(position, entry, outcomes) for position, entry in enumerate(wave)]
         items = [item for item in planned if item is not None]
         fresh = (
@@ -268,7 +268,8 @@ class Importer:
     def _present(
         self, items: Sequence[_Item]
     ) -> list[tuple[int, int, bytes, Table | View | Unloaded] | None]:
-        """Return what has each name now: entity id, content id, kind and content; None for a free name."""
+        """Return, for each item, the table or view that has its name now: entity id, content id, kind and content. None
+        means that the name is free."""
         head = self._catalog.head()
         keys = [table_key(item.name, kind) for item in items for kind in KINDS]
         entries = head.index(NAMES).get_many(keys)
@@ -287,7 +288,7 @@ class Importer:
         return found
 
     def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> ImportOutcome | None:
-        """Return the outcome for a name that is taken; None if its table or view is to be replaced or loaded."""
+        """Return the outcome for a name that is taken; None if the table or view there is to be replaced or loaded."""
         if item.kind not in (None, kind):
             return ImportOutcome(CONFLICT, f"a {KINDS[kind]} has this name")
         if content.metadata_location == item.location:
@@ -302,7 +303,7 @@ class Importer:
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, ImportOutcome], kinds: dict[int, bytes | None]
     ) -> dict[int, Placement]:
-        """Return the placements of items, by position."""
+        """Return the placements of items, by position. Items that cannot be read get an outcome in `outcomes`."""
         if self._options.lazy:
             for item in items:
                 kinds[item.position] = item.kind or TABLE
@@ -331,7 +332,8 @@ class Importer:
         return dict(sorted(placements.items()))
 
     def _read(self, items: Sequence[_Item]) -> list[ReadResult]:
-        """Have the rows of items written. Items for which there were too few ids are repeated with more ids."""
+        """Let the engine read the metadata files of items and write their rows, and return the results. Items for which
+        there were too few ids are repeated with more ids."""
         now = self._catalog.context.clock.now_ms()
         results: list[ReadResult] = []
         needs = {item.position: self._ids_each for item in items}
@@ -381,7 +383,7 @@ class Importer:
 
 
 def _would(outcome: ImportOutcome) -> ImportOutcome:
-    """Return the outcome of a change for a dry run."""
+    """Return the outcome that a dry run reports for the outcome of a change."""
     done = outcome.status not in (FAILED, CONFLICT, EXISTS)
     return ImportOutcome(f"would be {outcome.status}", outcome.message) if done else outcome
 

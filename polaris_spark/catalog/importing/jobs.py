@@ -16,7 +16,7 @@ from polaris_spark.index.keys import decode_key
 from polaris_spark.system.tasks import Tasks
 
 TASK = "import"
-"""Kind of the coordinated task (`Tasks`)."""
+"""Kind of the coordinated task (`Tasks`) that an import holds while it runs."""
 
 _READ_TOGETHER = 1_000
 
@@ -54,11 +54,11 @@ def import_source(
     options: ImportOptions,
     engine: Engine | None = None,
 ) -> list[Row]:
-    """Import a source into a catalog. The catalog's import task is held until the import ends.
+    """Import a source into a catalog. Except in a dry run, the catalog's task `import` is held until the import ends.
 
     Args:
         source: for example the result of `open_source`.
-        principal: logged as the author.
+        principal: logged as the author of the import.
         engine: reads files and writes rows; None uses threads of this process. Its progress, which is called between
             steps, may raise an error to stop the import.
     Returns:
@@ -104,7 +104,7 @@ def load_imported(
 
 
 def _refuse_unknown(catalog: Catalog, namespaces: Sequence[str]) -> None:
-    """Refuse namespaces that do not exist, given as levels joined by dots."""
+    """Check that namespaces exist, which are given as levels joined by dots."""
     if not namespaces:
         return
     keys = (decode_key(key) for key, _ in catalog.head().index(NAMES).range())

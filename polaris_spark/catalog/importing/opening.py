@@ -65,7 +65,9 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
         if value.startswith(REFERENCE):
             variable = value.removeprefix(REFERENCE)
             if variable not in os.environ:
-                raise InputError(f"the option {name!r} names the variable {variable!r}, which is not set")
+                raise InputError(
+                    f"the option {name!r} names the environment variable {variable!r}, which is not set"
+                )
             value = os.environ[variable]
         found[name] = value
     return found
@@ -98,11 +100,11 @@ def _refuse_password(location: str) -> None:
     """
     if holds_secret(location):
         raise InputError(
-            "the location of the source contains a password: give it as an option such as 'password' instead, "
+            "the location of the source contains a password; give the password as an option such as 'password', "
             "preferably as env:NAME"
         )
 
 
 def _require(location: str, source: str) -> None:
     if not location:
-        raise InputError(f"a {source} source needs a location")
+        raise InputError(f"a {source} source needs a location: the root of its tree, or its URI")

@@ -49,7 +49,8 @@ EXISTS: Final = "exists"
 CONFLICT: Final = "conflict"
 FAILED: Final = "failed"
 STALE: Final = "stale"
-"""The rows were written before a fence of the catalog, so a sweep may delete them: they must be written again."""
+"""Status of a table or view whose rows were written before a sweep fenced the catalog. The sweep may delete the rows,
+so they must be written again."""
 
 
 class ImportOutcome(NamedTuple):
@@ -72,7 +73,7 @@ class Placement(NamedTuple):
     first_id: int = 0
     """The lowest id of the rows that were written for the table or view."""
     held: Holdings = Holdings()  # immutable
-    """Locations that the table or view uses. If `content` is 0, `metadata_location` determines them instead."""
+    """Locations that the table or view uses. Not set if `content` is 0; `metadata_location` then determines them."""
 
 
 class PlaceImported(TimedChange[list[ImportOutcome]]):
@@ -101,10 +102,10 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
         return outcomes
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[ImportOutcome]:
-        raise AssertionError("imports have no operation ids")
+        raise AssertionError("an import has no operation id, so it is never repeated")
 
     def _place(self, state: State, now: int, placement: Placement) -> ImportOutcome:
-        """Place one table or view. All checks come before the first effect, because there is no savepoint for each."""
+        """Place one table or view. All checks come before the first effect, because effects cannot be undone alone."""
         name, kind = placement.name, placement.kind
         check_name((*name.namespace, name.name))
         if not placement.replaces:
@@ -158,7 +159,7 @@ def _unconfirmed_message(name: TableName, away: str) -> str:
     if not away:
         return ""
     return (
-        f"it reads locations outside the folder of its metadata file, and does not own them: {away}; "
+        f"it uses locations outside the folder of its metadata file, and does not own them: {away}; "
         f"if they belong to it, CALL polaris.system.adopt(table => '{name}')"
     )
 
@@ -176,7 +177,9 @@ def ensure_namespace(
         BadRequestError: the name is empty, or is reserved.
     """
     if not name:
-        raise BadRequestError("a table at the root of its catalog needs a namespace: import it into one")
+        raise BadRequestError(
+            "a table or view at the root of the source has no namespace; import it into a namespace (option into)"
+        )
     missing = []
     for n in range(len(name), 0, -1):
         if find(state, namespace_key(name[:n])) is not None:
@@ -208,7 +211,7 @@ class PlaceNamespaces(TimedChange[list[ImportOutcome]]):
         return outcomes
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[ImportOutcome]:
-        raise AssertionError("imports have no operation ids")
+        raise AssertionError("an import has no operation id, so it is never repeated")
 
 
 def _content(state: State, content: int, kind: bytes) -> Table | View | Unloaded:

@@ -1,7 +1,7 @@
 """Reads metadata files and writes them as rows without names: the work of executors or threads in an import.
 
-The driver, which alone has a lease, assigns blocks of ids. If a portion runs out of ids, it writes nothing for the
-remaining tables and returns how many ids they need.
+Only the driver has a lease, so the driver assigns blocks of ids. If a portion runs out of ids, nothing is written for
+its remaining tables, and their results say how many ids they need.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Portion(NamedTuple):
     wanted: Sequence[FileToRead]
     ids: Sequence[range]
     now_ms: int
-    """Milliseconds since 1970."""
+    """Time of the import, in milliseconds since 1970."""
     write: bool = True
-    """Whether rows are written; otherwise the files are only checked."""
+    """True writes the rows; False only checks the files."""
 
 
 class ReadResult(NamedTuple):
@@ -57,11 +57,11 @@ class ReadResult(NamedTuple):
     first_id: int = 0
     """The lowest id of the rows of the table or view."""
     ids: int = 0
-    """Number of ids that the rows took, or need."""
+    """Number of ids that the rows use or, if `unfinished`, need."""
     held: Holdings = Holdings()  # immutable
     """Locations that the table or view uses."""
     error: str = ""
-    """Why the file cannot be imported."""
+    """Why the file cannot be imported; empty if it can."""
 
     @property
     def unfinished(self) -> bool:
@@ -70,7 +70,7 @@ class ReadResult(NamedTuple):
 
 
 class _Block:
-    """Returns ids one by one, and continues to count when none are left."""
+    """Returns ids one by one and counts them. It continues to count when none are left, to find how many are needed."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
         self._ids = chain.from_iterable(ranges)
@@ -78,7 +78,7 @@ class _Block:
         self.short = False
 
     def begin(self) -> None:
-        """Begin the next file."""
+        """Begin counting for the next file."""
         self.first = self.used = 0
 
     def next_id(self) -> int:
@@ -107,7 +107,7 @@ def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterato
     """Read the files of a portion and write their rows durably. Yield the result of each file.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: from the database. Rows that were already written do no harm.
+        TryAgainError, OutcomeUnknownError: the database failed. Rows that were already written do no harm.
     """
     block = _Block(portion.ids)
     written: list[tuple[int, msgspec.Struct]] = []
@@ -129,7 +129,7 @@ def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterato
 
 
 def _write(store: ObjectStore, objects: list[tuple[int, msgspec.Struct]]) -> None:
-    """Write rows without adding them to the cache, because this process does not read them again."""
+    """Write rows durably. They are not added to the cache, because this process does not read them again."""
     if objects:
         store.backend.write_objects(store.realm, store.rows(objects))
 

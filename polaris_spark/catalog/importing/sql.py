@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 PAGE = 5_000
-"""Number of rows that one query returns at most."""
+"""Maximum number of rows that one query returns."""
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 """SQLAlchemy drivers for databases whose URI does not name a driver."""
@@ -82,7 +82,7 @@ def _chosen(connection: Connection, asked: str) -> str:
         raise SourceError(f"the database has no catalog {asked!r}; it has: {', '.join(names)}")
     if len(names) > 1 and not asked:
         raise SourceError(
-            f"the database holds several catalogs: say which, of {', '.join(names)}, in the option 'catalog'"
+            f"the database holds several catalogs: {', '.join(names)}; name one of them in the option 'catalog'"
         )
     return asked or (names[0] if names else "")
 
@@ -134,7 +134,7 @@ def _select(connection: Connection, query: str, **values: str) -> list[Any]:
 
 
 def _select_if_there(connection: Connection, query: str, **values: str) -> list[Any]:
-    """Return the rows of a query of the namespaces' table; none if an old catalog lacks the table."""
+    """Return the rows of a query of the table of namespaces; an empty list if an old catalog lacks this table."""
     from sqlalchemy import inspect
 
     return _select(connection, query, **values) if inspect(connection).has_table(_NAMESPACES) else []
@@ -160,7 +160,7 @@ def _engine(uri: str, options: Mapping[str, str]) -> Engine:
 
 
 def sqlalchemy_uri(uri: str) -> str:
-    """Return a JDBC URI in SQLAlchemy's form; other URIs are not changed."""
+    """Return a URI in SQLAlchemy's form. JDBC URIs are converted, others are returned unchanged."""
     sqlite = re.fullmatch(r"jdbc:sqlite:(?:file:)?([^?]*)(\?.*)?", uri)
     if sqlite is not None:
         return f"sqlite:///{sqlite[1]}"
