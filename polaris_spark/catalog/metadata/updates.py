@@ -1,6 +1,6 @@
 """Requirements and updates of tables (`table_updates`) and of views (`view_updates`).
 
-Those two modules list the rules, with the tests for them.
+These two modules list the rules and the tests of each rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def check(draft: TableDraft | ViewDraft, requirement: Json) -> None:
 
     Raises:
         CommitFailedError: the requirement does not hold.
-        BadRequestError: the requirement is unknown, malformed, or for the other kind (table or view).
+        BadRequestError: the requirement is unknown or malformed, or applies to views and not to tables, or vice versa.
     """
     if isinstance(draft, TableDraft):
         requirements.check(draft, requirement)
@@ -43,7 +43,8 @@ def apply(draft: TableDraft | ViewDraft, update: Json) -> None:
     """Apply one update of the REST specification.
 
     Raises:
-        BadRequestError: the update is unknown, malformed, not possible, or for the other kind (table or view).
+        BadRequestError: the update is unknown, malformed or not possible, or applies to views and not to tables, or
+            vice versa.
         CommitFailedError: a new snapshot was made on an older state of the table; the client must retry.
     """
     if isinstance(draft, TableDraft):
