@@ -136,7 +136,7 @@ def parse(data: bytes) -> ManifestList:
         reader = AvroBlocks(io.BytesIO(data))
         schema = reader.schema
         if PATH not in {field.get("field-id") for field in schema["fields"]}:
-            raise ValueError(f"its records have no field manifest_path (field id {PATH})")
+            raise ValueError(f"its records have no manifest_path (field id {PATH})")
         blocks = []
         for block in reader:
             charge(_WEIGHT * len(block.data))
