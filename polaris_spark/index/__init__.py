@@ -1,4 +1,5 @@
-"""A persistent sorted map from bytes to a pointer and a small value, shared by all catalog state."""
+"""A sorted map from keys (bytes) to a pointer and a small value, made of immutable shards. Catalog state is stored in
+such maps."""
 
 from polaris_spark.index.check import ExpectedShard, Fault, check
 from polaris_spark.index.diff import diff

@@ -24,8 +24,8 @@ class Fault(NamedTuple):
 
 
 class ExpectedShard(NamedTuple):
-    """A shard as its parent describes it: its keys are at least `lower` and less than `upper` (None: no bound), and
-    `entries` is their number."""
+    """A shard as its parent describes it. The keys in and below the shard are at least `lower` and less than `upper`
+    (None: no bound); `entries` is the number of these keys."""
 
     id: int
     lower: bytes
@@ -42,8 +42,8 @@ def check(root: IndexRoot, read: ShardReader, sound: set[ExpectedShard] | None =
     counts, invalid tree shapes, and faults of the embedded part. The shards of a level are read in batches.
 
     Args:
-        sound: places that earlier calls have checked, which are not checked again. Places that this call checks are
-            added. Versions of one index share most of their places.
+        sound: shards that earlier calls have checked; they are not checked again. This call adds the shards that it
+            checks. Versions of one index share most of their shards.
     """
     for message in _embedded_problems(root):
         yield Fault(0, message)
@@ -70,7 +70,7 @@ def _embedded_problems(root: IndexRoot) -> Iterator[str]:
         if len(key) > MAX_KEY_BYTES:
             yield f"an embedded key has {len(key)} bytes, over the limit of {MAX_KEY_BYTES}"
         if value is None and pointer:
-            yield f"the embedded key {key!r} is removed and points to {pointer}"
+            yield f"the embedded key {key!r} is marked as removed, but points to {pointer}"
 
 
 def _level_problems(
@@ -133,7 +133,7 @@ def _branch_problems(branch: Branch, place: ExpectedShard) -> Iterator[str]:
     if not all(branch.children):
         yield f"shard {place.id} is a branch with a child that is not a shard"
     if sum(branch.counts) != place.entries:
-        yield f"shard {place.id} counts {sum(branch.counts)} entries below it, its parent {place.entries}"
+        yield f"shard {place.id} counts {sum(branch.counts)} entries below it, but its parent counts {place.entries}"
 
 
 def _leaf_problems(leaf: Leaf, place: ExpectedShard) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _leaf_problems(leaf: Leaf, place: ExpectedShard) -> Iterator[str]:
     if not keys:
         yield f"shard {place.id} is a leaf without entries"
     if len(keys) != place.entries:
-        yield f"shard {place.id} has {len(keys)} entries, its parent counts {place.entries}"
+        yield f"shard {place.id} has {len(keys)} entries, but its parent counts {place.entries}"
     _ = leaf.pointers, leaf.values
     longest = max(map(len, keys), default=0)
     if longest > MAX_KEY_BYTES:

@@ -1,8 +1,8 @@
 """Compaction: rewrites partly filled leaves into fewer, fuller leaves, one bounded run of leaves at a time.
 
 A split makes leaves that are half full, and only a leaf below the minimum size is merged with a neighbor of the same
-branch. So an index that grew and shrank has more shards than it needs, and every listing reads all of them. Compaction
-does not change the content.
+branch. So an index that grew and shrank has more shards than necessary, and a full listing reads all of them.
+Compaction does not change the content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPACT = IndexSettings(fill=0.9)
 """Settings for compaction: shards are nearly full, with some room so that the next changes do not split all of them."""
 
 _WORTHWHILE = 0.9
-"""A run is rewritten only if the number of its leaves falls to at most this fraction."""
+"""A run is rewritten only if this reduces the number of its leaves to at most this fraction."""
 
 
 class Compacted(NamedTuple):
@@ -34,13 +34,14 @@ class Compacted(NamedTuple):
     leaves: int
     """Number of leaves in the run before compaction."""
     tree: IndexRoot
-    """The new tree: the same content, plus the embedded changes of the run's keys."""
+    """The new tree: the content of the old tree with the embedded changes of the run's keys applied."""
     shards: Sequence[tuple[int, Shard]]
-    """New shards by id, children first. Empty if the run was full enough; the tree is then unchanged."""
+    """New shards with their ids, children first. Empty if the run was full enough and the tree is unchanged, or if the
+    new tree is empty."""
 
 
 class _Run(NamedTuple):
-    """Consecutive leaves and the keys that belong to them."""
+    """Consecutive leaves. Keys from `start`, inclusive, to `end`, exclusive (None: to the last), belong to them."""
 
     start: bytes
     end: bytes | None
@@ -55,9 +56,12 @@ def compact(
     new_id: Callable[[], int],
     settings: IndexSettings = COMPACT,
 ) -> Compacted:
-    """Rewrite a run of at most `leaves` leaves, beginning with the leaf to which `start` belongs.
+    """Rewrite a run of at most `leaves` leaves, beginning with the leaf to which `start` belongs. Return the new tree.
+
+    `index` does not change.
 
     Args:
+        start: a key, or the `end` of the run before.
         new_id: returns a new object id at each call; called once for each new shard.
     Raises:
         CorruptionError: a shard is missing or unreadable.
@@ -122,8 +126,8 @@ class _Compaction(TreeChange):
         return Leaf.of(keys, [entry.pointer for entry in listed], [entry.value for entry in listed])
 
     def _without(self, node: Node, upper: bytes | None, level: int, run: _Run) -> list[Node]:
-        """Return the nodes that replace a subtree. The run's first leaf is replaced by the run's new leaves, and its
-        other leaves by nothing."""
+        """Return the nodes that replace a subtree. The run's new leaves replace the first leaf of the run; its other
+        leaves are removed."""
         if (run.end is not None and node.lower >= run.end) or (upper is not None and upper <= run.start):
             return [node]
         if not level:

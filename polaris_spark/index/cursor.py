@@ -10,7 +10,8 @@ from polaris_spark.index.root import ShardReader, as_branch, as_leaf, load
 from polaris_spark.index.shards import Branch, Leaf
 
 PREFETCH = 16
-"""Maximum number of leaves that a scan reads in one batch. The first batch is one leaf, and the size doubles."""
+"""Maximum number of leaves that a scan reads in one batch. The first batch is one leaf; each later batch has twice as
+many leaves as the one before, up to this maximum."""
 
 
 def find(read: ShardReader, shard: int, height: int, key: bytes) -> Entry | None:
@@ -43,7 +44,8 @@ def find_many(read: ShardReader, shard: int, height: int, keys: Sequence[bytes])
 
 
 class Scan:
-    """A scan between two keys in either direction. Reads lazily, in batches of growing size."""
+    """A scan from the key `start`, inclusive, to the key `end`, exclusive (None: to the last), ascending or, if
+    `reverse`, descending. Shards are read lazily, in batches of growing size."""
 
     def __init__(self, read: ShardReader, start: bytes, end: bytes | None, *, reverse: bool) -> None:
         self._read = read
@@ -51,7 +53,8 @@ class Scan:
         self._batch = 1
 
     def entries(self, shard: int, height: int) -> Iterator[tuple[bytes, Entry]]:
-        """Yield the keys and entries below `shard`, which has `height` levels of branches."""
+        """Yield the keys of the scan that are below `shard`, with their entries. `shard` has `height` levels of
+        branches."""
         step = -1 if self._reverse else 1
         for leaf in self._leaves((shard,), height):
             keys = leaf.keys
@@ -62,11 +65,12 @@ class Scan:
                 yield keys[i], Entry(pointers[i], values[i])
 
     def leaves(self, shard: int, height: int) -> Iterator[Leaf]:
-        """Return the leaves below `shard` as whole leaves: the first and the last may also hold keys out of bounds."""
+        """Return the leaves below `shard` to which keys of the scan belong, as whole leaves: the first and the last
+        leaf can also hold keys outside the bounds of the scan."""
         return self._leaves((shard,), height)
 
     def keys(self, shard: int, height: int) -> Iterator[list[bytes]]:
-        """Yield the keys without their entries, ascending, as one list per leaf."""
+        """Yield the keys of the scan without their entries, ascending within a leaf, as one list per leaf."""
         for leaf in self._leaves((shard,), height):
             keys = leaf.keys
             low = bisect_left(keys, self._start)

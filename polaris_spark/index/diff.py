@@ -1,8 +1,8 @@
 """The difference between two index roots, computed without reading the shards that they share.
 
 Both trees are walked together in key order, each as a stack of subtrees that are not yet opened. Subtrees with
-the same id hold the same entries and are skipped. If two subtrees differ, the taller one is opened first, so that
-shared subtrees meet at their own level even if the trees differ in height.
+the same id hold the same entries and are skipped. If two subtrees differ, the taller one is opened first, so that a
+shared subtree is found at its own level even if the trees differ in height.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def diff(a: IndexRoot, b: IndexRoot, read: ShardReader) -> Iterator[Difference]:
 
 
 def _looked_up(a: IndexRoot, b: IndexRoot, read: ShardReader, keys: Sequence[bytes]) -> Iterator[Difference]:
-    """Yield the differences among sorted keys, by looking the keys up in both roots."""
+    """Yield the differences between both roots at the given sorted keys, by looking up each key in both roots."""
     index_a, index_b = Index(a, read), Index(b, read)
     for start in range(0, len(keys), PREFETCH):
         some = keys[start : start + PREFETCH]
@@ -67,7 +67,7 @@ def _merged(first: Iterator[Difference], second: Iterator[Difference]) -> Iterat
 
 
 class _Subtree(NamedTuple):
-    """A subtree not yet opened: all its keys are at least `lower`."""
+    """A subtree that is not yet opened. All its keys are at least `lower`."""
 
     lower: bytes
     height: int
@@ -75,14 +75,15 @@ class _Subtree(NamedTuple):
 
 
 class _Side:
-    """The rest of one tree: the entries of an opened leaf, then subtrees. Both lists are stacks: the next is last."""
+    """The part of one tree that is not yet compared: the entries of the open leaf, then subtrees. Both lists are
+    stacks: the last item is the next one to compare."""
 
     def __init__(self, root: IndexRoot) -> None:
         self.subtrees = [_Subtree(b"", root.height, root.shard)] if root.shard else []
         self.entries: list[tuple[bytes, Entry]] = []
 
     def open(self, shard: Shard) -> None:
-        """Replace the next subtree, whose root is `shard`, by its children or entries."""
+        """Replace the next subtree, whose root is `shard`, by its children or, for a leaf, by its entries."""
         lower, height, id = self.subtrees.pop()
         if height:
             branch = as_branch(shard, id)
@@ -145,7 +146,7 @@ class _Walk:
                 yield key_a, entry_a, entry_b
 
     def _descend(self) -> None:
-        """Skip or open the next subtrees, while no leaf is open."""
+        """Skip the next subtree of both sides if they share it, otherwise open it. No leaf is open at this time."""
         a, b = self._a.subtrees, self._b.subtrees
         if not (a and b):
             self._open(self._a if a else self._b)
@@ -169,7 +170,8 @@ class _Walk:
         side.open(self._loaded.pop(id))
 
     def _soon(self, id: int) -> list[int]:
-        """Return the ids of shards to read now: `id`, and the next shards of both sides that are not shared."""
+        """Return the ids of shards to read now in one batch: `id`, and the shards of the same height that are needed
+        next on both sides because they are not shared."""
         tops = [side.subtrees for side in (self._a, self._b) if side.subtrees]
         if len({subtrees[-1].height for subtrees in tops}) > 1:
             return [id]

@@ -21,7 +21,7 @@ _POINTER_BYTES = 12
 
 
 def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
-    """Return the size of one embedded change in its row, in bytes, within a few percent (rather too large)."""
+    """Return the approximate size of one embedded change in its row, in bytes: a few percent off, usually too large."""
     return (
         len(key)
         + _HEADER_BYTES
@@ -33,7 +33,8 @@ def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
 def embedded_total(
     keys: tuple[bytes, ...], pointers: tuple[int, ...], values: tuple[bytes | None, ...]
 ) -> int:
-    """Return the sum of `embedded_size` over an embedded part. Uses built-in functions, which run at the speed of C."""
+    """Return the sum of `embedded_size` over all changes of an embedded part, in bytes. Uses built-in functions that
+    are implemented in C, for speed."""
     no_pointer, removed = pointers.count(0), values.count(None)
     return (
         sum(map(len, keys))

@@ -1,4 +1,4 @@
-r"""The key codec: entries of a hierarchy as byte strings whose order keeps every subtree together.
+r"""Encoding of index keys: byte strings for the entries of a hierarchy, ordered so that subtrees are contiguous.
 
 A key is `path 0x01 kind name`. A path is encoded as its parts, each preceded by 0x02, so the root is `b""` and the path
 `("",)` is `b"\x02"`. Bytes 0x00-0x03 within parts and names are escaped as 0x00 followed by the byte plus 4. Hence
@@ -60,7 +60,7 @@ def entry_key(path: Sequence[str], kind: bytes, name: str) -> bytes:
 
 
 def children(path: Sequence[str], kind: bytes | None = None) -> KeyRange:
-    """Return the range of the direct entries of `path`: of the kind `kind`, or of every kind if it is None.
+    """Return the key range of the direct entries of `path`: those of the kind `kind`, or of every kind if None.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.
@@ -72,8 +72,8 @@ def children(path: Sequence[str], kind: bytes | None = None) -> KeyRange:
 
 
 def children_upwards(path: Sequence[str], kind: bytes) -> list[KeyRange]:
-    """Return the ranges of the direct entries of one kind, for each prefix of `path`: the first part, the first two
-    parts, and so on up to the whole path.
+    """Return one key range for each prefix of `path` (the first part, the first two parts, and so on up to the whole
+    path): the direct entries of the prefix that are of the kind `kind`.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.
@@ -103,7 +103,8 @@ def subtree(path: Sequence[str]) -> KeyRange:
 
 
 def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
-    """Return the keys of the entries of one kind that are named by the parts of `path`, each under the parts before it.
+    """Return one key for each part of `path`: the entry of the kind `kind` that has the part as its name and is
+    directly under the parts before it.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.
@@ -118,14 +119,16 @@ def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
 
 
 def decode_key(key: bytes) -> DecodedKey:
-    """Return the arguments from which `entry_key` made a key.
+    """Return the path, kind and name from which `entry_key` made a key.
 
     Raises:
         CorruptionError: `entry_key` never returns these bytes.
     """
     base, entry, rest = key.partition(_ENTRY)
     if not entry or not rest or (base and not base.startswith(_PART)):
-        raise CorruptionError(f"index key {key!r} is not a path, 0x01, a kind and a name")
+        raise CorruptionError(
+            f"index key {key!r} is corrupt: it is not a path, the byte 0x01, a kind and a name"
+        )
     parts = tuple([_unescape(part, key) for part in base.split(_PART)[1:]])
     return DecodedKey(parts, rest[:1], _unescape(rest[1:], key))
 
@@ -151,26 +154,28 @@ def _escape(text: str) -> bytes:
 def _unescape(data: bytes, key: bytes) -> str:
     def restore(found: re.Match[bytes]) -> bytes:
         if found[1] not in (b"\x04", b"\x05", b"\x06", b"\x07"):
-            raise CorruptionError(f"index key {key!r} holds an unknown escape {found[0]!r}")
+            raise CorruptionError(
+                f"index key {key!r} is corrupt: it contains the unknown escape {found[0]!r}"
+            )
         return bytes((found[1][0] - 4,))
 
     if _END in data or _PART in data or _ENTRY in data:
-        raise CorruptionError(f"index key {key!r} has a separator where text must be")
+        raise CorruptionError(f"index key {key!r} is corrupt: it has a separator byte within a name")
     try:
         return _ESCAPED.sub(restore, data).decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(f"index key {key!r} is not UTF-8: {error}") from error
+        raise CorruptionError(f"index key {key!r} is corrupt: a name is not UTF-8: {error}") from error
 
 
 def _one_byte(kind: bytes) -> None:
     if len(kind) != 1:
-        raise InputError(f"the kind of an index entry is one byte, not {kind!r}")
+        raise InputError(f"the kind of an index entry is {kind!r}, but must be one byte")
 
 
 def _bounded(key: bytes) -> bytes:
     if len(key) > MAX_KEY_BYTES:
         raise ObjectTooLargeError(
-            f"the path and name beginning {key[:64]!r} take {len(key)} bytes as an index key; "
+            f"the path and name that begin with {key[:64]!r} take {len(key)} bytes as an index key; "
             f"the maximum is {MAX_KEY_BYTES}: use shorter names"
         )
     return key

@@ -1,7 +1,7 @@
 """Nodes of a tree that is being changed, and their splitting and joining.
 
 A node is an old shard that has not been read, a new leaf, or a list of child nodes that will become a
-branch. New nodes get ids only when the whole change is known.
+branch. New nodes get ids only when the change to the tree is complete.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _POINTER_BYTES = 11
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A subtree. `lower` is the separator before it, and `count` the number of its entries. Exactly one of `id` (an old
-    shard), `leaf` and `children` is set. `size` is the size of a new node's row, in bytes.
+    """The root of a subtree. `lower` is the separator before the subtree, and `count` the number of its entries.
+    Exactly one of `id` (an old shard), `leaf` and `children` is set. `size` is the size of a new node's row, in bytes.
 
     Do not change a node. The class is not frozen, because creating a frozen instance takes several times as long, and a
     spill creates thousands of nodes.
@@ -37,13 +37,13 @@ class Node:
     size: int = 0
 
     def is_small(self, settings: IndexSettings) -> bool:
-        """Whether the node is new and too small to remain beside siblings."""
+        """Whether the node is new and so small that it must be joined with a sibling, if it has one."""
         lonely = self.children is not None and len(self.children) < 2
         return not self.id and (lonely or self.size < settings.min_shard_bytes)
 
 
 def leaf_nodes(leaf: Leaf, lower: bytes, settings: IndexSettings) -> list[Node]:
-    """Return the leaf as nodes, split into as many as its size requires; an empty leaf gives no nodes."""
+    """Return the leaf as a list of nodes: one node, several if the leaf is too large, none if it is empty."""
     keys = leaf.keys
     if not keys:
         return []
@@ -65,11 +65,11 @@ def leaf_nodes(leaf: Leaf, lower: bytes, settings: IndexSettings) -> list[Node]:
 def branch_nodes(
     children: Sequence[Node], lower: bytes, settings: IndexSettings, front_coded: FrontCoded | None = None
 ) -> list[Node]:
-    """Return branches over the children, as many as their size requires. Each has at least two children if there are
-    two or more.
+    """Return one branch over the children, or several if one would be too large; none if there are no children. Each
+    branch has at least two children, unless there is only one child.
 
     Args:
-        front_coded: the separators between the children, if the caller has them.
+        front_coded: the separators between the children, if the caller already has them; None to compute them.
     """
     if not children:
         return []
@@ -87,7 +87,7 @@ def branch_nodes(
 
 
 def joined_leaf(left: Leaf, right: Leaf) -> Leaf:
-    """Return the entries of two neighbors as one leaf of any size."""
+    """Return the entries of two neighboring leaves as one leaf, whatever its size."""
     return Leaf.of(left.keys + right.keys, left.pointers + right.pointers, left.values + right.values)
 
 
@@ -96,7 +96,8 @@ def _pieces(size: int, settings: IndexSettings) -> int:
 
 
 def _cut(costs: Sequence[int], pieces: int, *, least: int) -> list[tuple[int, int]]:
-    """Return ranges of positions with about equal total costs, each of at least `least` items."""
+    """Return at most `pieces` consecutive ranges of positions, as (start, end). Each has at least `least` items, and
+    their total costs are about equal."""
     count = len(costs)
     pieces = min(pieces, count // least)
     sums = list(accumulate(costs))

@@ -13,19 +13,19 @@ from polaris_spark.index.shards import Branch, Leaf, Shard
 from polaris_spark.objects import Strong
 
 ShardReader: TypeAlias = Callable[[Collection[int]], Mapping[int, Shard]]
-"""A function that returns decoded shards by id, all read in one batch. Caching is not done by the index. The function
-leaves out ids that do not exist, or raises."""
+"""A function that reads shards in one batch and returns them, decoded, by id. It leaves out ids that do not exist, or
+raises an error for them. The index does not cache shards; the function should."""
 
 
 class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A whole index as one immutable value, nested in a commit or in a table object.
 
-    The embedded part (`keys`, `pointers`, `values`) holds recent changes, oldest first. It overrides the tree. A value
-    of None means that the key is removed.
+    The embedded part (`keys`, `pointers`, `values`) holds recent changes, oldest first. These changes override the
+    tree. A value of None means that the key is removed.
     """
 
     shard: Strong = 0
-    """The root of the tree; 0 if the tree is empty."""
+    """Id of the root shard of the tree; 0 if the tree is empty."""
     height: int = 0
     """Levels of branches above the leaves."""
     count: int = 0
@@ -37,20 +37,20 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Sizes of shards, in bytes of their rows. They apply to writing; shards of any size can be read.
+    """Sizes of shards, as bytes of their rows. The sizes apply when shards are written; shards of any size can be read.
 
-    The defaults come from `benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit,
-    a quota of 4 KiB. Thousands of bytes written per commit (embedded + shards), by maximum shard size: 2 KiB 3.0 + 1.7,
-    4 KiB 3.0 + 2.8, 6 KiB 3.0 + 3.7, 8 KiB 3.0 + 4.6. With 6 KiB there are 370 leaves of about 4 KB under two branches
-    and a root, and a spill every 60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7 thousand
-    bytes in total. Keeping an eighth of the quota embedded costs 2 to 4 % more than keeping nothing, and keeping a
-    quarter costs twice that.
+    The defaults come from `benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit, a quota of
+    4 KiB. Thousands of bytes written per commit (embedded + shards), by maximum shard size: 2 KiB: 3.0 + 1.7;
+    4 KiB: 3.0 + 2.8; 6 KiB: 3.0 + 3.7; 8 KiB: 3.0 + 4.6. With 6 KiB, there are 370 leaves of about 4 KB under two
+    branches and a root, and a spill every 60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7
+    thousand bytes in total. Keeping an eighth of the quota embedded costs 2 to 4 % more than keeping nothing, and
+    keeping a quarter costs 4 to 8 % more.
     """
 
     max_shard_bytes: int = 6144
-    """A larger shard is split. It stays larger if it cannot be split, because of the size of a single entry."""
+    """Maximum size of a shard, in bytes. A larger shard is split, unless it has too few entries to split."""
     min_shard_bytes: int = 2048
-    """A smaller shard is merged with a neighbor, unless it is the root."""
+    """Minimum size of a shard, in bytes. A smaller shard is merged with a neighbor, unless it is the root."""
     fill: float = 0.7
     """Size of the shards that result from a split, as a fraction of `max_shard_bytes`."""
     keep: float = 0.125
@@ -60,16 +60,19 @@ class IndexSettings:
         if not 0 < self.min_shard_bytes * 2.5 <= self.max_shard_bytes:
             raise InputError(
                 f"min_shard_bytes={self.min_shard_bytes} must be above 0 and at most 0.4 of "
-                f"max_shard_bytes={self.max_shard_bytes}: the halves of a split shard must not be merged again"
+                f"max_shard_bytes={self.max_shard_bytes}: otherwise the halves of a split shard would be merged again"
             )
         if not 0.5 <= self.fill <= 1:
             raise InputError(f"fill={self.fill} must be between 0.5 and 1")
         if not 0 <= self.keep <= 0.5:
-            raise InputError(f"keep={self.keep} must be between 0 and 0.5: a spill ends at half the quota")
+            raise InputError(
+                f"keep={self.keep} must be between 0 and 0.5: a spill shrinks the embedded changes to about half "
+                "the quota, so it cannot keep more than half of the quota embedded"
+            )
 
 
 def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
-    """Return the shards with these ids, all of them.
+    """Return all shards with these ids, by id.
 
     Raises:
         CorruptionError: a shard is missing.

@@ -2,8 +2,8 @@
 
 Leaves hold entries; branches hold children and the separator keys between them. Keys are front-coded: each
 key is stored as the number of bytes that it shares with the previous key, and the remaining bytes. Separators are
-cut to the shortest byte string that separates, as in Bayer and Unterauer, "Prefix B-trees" (ACM TODS 2(1), 1977).
-Lists of lengths are MessagePack arrays, so msgspec decodes a row in C. The list of keys is built at the first
+cut to the shortest byte string that separates two children (Bayer and Unterauer, "Prefix B-trees", ACM TODS 2(1),
+1977). Lists of lengths are MessagePack arrays, so msgspec decodes a row in C. The list of keys is built at the first
 look-up and kept with the shard.
 """
 
@@ -44,7 +44,7 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, keys: Sequence[bytes]) -> FrontCoded:
-        """Front-code keys. They should be strictly ascending, but any sequence survives the round trip."""
+        """Return keys in front-coded form. Keys should be strictly ascending, but `keys()` restores any sequence."""
         shared: list[int] = []
         rests: list[bytes] = []
         previous = b""
@@ -70,7 +70,9 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
         rests = self.rests
         if len(self.shared) != len(self.lengths) or sum(self.lengths) != len(rests):
             raise CorruptionError(
-                f"a front-coded list of {len(self.lengths)} keys has lengths that do not agree"
+                f"the front-coded keys of a shard are corrupt: they have lengths that do not agree "
+                f"({len(self.shared)} shared lengths; {len(self.lengths)} other lengths, together "
+                f"{sum(self.lengths)}; {len(rests)} bytes)"
             )
         keys = []
         key, position = b"", 0
@@ -91,8 +93,8 @@ _BRANCH_BYTES = 700
 
 @object_type("leaf", revision=1)
 class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """Entries in the order of their keys. Empty `some_pointers` means that all pointers are 0, and empty
-    `value_lengths` that all values are empty."""
+    """Entries in the order of their keys. If `some_pointers` is empty, all pointers are 0. If `value_lengths` is empty,
+    all values are empty."""
 
     front_coded: FrontCoded
     some_pointers: tuple[Strong, ...] = ()
@@ -107,7 +109,8 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         values: list[bytes],
         front_coded: FrontCoded | None = None,
     ) -> Leaf:
-        """Return a leaf with these entries. `front_coded` holds the same keys, if the caller has them front-coded."""
+        """Return a leaf with these entries. `front_coded` holds the same keys in front-coded form, if the caller
+        already has this form; None computes it."""
         some = any(values)
         leaf = cls(
             FrontCoded.of(keys) if front_coded is None else front_coded,
@@ -129,7 +132,8 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         pointers = self.some_pointers or (0,) * len(self.front_coded.lengths)
         if len(pointers) != len(self.front_coded.lengths):
             raise CorruptionError(
-                f"a leaf of {len(self.front_coded.lengths)} keys has {len(pointers)} pointers"
+                f"a leaf of an index is corrupt: it has {len(self.front_coded.lengths)} keys and "
+                f"{len(pointers)} pointers"
             )
         return pointers
 
@@ -140,7 +144,10 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         if not self.value_lengths:
             return [b""] * count
         if len(self.value_lengths) != count or sum(self.value_lengths) != len(self.joined_values):
-            raise CorruptionError(f"a leaf of {count} keys has values whose lengths do not agree")
+            raise CorruptionError(
+                f"a leaf of an index is corrupt: it has {count} keys and {len(self.value_lengths)} values with a "
+                f"total length of {sum(self.value_lengths)}, but {len(self.joined_values)} bytes"
+            )
         values = []
         position = 0
         for length in self.value_lengths:
@@ -154,7 +161,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def memory_bytes(self) -> int:
-        """Approximate memory, in bytes, once keys, pointers and values are decoded."""
+        """Approximate memory, in bytes, after the keys, pointers and values are decoded."""
         count = len(self.front_coded.lengths)
         values = 8 * count
         if self.value_lengths:
@@ -172,8 +179,8 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
 @object_type("branch", revision=1)
 class Branch(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """Children in order, with the number of entries below each. There is one separator fewer than children: child
-    `i` holds the keys from separator `i - 1`, inclusive, to separator `i`, exclusive."""
+    """Children in the order of their keys, with the number of entries below each child. There is one separator fewer
+    than children: child `i` holds the keys from separator `i - 1`, inclusive, to separator `i`, exclusive."""
 
     front_coded: FrontCoded
     children: tuple[Strong, ...]
@@ -181,7 +188,7 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def memory_bytes(self) -> int:
-        """Approximate memory, in bytes, once the separators are decoded."""
+        """Approximate memory, in bytes, after the separators are decoded."""
         counts = sum([8 if count <= 256 else 40 for count in self.counts])
         pointers = (8 + _INT_BYTES) * len(self.children)
         return _BRANCH_BYTES + self.front_coded.memory_bytes + pointers + counts
@@ -196,8 +203,8 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, dict=True):
         separators = self.front_coded.keys()
         if not len(separators) + 1 == len(self.children) == len(self.counts):
             raise CorruptionError(
-                f"a branch has {len(self.children)} children, {len(separators)} separators between them "
-                f"and {len(self.counts)} counts"
+                f"a branch of an index is corrupt: it has {len(self.children)} children, {len(separators)} "
+                f"separators between them and {len(self.counts)} counts"
             )
         return separators
 
@@ -222,13 +229,13 @@ def shared_length(a: bytes, b: bytes) -> int:
 
 
 def separator(before: bytes, after: bytes) -> bytes:
-    """Return the shortest byte string `s` with `before` < `s` <= `after` (`before` < `after`)."""
+    """Return the shortest byte string `s` with `before` < `s` <= `after`. `before` must be less than `after`."""
     return after[: shared_length(before, after) + 1]
 
 
 def _pointer_bytes(pointers: Sequence[int]) -> int:
-    """Return the bytes that pointers take in a row: ids in the header, and positions in the payload (an array of small
-    integers)."""
+    """Return the number of bytes that pointers take in a row: ids in the header, and positions in the payload (an array
+    of small integers)."""
     present = sum(map(bool, pointers))
     positions = [*range(1, present + 1), *([0] * (len(pointers) - present))]
     head = 1 if present < 16 else 3 if present < 65536 else 5

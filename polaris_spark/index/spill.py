@@ -1,8 +1,8 @@
 """Spilling: moving embedded changes into the tree by rewriting few shards.
 
 Pending keys are grouped by leaf. The leaves with the most pending changes per rewritten shard are rewritten first,
-until the embedded part shrinks to half the quota. The new tree shares all shards that are not on the path to a
-rewritten leaf with the old tree.
+until the embedded part shrinks to half the quota. The new tree shares with the old tree all shards that are not on the
+path from the root to a rewritten leaf.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from polaris_spark.index.shards import Branch, FrontCoded, Leaf, Shard
 
 
 class Spilled(NamedTuple):
-    """The new tree (a root without embedded part), its new shards by id, children first, and the changes that stay
-    embedded."""
+    """The result of a spill: the new tree (a root without embedded part), its new shards with their ids, children
+    first, and the changes that stay embedded."""
 
     tree: IndexRoot
     shards: list[tuple[int, Shard]]
@@ -30,14 +30,15 @@ class Spilled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a spill: about half of `quota` bytes stays embedded, and keys below `floor` are cut off."""
+    """Limits of a spill. About half of `quota` bytes stays embedded. Keys below `floor` are dropped (None: no keys)."""
 
     quota: int
     floor: bytes | None = None
 
 
 class _Group(NamedTuple):
-    """Pending keys of one leaf; `upper` is the separator after it, `parent` the branch above it (0 for none)."""
+    """Pending keys that belong to one leaf. `leaf` is its id, `upper` the separator after it (None if it is the last),
+    and `parent` the id of the branch above it (0 if the leaf is the root)."""
 
     leaf: int
     upper: bytes | None
@@ -53,7 +54,7 @@ def spill(
     new_id: Callable[[], int],
     settings: IndexSettings,
 ) -> Spilled:
-    """Move pending changes into the tree until the rest is about half the quota.
+    """Move pending changes into the tree until those that stay embedded take about half the quota. Return the new tree.
 
     Args:
         root: the tree; its own embedded part is ignored.
@@ -82,7 +83,7 @@ def spill(
 def _choose(
     groups: Sequence[_Group], pending: Mapping[bytes, Pending], limits: Limits, settings: IndexSettings
 ) -> list[_Group]:
-    """Return the groups to spill, in the order of keys, each with the keys that leave the embedded part."""
+    """Return the groups to spill, in the order of their keys, each with only the keys that leave the embedded part."""
     floor = limits.floor
     sizes = {key: embedded_size(key, *pending[key][1:]) for group in groups for key in group.keys}
     recent = _recent(sizes, pending, int(limits.quota * settings.keep))
@@ -143,7 +144,8 @@ def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit:
 
 
 def finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard]]) -> int:
-    """Assign ids to the new shards of a subtree and append them to `shards`, children first. Return the root's id."""
+    """Assign ids to the new shards of a subtree, and append the shards with their ids to `shards`, children first.
+    Return the id of the subtree's root."""
     if node.id:
         return node.id
     shard: Shard
@@ -179,7 +181,8 @@ class TreeChange:
         self._keys: list[bytes] = []
 
     def groups(self) -> list[_Group]:
-        """Return all pending keys by leaf, in the order of keys, with one batch read for each level of branches."""
+        """Return all pending keys, grouped by leaf, in the order of the keys. Each level of branches takes one batched
+        read."""
         keys = sorted(self._pending)
         spans: list[tuple[int, bytes | None, int, int, int]] = (
             [(self._root.shard, None, 0, len(keys), 0)] if keys else []
@@ -201,7 +204,8 @@ class TreeChange:
         return [_Group(id, upper, keys[low:high], parent) for id, upper, low, high, parent in spans]
 
     def apply(self, groups: Sequence[_Group]) -> tuple[list[Node], int]:
-        """Return the root of the tree with the groups' changes (no node if the tree is empty), and its height."""
+        """Return the tree with the groups' changes applied: a list with its root (empty if the tree is empty), and its
+        height."""
         self._keys = [key for group in groups for key in group.keys]
         height = self._root.height
         if self._root.shard:
@@ -213,7 +217,8 @@ class TreeChange:
         return self.rooted(nodes, height)
 
     def rooted(self, nodes: list[Node], height: int) -> tuple[list[Node], int]:
-        """Return a single root above nodes of height `height` (no node if there are none), and the root's height."""
+        """Return a list with a single root above the nodes, which have the height `height` (an empty list if there are
+        no nodes), and the height of this root."""
         while len(nodes) > 1:
             nodes = branch_nodes(nodes, b"", self._settings)
             height += 1
@@ -246,7 +251,7 @@ class TreeChange:
         return branch_nodes(balanced, node.lower, self._settings)
 
     def balanced(self, nodes: Sequence[Node], level: int) -> list[Node]:
-        """Return siblings after joining small ones with their neighbors."""
+        """Return sibling nodes at `level` after joining each small node with a neighbor."""
         nodes = list(nodes)
         position = 0
         while position < len(nodes) > 1:
@@ -272,7 +277,8 @@ class TreeChange:
         return branch_nodes(children, left.lower, self._settings)
 
     def _changed(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf:
-        """Return the leaf with the pending changes of `keys` applied; the same object if nothing changes."""
+        """Return the leaf with the pending changes of `keys` applied and keys below the floor dropped; the same object
+        if nothing changes."""
         replaced = self._replaced(leaf, keys) if self._floor is None else None
         if replaced is not None:
             return replaced
@@ -293,7 +299,8 @@ class TreeChange:
         return Leaf.of(after, pointers, list(values), leaf.front_coded if after == leaf.keys else None)
 
     def _replaced(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf | None:
-        """Return the result of `_changed` if all `keys` are in the leaf and none is removed; else None."""
+        """Return the leaf with new pointers and values of `keys`, if the leaf has all these keys and no key is removed;
+        otherwise None."""
         present = leaf.keys
         pointers, values = list(leaf.pointers), list(leaf.values)
         for key in keys:
@@ -307,7 +314,7 @@ class TreeChange:
         return Leaf.of(present, pointers, values, leaf.front_coded)
 
     def children(self, node: Node) -> list[Node]:
-        """Return the children of a branch, old or new."""
+        """Return the child nodes of a branch, which can be an old shard or a new node."""
         if node.children is not None:
             return list(node.children)
         branch = self._branch(node.id)
@@ -315,7 +322,7 @@ class TreeChange:
         return [Node(*child) for child in zip(lowers, branch.counts, branch.children, strict=True)]
 
     def leaf(self, node: Node) -> Leaf:
-        """Return the entries of a leaf, old or new."""
+        """Return the leaf of a leaf node, which can be an old shard or a new node."""
         if node.leaf is not None:
             return node.leaf
         self._fetch([node.id])
@@ -335,8 +342,8 @@ class TreeChange:
 def _routes(
     separators: Sequence[bytes], keys: Sequence[bytes], low: int, high: int
 ) -> list[tuple[int, int, int]]:
-    """Return the children to which the sorted keys at positions `low` to `high` belong, as tuples (child, from
-    position, to position)."""
+    """Return the children to which the sorted keys at positions `low`, inclusive, to `high`, exclusive, belong, as
+    tuples (child, first position, end position)."""
     routes = []
     while low < high:
         child = bisect_right(separators, keys[low])

@@ -81,8 +81,8 @@ class Index:
         return copy
 
     def reopened(self, root: IndexRoot, read: ShardReader) -> Index:
-        """Return the equivalent of `Index(root, read)` for a root that `freeze` returned. Unless changes were spilled,
-        this is faster: the embedded part is copied from this index instead of unpacked from the root."""
+        """Return a working copy over a root that `freeze` of this index returned, like `Index(root, read)`. If `freeze`
+        spilled no changes, this is faster: the embedded part is copied from this index instead of from the root."""
         if root.shard != self._root.shard or len(root.keys) != len(self._pending):
             return Index(root, read, self._settings)
         copy = self.copy(read)
@@ -90,7 +90,7 @@ class Index:
         return copy
 
     def get(self, key: bytes) -> Entry | None:
-        """Return the entry of a key, or None."""
+        """Return the entry of a key; None if the key is absent."""
         change = self._pending.get(key)
         if change is not None:
             return _entry(change)
@@ -98,7 +98,8 @@ class Index:
         return find(self._read, root.shard, root.height, key) if root.shard else None
 
     def get_many(self, keys: Sequence[bytes]) -> list[Entry | None]:
-        """Return the entries of several keys, in the order of `keys`, with one batch read per level of the tree."""
+        """Return the entries of several keys (None: absent), in the order of `keys`. Each level of the tree takes one
+        batched read."""
         pending, root = self._pending, self._root
         result = [_entry(pending[key]) if key in pending else None for key in keys]
         if root.shard:
@@ -135,7 +136,7 @@ class Index:
         """Return the keys from `start`, inclusive, to `end`, exclusive (None: to the last), ascending: all of them, or
         the first `limit`.
 
-        The keys are the same as those from `range`, but several times as fast if there are many.
+        The keys are the same as those from `range`, but this method is several times as fast if there are many.
         """
         if end is not None and start >= end:
             return []
@@ -157,7 +158,7 @@ class Index:
     def columns(self) -> Columns:
         """Return all keys, pointers and values, ascending by key.
 
-        The content is the same as from `range`, but several times as fast if there are many entries.
+        The content is the same as that of `range`, but this method is several times as fast if there are many entries.
         """
         keys: list[bytes] = []
         pointers: list[int] = []
@@ -192,7 +193,7 @@ class Index:
         """
         if len(key) > MAX_KEY_BYTES:
             raise ObjectTooLargeError(
-                f"an index key of {len(key)} bytes; at most {MAX_KEY_BYTES} are possible"
+                f"an index key has {len(key)} bytes; the maximum is {MAX_KEY_BYTES}: use shorter names"
             )
         self._set(key, (self._next, entry.pointer, entry.value))
 
@@ -204,7 +205,7 @@ class Index:
             self._set(key, None)
 
     def savepoint(self) -> int:
-        """Return a token for `rollback`."""
+        """Return a token with which `rollback` restores the current content."""
         if self._undo is None:
             self._undo = []
         return len(self._undo)
@@ -217,7 +218,9 @@ class Index:
         """
         undo = self._undo
         if undo is None or not 0 <= token <= len(undo):
-            raise InputError(f"savepoint {token} is not one of this index, or was rolled back already")
+            raise InputError(
+                f"savepoint {token} does not belong to this index, or a rollback to an earlier savepoint removed it"
+            )
         self._ordered = self._ordered and len(undo) == token
         while len(undo) > token:
             done = undo.pop()
@@ -228,18 +231,21 @@ class Index:
 
     @property
     def tree(self) -> IndexRoot:
-        """The tree below the embedded part, as a root that embeds nothing."""
+        """The tree without the embedded changes, as a root that embeds nothing."""
         return IndexRoot(self._root.shard, self._root.height, self._root.count)
 
     def embedded(self, start: bytes = b"", end: bytes | None = None) -> dict[bytes, Entry | None]:
-        """Return the embedded changes from `start`, inclusive, to `end`, exclusive, by key. None means removed."""
+        """Return the embedded changes from `start`, inclusive, to `end`, exclusive (None: to the last), by key. The
+        value is None for a removed key."""
         low, high = self._span(start, end)
         return {key: _entry(self._pending[key]) for key in self._sorted_keys()[low:high]}
 
     def replant(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
-        """Replace the tree by a tree with the same content plus the embedded changes of the keys `absorbed`, which are
-        no longer embedded afterwards."""
-        self._size = self.embedded_bytes  # until it is set, it is computed from the root, which changes below
+        """Replace the tree by a tree that already contains the embedded changes of the keys `absorbed`, and remove
+        these changes from the embedded part. The content of the index does not change."""
+        self._size = (
+            self.embedded_bytes
+        )  # computed now, because it is computed from the root, which changes below
         if self._undo is not None:
             self._undo.append(self._root)
         self._root, self._changed = tree, True
@@ -248,7 +254,7 @@ class Index:
 
     @property
     def embedded_bytes(self) -> int:
-        """The bytes that the embedded part takes in its row, within a few percent."""
+        """Approximate size of the embedded part in its row, in bytes, within a few percent."""
         if self._size is None:
             self._size = embedded_total(self._root.keys, self._root.pointers, self._root.values)
         return self._size
@@ -259,14 +265,14 @@ class Index:
         """Return the content as a new root, with the new shards to write (children first).
 
         If at most `quota` bytes are embedded, no shard changes. Otherwise changes are spilled into the tree until
-        about half the quota stays embedded. The spill also cuts off keys below `floor`: whole old leaves, and embedded
+        about half the quota stays embedded. The spill also drops keys below `floor`: whole old leaves, and embedded
         keys. (Entries below `floor` in the leaf that contains `floor` stay until that leaf is rewritten.) The working
-        copy itself does not change; to continue, use a new one over the new root.
+        copy itself does not change; to continue, use a new working copy over the new root.
 
         Args:
             quota: maximum size of the embedded part, in bytes.
             new_id: returns a new object id at each call.
-            floor: keys below it are cut off when changes are spilled; None cuts off nothing.
+            floor: keys below `floor` are dropped when changes are spilled; None drops no keys.
         """
         if self.embedded_bytes <= quota:
             return (_rooted(self._root, self._in_order()) if self._changed else self._root), []
@@ -320,7 +326,7 @@ def _entry(change: Pending) -> Entry | None:
 
 
 def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
-    """Return a root with the tree of `tree` and the changes `pending`, in their order, as its embedded part."""
+    """Return a root that has the same tree as `tree`, and embeds the changes `pending` in their order."""
     if not pending:
         return IndexRoot(tree.shard, tree.height, tree.count)
     _, pointers, values = zip(*pending.values(), strict=True)
@@ -330,7 +336,8 @@ def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
 def _merged(
     changes: list[tuple[bytes, Pending]], tree: Iterator[tuple[bytes, Entry]], *, reverse: bool
 ) -> Iterator[tuple[bytes, Entry]]:
-    """Yield the entries of the tree with the embedded changes applied. Both inputs have the same direction."""
+    """Yield the entries of the tree with the embedded changes applied. Both inputs are ascending or, if `reverse`,
+    descending."""
     upcoming = iter(changes)
     change = next(upcoming, None)
     for key, entry in tree:

@@ -1,7 +1,7 @@
 """Least-recently-used (LRU) cache of immutable objects: one per process, bounded in bytes of memory.
 
-Objects never change, so entries are never invalidated. The LRU cache of cachetools does not fit: it is not thread-safe
-and is written in Python, so that one access under a lock takes longer than a whole read through this cache may take.
+Objects never change, so entries are never invalidated. The LRU cache of cachetools is not used: it is not thread-safe,
+and it is written in Python, so that one access under a lock takes longer than a whole read through this cache should.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ObjectCache:
         _caches.add(self)
 
     def space(self, store_key: str, realm: str) -> int:
-        """Return a small number for a realm of a store: the first part of its keys."""
+        """Return the number that identifies a realm of a store in this cache: the first part of the keys."""
         with self._lock:
             number = self._spaces.get((store_key, realm))
             if number is None:
@@ -73,7 +73,7 @@ class ObjectCache:
                 self._bytes -= freed
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity, in bytes. Evicts entries at once if it shrinks."""
+        """Change the capacity, in bytes. Entries that no longer fit are evicted at once."""
         with self._lock:
             self._resize(capacity)
 
@@ -97,11 +97,11 @@ class ObjectCache:
 
     @property
     def bytes(self) -> int:
-        """Total size of the entries, in bytes, with `ENTRY_BYTES` for each."""
+        """Total size of the entries, in bytes, including `ENTRY_BYTES` for each."""
         return self._bytes
 
     def __contains__(self, key: Key) -> bool:
-        """Whether an object is cached. Does not mark it as recently used."""
+        """Whether an object is cached. Does not mark the object as recently used."""
         return key in self._entries
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ class Unreadable(NamedTuple):
     part: int = 0
     """Number of the damaged part."""
     missing: bool = False
-    """Whether that part is missing from the database."""
+    """Whether the part `part` is missing from the database; False if it is present but damaged."""
     newer: NewerFormatError | None = None
     """The error, if a newer release may have written the object; else None."""
 
@@ -49,7 +49,7 @@ def read_each(
 
     Args:
         realm: instance id of the realm.
-        whole: whether to join the parts of an object; if false, further parts are only checked to exist.
+        whole: True reads and joins all parts of an object; False only checks that further parts exist.
         on_read: called after each batch with the number of objects read.
     """
     listed = list(ids)

@@ -67,7 +67,7 @@ class Footprints:
         self._types: dict[str, _Seen] = {}
 
     def memory_bytes(self, decoded: Decoded, row_bytes: int) -> int:
-        """Return about how many bytes of memory an object will take.
+        """Return the approximate memory that a decoded object will take, in bytes.
 
         Args:
             decoded: the object with its header.
@@ -89,7 +89,7 @@ class Footprints:
 
 
 class _Seen:
-    """The number of objects of one type so far, and the total sizes of the measured ones."""
+    """The number of objects of one type so far, and the total row bytes and memory of the measured objects."""
 
     __slots__ = ("memory_bytes", "number", "row_bytes", "says")
 

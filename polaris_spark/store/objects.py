@@ -59,10 +59,10 @@ class ObjectStore:
         self._revisions = dict(revisions or {})
         self._raising = threading.Lock()
         self._allowed: set[type[msgspec.Struct]] = set()
-        """Types of which the realm allows the newest revision, as far as this was found. It never becomes false."""
+        """Types whose newest revision the realm allows, as far as this process knows. Types are never removed."""
 
     def of_realm(self, realm: str) -> ObjectStore:
-        """Return the objects of a realm of the same store, for reading; `realm` is its instance id."""
+        """Return an `ObjectStore` for reading the objects of a realm of the same store. `realm` is the instance id."""
         if realm == self.realm:
             return self
         return ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
@@ -96,7 +96,8 @@ class ObjectStore:
         return values
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Read objects that are not cached into the cache, in one batch. A single one is left for `get` to read.
+        """Read objects that are not cached into the cache, in one batch. If only one object is not cached, nothing is
+        read; `get` reads it later.
 
         Raises:
             CorruptionError: as `get`.
@@ -106,10 +107,10 @@ class ObjectStore:
             self.read(missing)
 
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
-        """Return the object `id` for writing a changed copy of it.
+        """Return the object `id`, of which the caller will write a changed copy.
 
         Raises:
-            NewerFormatError: a newer release wrote it, and its unknown fields would be lost.
+            NewerFormatError: a newer release wrote the object, and the copy would lose fields that are unknown here.
             CorruptionError: as `get`.
         """
         found = self._cache.get((self._space, id)) or self.read((id,))[id]
@@ -230,9 +231,9 @@ class ObjectStore:
         allowed, revision = self._revisions.get(name, newest), objects.written_revision(value)
         if revision > allowed:
             raise NewerFormatError(
-                f"this release writes {name!r} revision {revision}, realm {self.realm} allows {allowed}: after "
-                "every process has the new release, run 'polaris-spark realms STORE --upgrade REALM' and start "
-                "them again"
+                f"this release writes revision {revision} of objects of type {name!r}, but realm {self.realm} "
+                f"allows only revision {allowed}: install this release for every process, run 'polaris-spark "
+                "realms STORE --upgrade REALM', and restart the processes"
             )
         if newest <= allowed:  # no value of this type can be refused
             self._allowed.add(type(value))
@@ -253,8 +254,8 @@ def read_each(
     """Return the result of `read` for each object, in one batch; for an unreadable object, the error that names it.
 
     Args:
-        read: reads several objects, and fails for all of them if it fails for one. If the batch fails, it is called
-            for each object alone.
+        read: reads several objects, and raises CorruptionError if one of them is unreadable. In this case, `read` is
+            called for each object alone.
     """
     try:
         return dict(read(ids))

@@ -21,7 +21,7 @@ _random_bytes: Callable[[int], bytes] = os.urandom
 
 
 def new_version() -> bytes:
-    """Return a version token that no swap has used: 16 random bytes from the kernel, so that forks differ."""
+    """Return a version token that no swap has used: 16 random bytes from the kernel, different in forked processes."""
     return _random_bytes(16)
 
 
@@ -85,7 +85,7 @@ class ReferenceStore:
             ) from error
 
     def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        """Insert a row if no row of that name exists."""
+        """Insert a row if no row of this name exists."""
         return self.backend.insert_reference(self.realm, name, new)
 
     def swap(self, name: str, expected_version: bytes, new: ReferenceRow) -> Swapped | Conflict:
@@ -95,7 +95,8 @@ class ReferenceStore:
     def write_and_swap(
         self, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        """Write objects and swap, in one transaction if the database supports it; else write the objects first."""
+        """Write objects and swap the reference, in one transaction if the database supports this for these rows.
+        Otherwise write the objects first, then swap."""
         if fits_transaction(self.backend, rows):
             return self.backend.write_and_swap(self.realm, rows, name, expected_version, new)
         self.backend.write_objects(self.realm, rows)
@@ -106,11 +107,14 @@ class ReferenceStore:
         return self.backend.delete_reference(self.realm, name, expected_version)
 
     def put(self, name: str, expected_version: bytes | None, new: ReferenceRow, *, attempts: int = 5) -> bool:
-        """Insert (`expected_version` None) or swap, and repeat while the outcome is unknown. Return whether the
-        operation took place.
+        """Insert a row (if `expected_version` is None) or swap it, and repeat while the outcome is unknown.
 
-        For rows in which only the owner of a value replaces that value (leases, realm records, tasks). If such a row
-        has another version afterwards, that proves that the new row was never in force, or is no longer.
+        Return True if this call wrote the row. After a conflict, return True only if the row now has the version of
+        `new`, because then an earlier attempt succeeded.
+
+        Use this only for rows whose value is replaced by nobody but the owner of that value (leases, realm records,
+        tasks). If such a row has another version after a conflict, the new row either was never written or has already
+        been replaced. In both cases it is not in force, so False is right.
 
         Raises:
             OutcomeUnknownError: the outcome is still unknown after `attempts` attempts.
@@ -126,7 +130,9 @@ class ReferenceStore:
                 return True
             current = outcome.current or self.backend.read_reference(self.realm, name)
             return current is not None and current.version == new.version
-        raise OutcomeUnknownError(f"whether reference {self.realm}/{name} was swapped is unknown")
+        raise OutcomeUnknownError(
+            f"it is unknown whether reference {self.realm}/{name} was written: read it again"
+        )
 
     def _insert_or_swap(
         self, name: str, expected_version: bytes | None, new: ReferenceRow

@@ -107,9 +107,9 @@ def test_wrong_counts_are_found(shelf: Shelf, root: IndexRoot) -> None:
     (problem,) = problems_with(
         shelf, root, placed.id, Leaf.of(leaf.keys[:-1], leaf.pointers[:-1], leaf.values[:-1])
     )
-    assert f"{len(leaf.keys) - 1} entries, its parent counts {len(leaf.keys)}" in problem
+    assert f"{len(leaf.keys) - 1} entries, but its parent counts {len(leaf.keys)}" in problem
     (problem,) = list(check(msgspec.structs.replace(root, count=1001), shelf.read))[:1]
-    assert "its parent 1001" in problem
+    assert "its parent counts 1001" in problem
 
 
 def test_shapes_that_cannot_be_are_found(shelf: Shelf, root: IndexRoot) -> None:
@@ -159,7 +159,7 @@ def test_faults_of_the_embedded_part_are_found(shelf: Shelf) -> None:
     assert "2 keys, 1 pointers" in next(
         check(IndexRoot(keys=(b"a", b"b"), pointers=(1,), values=(b"",)), shelf.read)
     )
-    assert "is removed and points to 7" in next(
+    assert "is marked as removed, but points to 7" in next(
         check(IndexRoot(keys=(b"a",), pointers=(7,), values=(None,)), shelf.read)
     )
 

@@ -222,7 +222,7 @@ def test_a_savepoint_that_was_rolled_back_is_refused(shelf: Shelf) -> None:
     index.put(b"a", Entry(1))
     inner = index.savepoint()
     index.rollback(outer)
-    with pytest.raises(InputError, match="rolled back already"):
+    with pytest.raises(InputError, match="a rollback to an earlier savepoint removed it"):
         index.rollback(inner)
     index.rollback(outer)
 

@@ -385,7 +385,7 @@ def test_a_field_of_the_heads_list_that_the_appends_list_lacks_is_not_lost(
 ) -> None:
     unknown = {"name": "new_thing", "type": ["null", "string"], "default": None, "field-id": 599}
     accepted(catalog, attempt(load(catalog), new_append(1), unknown, new_thing="x"))
-    assert "has no fields ['599']" in refusal(catalog, attempt(base, new_append(1)))
+    assert "lacks the fields ['599']" in refusal(catalog, attempt(base, new_append(1)))
 
 
 def test_an_append_to_a_branch_that_was_set_elsewhere_or_removed_is_not_rebased(

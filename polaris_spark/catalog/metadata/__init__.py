@@ -1,4 +1,8 @@
-"""Metadata of tables and views: rows, requirements, updates, and JSON for clients. Pure functions."""
+"""Metadata of tables and views: stored rows, requirements and updates of commits, and the JSON that clients load.
+
+The code performs no I/O of its own. Objects are read through the `ObjectReader` that the caller passes, and new objects
+are returned to the caller.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: readers of rows need neither the updates nor the parser."""
+    """Import a name when it is first used: code that only reads rows needs neither the updates nor the parser."""
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""The blocks of Avro object container files, with bounds. Clients choose these files, so they may be hostile.
+"""Reader of the blocks of Avro object container files. Clients choose these files, so the files can be malicious.
 
-A block is decompressed only up to `MAX_BLOCK_BYTES`. A schema is refused if a few bytes may decode to unlimited data,
-because the decoder holds the interpreter's lock until it ends. Such schemas have arrays whose items take no bytes,
-records that contain themselves, or records that contain very many records and nulls.
+A block is decompressed only up to `MAX_BLOCK_BYTES`. A schema is refused if a few encoded bytes can decode to unlimited
+data, because the decoder holds Python's global interpreter lock until it ends. A refused schema contains an array whose
+items take no bytes, a record that contains itself, or a record that contains too many records and nulls.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import fastavro
 import msgspec
 
 MAX_BLOCK_BYTES: Final = 64 * 2**20
-"""Maximum size of a block, compressed or not, in bytes. Writers begin a new block after less than 1 MiB."""
+"""Maximum size of a block, in bytes, both before and after decompression. Common writers begin a new block after less
+than 1 MiB."""
 
 MAX_BLOCK_RECORDS: Final = 1_000_000
 """Maximum number of records in a block."""
 
 MAX_EMPTY_TYPES: Final = 100
-"""Maximum number of records and nulls in a record. A manifest has three records: an entry, its file, and the file's
-partition."""
+"""Maximum number of record types, and of types that take no bytes, that a record type contains, including itself. The
+schema of a manifest has three record types: an entry, its file, and the file's partition."""
 
 _SYNC_BYTES: Final = 16
 _MAGIC: Final = b"Obj\x01"
@@ -66,7 +67,9 @@ class AvroBlocks:
         """
         header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
         if header["magic"] != _MAGIC:
-            raise ValueError("it does not begin like an Avro file")
+            raise ValueError(
+                f"it begins with {header['magic']!r} instead of {_MAGIC!r}, so it is not an Avro file"
+            )
         self.metadata: dict[str, str] = {key: value.decode() for key, value in header["meta"].items()}
         self.codec = self.metadata.get("avro.codec", "null")
         schema = _with_distinct_names(msgspec.json.decode(self.metadata["avro.schema"]), {})
@@ -84,20 +87,25 @@ class AvroBlocks:
         while (first := self._stream.read(1)) != b"":
             count, size = self._long(first), self._long(self._stream.read(1))
             if not 0 <= size <= MAX_BLOCK_BYTES:
-                raise ValueError(f"a block has {size} bytes, and at most {MAX_BLOCK_BYTES} are possible")
+                raise ValueError(
+                    f"the size of a block is {size} bytes; it must be from 0 to {MAX_BLOCK_BYTES}"
+                )
             data = _decompressed(self.codec, self._stream.read(size))
             if self._stream.read(_SYNC_BYTES) != self._sync:
-                raise ValueError("expected sync marker not found")
-            # A record takes at least one byte. Records of no bytes could be repeated without limit.
-            if not 0 <= count <= min(len(data), MAX_BLOCK_RECORDS):
-                raise ValueError("its blocks are too small for their number of records")
+                raise ValueError("a block does not end with the file's sync marker")
+            # Require at least one byte for each record: a block could claim any number of records of no bytes.
+            most = min(len(data), MAX_BLOCK_RECORDS)
+            if not 0 <= count <= most:
+                raise ValueError(
+                    f"a block of {len(data)} bytes claims to hold {count} records; possible are 0 to {most}"
+                )
             yield AvroBlock(count, data)
 
     def _long(self, byte: bytes) -> int:
         number = shift = 0
         while True:
             if not byte or shift > 63:
-                raise ValueError("it ends in the middle of a number")
+                raise ValueError("it ends within a number, or a number has more than 64 bits")
             number |= (byte[0] & 0x7F) << shift
             if byte[0] < 0x80:
                 return number >> 1 ^ -(number & 1)
@@ -125,26 +133,28 @@ def _decompressed(codec: str, data: bytes) -> bytes:
     elif codec == "snappy":
         found = _snappy(data[:-4])  # without the checksum
     else:
-        raise ValueError(f"codec {codec!r} is unknown")
+        raise ValueError(f"it is compressed with the codec {codec!r}, which is not supported")
     if len(found) > MAX_BLOCK_BYTES:
-        raise ValueError(f"a block has more than {MAX_BLOCK_BYTES} bytes")
+        raise ValueError(f"a block has more than the maximum of {MAX_BLOCK_BYTES} bytes after decompression")
     return found
 
 
 def _snappy(data: bytes) -> bytes:
-    """Decompress a raw Snappy block, which begins with the size of its content (format description, section 1)."""
+    """Return the decompressed content of a raw Snappy block. The block begins with the size of this content (Snappy's
+    format description, section 1)."""
     size = 0
     for position, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
             break
     if size > MAX_BLOCK_BYTES:
-        raise ValueError(f"a block has {size} bytes, and at most {MAX_BLOCK_BYTES} are possible")
+        raise ValueError(f"a block has {size} bytes after decompression; the maximum is {MAX_BLOCK_BYTES}")
     return bytes(import_module("cramjam").snappy.decompress_raw(data))
 
 
 def _zstandard(data: bytes, most: int) -> bytes:
-    """Decompress up to `most` bytes of a block with one of the libraries that fastavro uses."""
+    """Return at most the first `most` bytes of the decompressed content of a Zstandard block. Use one of the libraries
+    that fastavro uses."""
     for library in ("compression.zstd", "backports.zstd"):
         with contextlib.suppress(ImportError):
             return bytes(import_module(library).ZstdDecompressor().decompress(data, most))
@@ -152,13 +162,13 @@ def _zstandard(data: bytes, most: int) -> bytes:
 
 
 class _Shape(NamedTuple):
-    """A summary of the values of a type."""
+    """Properties of an Avro type that bound the cost of decoding its values."""
 
     may_be_empty: bool
-    """Whether a value may take no bytes."""
+    """Whether there are values of the type that are encoded in zero bytes."""
     empty_types: int
-    """Number of records, and of types that take no bytes, that are decoded for a value. Types in a union, an array or a
-    map are not counted, because each of their values takes at least one byte."""
+    """Number of record types, and of types that take no bytes, that are decoded for one value of the type. Types in a
+    union, an array or a map are not counted, because each of their values takes at least one byte."""
 
 
 _FULL: Final = _Shape(may_be_empty=False, empty_types=0)
@@ -179,8 +189,8 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
     """Return the shape of a type.
 
     Args:
-        named: the shapes of the named types so far. A named type is measured once, because a value can contain
-            exponentially many values of it: a record may name another record twice, which names a third one twice, etc.
+        named: the shapes of the named types that were measured before. Each named type is measured only once: in a
+            chain of records that each contain the next record twice, the last record occurs exponentially often.
         around: names of the records that contain the type.
     Raises:
         ValueError: as `_require_finite`.
@@ -193,12 +203,12 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
         if schema in _PRIMITIVES:
             return _EMPTY if schema == "null" else _FULL
         if _simple(schema) in around:
-            raise ValueError(f"its record {schema!r} contains itself")
+            raise ValueError(f"its Avro schema is refused: the record {schema!r} contains itself")
         return named.get(_simple(schema), _FULL)
     kind = schema["type"]
     if kind == "array":
         if _shape(schema["items"], named, around).may_be_empty:
-            raise ValueError("it has an array whose items take no bytes")
+            raise ValueError("its Avro schema is refused: it contains an array whose items take no bytes")
         return _FULL
     if kind == "map":
         _shape(schema["values"], named, around)
@@ -213,24 +223,25 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
         found = _Shape(all(one.may_be_empty for one in fields), 1 + sum(one.empty_types for one in fields))
         if found.empty_types > MAX_EMPTY_TYPES:
             raise ValueError(
-                f"its record {schema['name']!r} contains more than {MAX_EMPTY_TYPES} records and nulls"
+                f"its Avro schema is refused: the record {schema['name']!r} contains more than "
+                f"{MAX_EMPTY_TYPES} records and nulls"
             )
     else:
         return _shape(kind, named, around)
     name = _simple(schema["name"])
-    other = named.get(name, found)  # of another namespace
+    other = named.get(name, found)  # a type with this name in another namespace
     named[name] = _Shape(found.may_be_empty or other.may_be_empty, max(found.empty_types, other.empty_types))
     return found
 
 
 def _with_distinct_names(schema: Any, defined: dict[str, int]) -> Any:
-    """Return a schema in which each definition of a fixed type has a name of its own.
+    """Return the schema, changed so that no two definitions of fixed types have the same name.
 
-    pyiceberg defines the type again for each column of a partition, such as `decimal_9_2` for two columns of decimals.
-    fastavro refuses a second definition. The names of types do not affect how values are encoded.
+    pyiceberg repeats the definition of a fixed type for each partition column, such as `decimal_9_2` for two decimal
+    columns. fastavro refuses a second definition of a name. The names of types do not affect how values are encoded.
 
     Args:
-        defined: number of definitions so far, by name.
+        defined: number of definitions so far, by name; definitions in `schema` are added.
     """
     if isinstance(schema, list):
         return [_with_distinct_names(one, defined) for one in schema]
@@ -246,5 +257,5 @@ def _with_distinct_names(schema: Any, defined: dict[str, int]) -> Any:
 
 
 def _simple(name: str) -> str:
-    """Return a name without its namespace."""
+    """Return the name of a type without its namespace."""
     return name.rpartition(".")[2]

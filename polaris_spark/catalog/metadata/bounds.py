@@ -1,9 +1,9 @@
-"""Bounds of requests. A request that exceeds one is refused before any work on it begins.
+"""Upper bounds of requests. A request that exceeds a bound is refused before any work on the request begins.
 
-The bounds are higher than practical use of Iceberg needs. Within them, the cost of a request grows no faster than its
-size. They are checked on the decoded request, so they hold over HTTP, over the bridge and in process. A registered
-metadata file may contain more schemas, specs and so on than the bounds allow; then no more can be added to that table.
-The bounds of a single schema also hold for registered files.
+The bounds are higher than practical use of Iceberg needs. Within the bounds, the cost of a request is at most
+proportional to its size. The bounds are checked on the decoded request, so they apply to requests over HTTP, over the
+bridge and in process. A registered metadata file is allowed to contain more schemas, specs and so on than the bounds
+allow, but no more can then be added to the table. The bounds of a single schema also apply to registered files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BOUNDS: Final[Mapping[str, int]] = {
     "versions of a view": 10_000,
     "representations in a view version": 100,
 }
-"""Maximum of each counted quantity, by its name. Nested columns count as columns."""
+"""Maximum of each counted quantity, by the quantity's name. Nested columns count as columns."""
 
 _ADDED: Final = {
     "add-schema": "schemas of a table or view",
@@ -53,7 +53,8 @@ _ADDED: Final = {
     "set-statistics": "updates in a request",
     "set-partition-statistics": "updates in a request",
 }
-"""Actions that add something to the metadata, each with the bound on its number. Their nested JSON is stored."""
+"""Actions of updates that add JSON to the metadata. The value is the key in `BOUNDS` that limits how many such updates
+one table or view may have in a request. The nesting of their JSON is bounded, too, because the JSON is stored."""
 
 _IDS: Final = {
     "remove-schemas": "schema-ids",
@@ -65,8 +66,8 @@ _PROPERTIES: Final = {"set-properties": ("updates", "updated"), "remove-properti
 _encode = msgspec.json.Encoder().encode
 
 _FEW: Final = 1_000
-"""Below this number, updates, requirements, tables and properties are not checked here, because none of their bounds is
-lower. The bytes of a few properties are checked when they are added to the existing ones."""
+"""Up to this number, updates, requirements, tables and properties are not checked here, because none of their bounds is
+lower. The bytes of so few properties are checked when the properties are merged into the existing ones."""
 
 _NESTED: Final = ("element", "key", "value")
 
@@ -77,7 +78,7 @@ def require_within(what: str, value: int) -> None:
     Args:
         what: a key of `BOUNDS`.
     Raises:
-        BadRequestError: the value exceeds the bound; the message names both.
+        BadRequestError: the value exceeds the bound; the message names the value and the bound.
     """
     if value > BOUNDS[what]:
         raise BadRequestError(f"too many {what}: {value}, the maximum is {BOUNDS[what]}")
@@ -86,12 +87,13 @@ def require_within(what: str, value: int) -> None:
 def require_commits_within(commits: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> int:
     """Refuse a commit to one or more tables or views whose requirements or updates exceed a bound.
 
-    Malformed parts are not counted. The code that reads them refuses them with a precise message.
+    Malformed parts are not counted here. The code that reads these parts later refuses them with a precise message.
 
     Args:
         commits: requirements and updates of each table or view.
     Returns:
-        the size of the request: its number of requirements, updates, columns, fields, properties and so on.
+        the size of the request: the sum of its numbers of requirements, updates, columns, partition and sort fields,
+            properties, view representations, and ids to remove.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -134,7 +136,7 @@ def require_commits_within(commits: Sequence[tuple[Sequence[Any], Sequence[Any]]
 
 
 def require_schema_within(schema: object) -> int:
-    """Refuse a schema that exceeds a bound. Works without recursion, so deep nesting does no harm.
+    """Refuse a schema that exceeds a bound. Uses no recursion, so that deep nesting cannot exhaust the stack.
 
     Returns:
         the number of columns in the schema, including nested ones.
@@ -192,7 +194,7 @@ def require_properties_within(properties: Mapping[str, Any] | Collection[Any]) -
     """Refuse properties, or names of properties to remove, that exceed a bound.
 
     Returns:
-        their number.
+        the number of properties or names.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -203,10 +205,15 @@ def require_properties_within(properties: Mapping[str, Any] | Collection[Any]) -
 
 
 def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str]) -> int:
-    """Refuse properties that grow beyond a bound. Properties that exceed it already may shrink or stay.
+    """Refuse a change that makes properties grow beyond a bound.
 
+    Properties that exceed a bound before the change are allowed to shrink or to keep their size.
+
+    Args:
+        before: the properties before the change.
+        after: the properties after the change.
     Returns:
-        `encoded_bytes` of the properties `after`.
+        the result of `encoded_bytes` for `after`.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -221,14 +228,21 @@ def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str
 
 
 def require_totals_growth(before: tuple[int, int], after: tuple[int, int]) -> None:
-    """Do the checks of `require_properties_growth`, given the number and the bytes of the properties."""
+    """Do the checks of `require_properties_growth`, given only the totals of the properties.
+
+    Args:
+        before: number of properties, and their size in bytes, before the change.
+        after: number of properties, and their size in bytes, after the change.
+    Raises:
+        BadRequestError: a bound is exceeded; the message names the bound and the value.
+    """
     for what, old, new in zip(("properties", "bytes of properties"), before, after, strict=True):
         if new > old:
             require_within(what, new)
 
 
 def bytes_of(properties: Mapping[str, Any] | Collection[Any]) -> int:
-    """Return the size of properties, or of names of properties, in UTF-8 bytes."""
+    """Return the total size of the names and values of properties, or only of names, in UTF-8 bytes."""
     texts = [*properties, *(properties.values() if isinstance(properties, Mapping) else ())]
     return sum(
         len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
@@ -238,10 +252,10 @@ def bytes_of(properties: Mapping[str, Any] | Collection[Any]) -> int:
 
 
 def encoded_bytes(properties: Mapping[str, Any] | Collection[Any]) -> int:
-    """Return an upper estimate of `bytes_of`, which is faster to compute."""
+    """Return the size of the properties as JSON, in bytes: an upper bound of `bytes_of` that is faster to compute."""
     try:
         return len(_encode(properties))
-    except UnicodeEncodeError:  # refused by the code that reads them
+    except UnicodeEncodeError:  # the code that reads the properties refuses them later
         return bytes_of(properties)
 
 
@@ -260,7 +274,7 @@ def _require_representations_within(version: object) -> int:
 def _require_nesting_within(values: list[Any]) -> None:
     try:
         text = _encode(values)
-    except (ArithmeticError, RecursionError, TypeError, ValueError):  # refused by the code that writes it
+    except (ArithmeticError, RecursionError, TypeError, ValueError):  # the code that writes them refuses them
         text = b""
     if text and text.count(b"{") + text.count(b"[") <= BOUNDS["levels of nested JSON in a request"]:
         return  # fast path, nearly always taken

@@ -1,6 +1,7 @@
 """New tables from a `CreateTableRequest` of the REST specification.
 
-The rules are those of Iceberg's `TableMetadata.newTableMetadata`: all ids are assigned anew.
+The rules are those of Iceberg's `TableMetadata.newTableMetadata`: new ids replace all ids of columns and partition
+fields in the request.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION, SUPP
 from polaris_spark.clock import CheckTime, unlimited
 
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
-"""Properties that a new table has unless its request sets them."""
+"""Default properties of a new table. The properties in the request override them."""
 
 _COMMIT_PROPERTIES = (
     "commit.retry.num-retries",
@@ -61,9 +62,9 @@ def create_table(
         request: `schema`, and optionally `partition-spec`, `write-order` and `properties`. The property
             `format-version` sets the version (default 2); other reserved properties are not stored.
         uuid: UUID of the table.
-        location: location of the table. A location in the request is ignored here; the caller handles it.
-        now_ms: milliseconds since 1970 UTC.
-        check_time: called at each step; an error that it raises ends the change.
+        location: location of the table. This function ignores the location in the request, which the caller handles.
+        now_ms: the current time, milliseconds since 1970 UTC.
+        check_time: called at each step; raises an error to abort work that takes too long.
     Raises:
         BadRequestError: the request is malformed, or its parts are inconsistent.
     """

@@ -1,4 +1,4 @@
-"""Default values of columns: a check against the column's type, and the normalized form in which they are written.
+"""Default values of columns: check them against the column's type, and return the normalized form that is stored.
 
 The rules are those of Iceberg's `SingleValueParser` and `Types.NestedField`
 (specification: https://iceberg.apache.org/spec/#json-single-value-serialization).
@@ -32,8 +32,7 @@ _ZONED = re.compile(f"{_DATE}T{_TIME}{_ZONE}", re.ASCII | re.IGNORECASE)
 
 _LEAP_CYCLE_YEARS = 400
 _NANOSECOND_RANGE = ("1677-09-21T00:12:43.145224193", "2262-04-11T23:47:16.854775807")
-"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. The texts sort in the order of the timestamps.
-"""
+"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. Texts of this form sort like the timestamps."""
 
 
 def default_value(kind: str, type: str, value: Any) -> Any:
@@ -74,7 +73,8 @@ def _double(_: str, value: Any) -> float | None:
 
 
 def _float(_: str, value: Any) -> float | None:
-    """Return the nearest 32-bit value, with the fewest digits that identify it; None if there is none."""
+    """Return the nearest 32-bit float, with the fewest digits that identify this float. Return None if the value is not
+    a float, or is outside the range of 32-bit floats."""
     if not isinstance(value, float):
         return None
     try:
@@ -105,7 +105,8 @@ def _fixed(type: str, value: Any) -> str | None:
 
 
 def _decimal(type: str, value: Any) -> str | None:
-    """Return a decimal that has exactly the type's scale; None if the value is not one."""
+    """Return the decimal without an exponent. Return None if the value is not a decimal with exactly the type's scale
+    and at most the type's precision."""
     if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
         return None
     number = Decimal(value)
@@ -152,8 +153,10 @@ def _day(match: re.Match[str]) -> str | None:
 
 
 def _clock(match: re.Match[str], group: int, digits: int) -> str:
-    """Return the time of day in a match's groups after `group`: with seconds, and with a fraction of at most `digits`
-    digits without trailing zeros."""
+    """Return the time of day that is in the four groups of a match after the first `group` groups.
+
+    The result has seconds, and a fraction of at most `digits` digits without trailing zeros (no fraction if it is 0).
+    """
     hour, minute, second, fraction = match.groups()[group : group + 4]
     fraction = (fraction or "")[:digits].rstrip("0")
     return f"{hour}:{minute}:{second or '00'}" + (f".{fraction}" if fraction else "")

@@ -1,4 +1,5 @@
-"""A table that is being changed: the values of a row, changed by requests, then frozen into a new row and new pieces.
+"""A table that is being changed. A draft starts with the values of the table's row. Updates change these values. Then
+`freeze` returns them as a new row and new pieces.
 
 `table_values` holds the values. The rules of the individual updates are in `table_updates`. The checks after all
 updates are applied are here, in `table_checks` and in `snapshot_history` (Iceberg's `TableMetadata.Builder.build`).
@@ -35,9 +36,10 @@ from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.index import IndexRoot
 
 SNAPSHOT_QUOTA = 1024
-"""Maximum number of bytes of the snapshot index that a table's row embeds."""
+"""Maximum size of the part of the snapshot index that a table's row embeds, in bytes. Above this size, changes move
+from the row into the index's shards."""
 STATISTICS_QUOTA = 512
-"""Maximum number of bytes of each statistics index that a table's row embeds."""
+"""Like `SNAPSHOT_QUOTA`, for the index of statistics and for the index of partition statistics."""
 
 _PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
@@ -52,19 +54,19 @@ class TableDraft(TableValues):
     def of(
         cls, table: Table | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
     ) -> TableDraft:
-        """Return a draft of a table, or of a new table.
+        """Return a draft of an existing table, or of a new table.
 
         Args:
-            table: the table in its current state; None creates a new table, as `assert-create` commits do.
+            table: the table in its current state; None for a new table, as in commits with `assert-create`.
             reader: reads pieces and shards.
             now_ms: the time of the change, milliseconds since 1970 UTC.
-            check_time: called at each step; an error that it raises ends the change.
+            check_time: called at each step; raises an error to abort work that takes too long.
         """
         return cls(table, reader, now_ms=now_ms, check_time=check_time)
 
     def summary(self) -> dict[str, str]:
-        """Return a description of the changes for the audit log: all their actions, joined by commas, in `action`; the
-        id, operation and counts of the last added snapshot."""
+        """Return a description of the changes for the audit log. `action` lists the distinct actions, joined by commas.
+        If snapshots were added, the other items are the id, the operation and the counts of the last one."""
         actions = dict.fromkeys(action for action, _ in self.changes)
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *actions)), **self.summary_of_snapshot}
@@ -74,13 +76,13 @@ class TableDraft(TableValues):
     ) -> tuple[Table, NewRows]:
         """Return the table after the changes, and the new pieces and shards that it points to. Call this only once.
 
-        The base's metadata location is added to the metadata log, which keeps at most
-        `write.metadata.previous-versions-max` items.
+        The metadata location of the table before the changes is added to the metadata log. The log keeps at most
+        `write.metadata.previous-versions-max` items (default 100).
 
         Args:
-            new_id: returns the ids of new objects.
+            new_id: returns a new object id at each call.
             metadata_location: location of the new version's metadata file.
-            entity_id: entity id of a new table; None keeps the id of a changed table.
+            entity_id: entity id of a new table; None for a changed table, which keeps its id.
         Raises:
             BadRequestError: the result would not be valid metadata.
         """
@@ -138,10 +140,16 @@ class TableDraft(TableValues):
             "extra": self.extra,
         }
 
-    # Of two classes, `dict` is tested for: to test for the other one, an abstract class, takes several times as long.
+    # The code below tests for `dict` instead of `SpilledValues`, because `isinstance` takes several times as long for a
+    # class that is derived from an abstract class.
 
     def _check_properties(self) -> int:
-        """Return `encoded_bytes` of the properties that the row embeds, or 0 if an index holds the others."""
+        """Check the bounds of the properties. Return the result of `encoded_bytes` if the row has had all properties
+        until now, or 0 if an index holds some of them.
+
+        Raises:
+            BadRequestError: the properties have grown beyond a bound.
+        """
         own, more, after = self._start.properties, self._start.more_properties, self._properties
         if isinstance(after, dict):
             return require_properties_growth(own, after)
@@ -176,7 +184,11 @@ class TableDraft(TableValues):
         return tuple(frozen.embedded.values()), frozen.others
 
     def _placed(self, ref: Ref) -> Ref:
-        """Return a branch or tag with the pointer to its snapshot."""
+        """Return a branch or tag with the pointer to its snapshot filled in, if it is not set yet.
+
+        Raises:
+            BadRequestError: the snapshot does not exist.
+        """
         if ref.snapshot:
             return ref
         place = self.snapshots.place(ref.snapshot_id)

@@ -1,8 +1,8 @@
-"""Logs that grow at one end. The newest items are inline, older items are in pieces that are merged by size.
+"""Append-only logs of JSON items. The row of a table or view holds the newest items; pieces hold the older items.
 
-Appending writes at most one piece, and a log of n items has O(log n) pieces: a full tail becomes a piece, and the
-pieces before it are merged into it as long as they are not larger (the logarithmic method of Bentley and Saxe, 1980).
-Items are removed only at the old end.
+An append writes at most one piece, and a log of n items has O(log n) pieces: when the row's list of items is full, the
+items become a new piece, and the pieces before it are merged into it as long as they are not larger (the logarithmic
+method of Bentley and Saxe, 1980). Only the oldest items can be removed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ SEPARATOR = b",\n"
 """Separator of the items in a piece. Items are compact JSON, which never contains a line feed."""
 
 TAIL = 8
-"""Maximum number of inline items. If there are more, all but the newest are folded into a piece."""
+"""Maximum number of items in the row. If there are more, all but the newest item move into a piece."""
 
 
 def count(log: Log) -> int:
-    """Return the number of items."""
+    """Return the number of items in a log."""
     return sum(segment.items for segment in log.segments) - log.skip + len(log.tail)
 
 
 def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
-    """Return a log with these compact JSON texts at its end, and the new pieces."""
+    """Return the log with `items` appended, and the new pieces. Each item is a compact JSON text."""
     tail = (*log.tail, *items)
     if len(tail) <= TAIL:
         return Log(log.segments, log.skip, tail), []
@@ -32,7 +32,7 @@ def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId
 
 
 def drop_first(log: Log, items: int) -> Log:
-    """Return a log without its first `items` items; reads and writes nothing."""
+    """Return a log without its oldest `items` items. No piece is read or written."""
     segments, skip = log.segments, log.skip + items
     while segments and segments[0].items <= skip:
         skip -= segments[0].items
@@ -41,20 +41,22 @@ def drop_first(log: Log, items: int) -> Log:
 
 
 def keep_last(log: Log, items: int) -> Log:
-    """Return a log with at most its last `items` items; reads and writes nothing."""
+    """Return a log with only its newest `items` items, or all if there are fewer. No piece is read or written."""
     excess = count(log) - items
     return drop_first(log, excess) if excess > 0 else log
 
 
 def texts(log: Log, reader: ObjectReader) -> list[bytes]:
-    """Return all items as a list of texts. Joined by commas, the texts are the content of a JSON array."""
+    """Return all items as a list of texts; one text can hold several items. Joined by commas, the texts are the content
+    of a JSON array."""
     parts = [_segment_text(log, position, reader) for position in range(len(log.segments))]
     parts += log.tail
     return parts
 
 
 def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
-    """Return up to `most` items, the oldest first. Only the pieces that hold these items are read."""
+    """Return the oldest `most` items, or all if there are fewer, the oldest first. Only the pieces that hold these
+    items are read."""
     found: list[bytes] = []
     for position in range(len(log.segments)):
         if len(found) >= most:
@@ -64,7 +66,7 @@ def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
 
 
 def text(log: Log, reader: ObjectReader) -> bytes:
-    """Return all items as the content of a JSON array."""
+    """Return all items as the content of a JSON array, without the brackets."""
     return b",".join(texts(log, reader))
 
 

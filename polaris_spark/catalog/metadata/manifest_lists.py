@@ -1,7 +1,8 @@
 """Manifest lists as Avro files (specification: https://iceberg.apache.org/spec/#manifest-lists).
 
 Records are read with the schema that they were written with. Fields are identified by their Iceberg field ids, because
-writers name some fields differently. A record is moved to another list only if nothing of the record is lost.
+writers name some fields differently. A record is copied to another list only if the schema of that list has all fields
+of the record.
 """
 
 from __future__ import annotations
@@ -32,20 +33,23 @@ CONTENT = 517
 FIRST_ROW_ID = 520
 
 DATA_CONTENT = 0
-"""Value of `CONTENT` of manifests of data files; in format version 1, manifests have no such field."""
+"""Value of the field `CONTENT` for manifests of data files. Format version 1 does not have this field."""
 
 Manifest = dict[int | str, Any]
-"""One record: values by Iceberg field id, or by name if a field has no id. Null fields are left out."""
+"""One record of a manifest list: values by Iceberg field id, or by name if a field has no id. Null fields are left out.
+"""
 
 _BLOCK_BYTES = 64_000
-"""Size up to which a block is filled, in bytes before compression; the same as in Avro's Java library."""
+"""Maximum size of a block that results from joining two blocks, in bytes before compression. Avro's Java library fills
+blocks up to the same size."""
 
 _WEIGHT = 8
-"""Memory that a list may take, as a multiple of the size of its blocks. Parsed records take more than encoded ones."""
+"""Estimated memory of a list, as a multiple of the decompressed size of its blocks: parsed records take more memory
+than encoded records."""
 
 
 class Block:
-    """Consecutive records in Avro's encoding. The compressed form is cached when it is first needed."""
+    """Consecutive records in Avro's encoding."""
 
     __slots__ = ("_packed", "count", "data")
 
@@ -55,7 +59,8 @@ class Block:
         self._packed: bytes | None = None
 
     def packed(self, codec: str) -> bytes:
-        """Return the compressed records. A block is only ever written with one codec."""
+        """Return the records: uncompressed for the codec `null`, otherwise compressed with deflate, the only other
+        codec that is written. The compressed form is cached."""
         if codec == "null":
             return self.data
         if self._packed is None:
@@ -80,11 +85,11 @@ class ManifestList:
         self.count = sum(block.count for block in blocks)
         """Number of manifests in the list."""
         self.weight = weight
-        """Approximate memory that this list does not share with other lists, in bytes."""
+        """Approximate memory of the list, in bytes, without the blocks that it shares with other lists."""
 
     @cached_property
     def manifests(self) -> tuple[Manifest, ...]:
-        """The records of the list.
+        """The records of the list, one for each manifest.
 
         Raises:
             BadRequestError: the records cannot be read.
@@ -99,12 +104,12 @@ class ManifestList:
 
     @cached_property
     def parsed(self) -> Any:
-        """The schema in the form that fastavro requires."""
+        """The schema, parsed by fastavro."""
         return fastavro.parse_schema(self.schema)
 
     @property
     def format_version(self) -> int:
-        """The table format version that the records are written for."""
+        """The table format version that the records are written for: 3, 2 or 1, recognized by their fields."""
         return 3 if FIRST_ROW_ID in self.fields else 2 if SEQUENCE_NUMBER in self.fields else 1
 
     @property
@@ -122,7 +127,7 @@ class ManifestList:
 
 
 def parse(data: bytes) -> ManifestList:
-    """Return the manifest list in the content of a file.
+    """Return the manifest list that the content of a file encodes.
 
     Raises:
         BadRequestError: the content is not a manifest list, or is encrypted.
@@ -131,7 +136,7 @@ def parse(data: bytes) -> ManifestList:
         reader = AvroBlocks(io.BytesIO(data))
         schema = reader.schema
         if PATH not in {field.get("field-id") for field in schema["fields"]}:
-            raise ValueError("its records have no manifest_path")
+            raise ValueError(f"its records have no manifest_path (field id {PATH})")
         blocks = []
         for block in reader:
             charge(_WEIGHT * len(block.data))
@@ -139,14 +144,15 @@ def parse(data: bytes) -> ManifestList:
         metadata = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
     except PolarisError:
         raise
-    except Exception as error:  # decoders raise many types on bytes that are not Avro
-        raise BadRequestError(f"not a manifest list: {error}") from error
+    except Exception as error:  # decoders raise errors of many types for bytes that are not Avro
+        raise BadRequestError(f"the file is not a manifest list: {error}") from error
     weight = _WEIGHT * sum(len(block.data) for block in blocks)
     return ManifestList(schema, metadata, reader.codec, blocks, weight)
 
 
 def first_records(whole: ManifestList, rest: ManifestList) -> tuple[Manifest, ...] | None:
-    """Return the first records of `whole` if its other records equal those of `rest` byte for byte; otherwise None."""
+    """Return the records of `whole` that precede those of `rest`. Return None unless the schemas are equal and `whole`
+    ends with the records of `rest`, byte for byte."""
     if whole.schema != rest.schema:
         return None
     body, tail = whole.body, rest.body
@@ -154,7 +160,7 @@ def first_records(whole: ManifestList, rest: ManifestList) -> tuple[Manifest, ..
         return None
     try:
         return _decode(whole, body[: len(body) - len(tail)], whole.count - rest.count)
-    except BadRequestError:  # the bytes were the same by chance
+    except BadRequestError:  # `whole` ends with the same bytes, but they do not begin with a record
         return None
 
 
@@ -165,13 +171,14 @@ def prepend(
     metadata: dict[str, str],
     sync: bytes,
 ) -> tuple[ManifestList, bytes]:
-    """Return a list of new records followed by those of `rest`, and the content of its file.
+    """Return a manifest list of the records `new` followed by the records of `rest`, and the content of its file.
 
-    If the schemas are equal, the blocks of `rest` are copied unchanged, so that the cost hardly grows with their size.
+    If `rest` has the schema of `like`, its blocks are copied without decoding, so that the cost hardly grows with them.
 
     Args:
-        like: the list whose schema is used.
-        rest: the list whose records follow; None if there are none.
+        like: the list whose schema and codec are used; a codec other than `null` is replaced by deflate.
+        new: the records to write first.
+        rest: the list whose records follow; None if no records follow.
         metadata: key-value metadata of the file.
         sync: 16 bytes that separate the blocks of the file.
     Raises:
@@ -203,10 +210,12 @@ def _decode(like: ManifestList, data: bytes, count: int) -> tuple[Manifest, ...]
         for _ in range(count):
             record: Any = fastavro.schemaless_reader(stream, like.parsed, None)
             found.append({key: value for name, key in names if (value := record[name]) is not None})
-    except Exception as error:  # decoders raise many types on bytes that are not Avro
-        raise BadRequestError(f"not a manifest list: {error}") from error
+    except Exception as error:  # decoders raise errors of many types for bytes that are not Avro
+        raise BadRequestError(f"the file is not a manifest list: {error}") from error
     if stream.tell() != len(data) or not all(isinstance(manifest.get(PATH), str) for manifest in found):
-        raise BadRequestError("its records are not those of a manifest list")
+        raise BadRequestError(
+            "the file is not a manifest list: a record has no manifest_path, or a block holds more than its records"
+        )
     return tuple(found)
 
 
@@ -216,19 +225,25 @@ def _encode(like: ManifestList, manifests: Sequence[Manifest]) -> Block:
     for manifest in manifests:
         unknown = manifest.keys() - fields.keys()
         if unknown:
-            raise BadRequestError(f"the list has no fields {sorted(map(str, unknown))} of {manifest[PATH]}")
+            raise BadRequestError(
+                f"manifest {manifest[PATH]} cannot be added to the manifest list: the list's schema lacks the "
+                f"fields {sorted(map(str, unknown))}"
+            )
         record = {name: manifest.get(key) for key, name in fields.items()}
         try:
             fastavro.schemaless_writer(out, like.parsed, record, strict=True)
         except (
             Exception
         ) as error:  # a null or type that the schema does not allow: TypeError, ValueError, ...
-            raise BadRequestError(f"{manifest[PATH]} does not fit the list's schema: {error}") from error
+            raise BadRequestError(
+                f"manifest {manifest[PATH]} cannot be added to the manifest list: it does not fit the list's "
+                f"schema: {error}"
+            ) from error
     return Block(len(manifests), out.getvalue())
 
 
 def avro_long(number: int) -> bytes:
-    """Return a number that is not negative in Avro's encoding: zigzag, seven bits per byte, lowest bits first."""
+    """Return the Avro encoding of a non-negative number: zigzag, seven bits per byte, lowest bits first."""
     number <<= 1
     out = bytearray()
     while number > 0x7F:

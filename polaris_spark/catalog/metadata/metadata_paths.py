@@ -1,4 +1,4 @@
-"""Location of the metadata file of a version (Iceberg's `BaseMetastoreTableOperations`)."""
+"""Locations of the metadata files of tables and views, as in Iceberg's `BaseMetastoreTableOperations`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _EXTENSIONS = {"none": ".metadata.json", "gzip": ".gz.metadata.json"}
 def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
     """Return the location of a draft's metadata file: `<directory>/<number>-<uuid>.metadata.json`.
 
-    The directory is the property `write.metadata.path` or, if it is not set, `metadata` below the location. The number
-    has five digits and is one more than in the previous metadata location, or 0 if there is none. The names of
-    compressed files end in `.gz.metadata.json`.
+    The directory is the property `write.metadata.path` or, if this is not set, `metadata` below the location of the
+    table or view. The number has five digits and is one more than in the previous metadata location, or 0 if there is
+    no previous one. The names of compressed files end in `.gz.metadata.json`.
 
     Args:
         uuid: makes the name unique.
     Raises:
-        BadRequestError: `write.metadata.compression-codec` is neither `none` nor `gzip`, or there is no directory.
+        BadRequestError: `write.metadata.compression-codec` is neither `none` nor `gzip`, or the draft has neither a
+            location nor `write.metadata.path`.
     """
     properties = draft.properties
     codec = properties.get(METADATA_COMPRESSION, "none").lower()
@@ -39,10 +40,10 @@ def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
 
 
 def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
-    """Return the folder of the metadata files of a draft or table, without a trailing slash.
+    """Return the directory of the metadata files of a draft or table, without a trailing slash.
 
     Raises:
-        BadRequestError: there is no directory.
+        BadRequestError: there is neither a location nor `write.metadata.path`.
     """
     return _folder(draft.properties, draft.location)
 
@@ -50,12 +51,14 @@ def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
 def _folder(properties: Mapping[str, str], location: str) -> str:
     path = properties.get(METADATA_PATH)
     if not path and not location:
-        raise invalid(f"A table without a location needs the property {METADATA_PATH} for its metadata files")
+        raise invalid(
+            f"The table has no location: set the property {METADATA_PATH}, the folder of its metadata files"
+        )
     return strip_trailing_slash(path) if path else f"{strip_trailing_slash(location)}/metadata"
 
 
 def is_compressed(location: str) -> bool:
-    """Whether the name of a metadata file indicates that it is compressed with gzip."""
+    """Whether the name of a metadata file indicates that the file is compressed with gzip."""
     return location.endswith((".gz.metadata.json", ".metadata.json.gz"))
 
 

@@ -1,14 +1,14 @@
 """Refs and properties of a table that are too large for its row. An index holds them, and the row has the index's root.
 
-A row embeds its refs (branches and tags) and its properties while they are small. Above `BOUND` bytes they move into a
-spillable index, so that neither a commit nor the row grows with their number. The row then embeds only what is read
-without the index: the branch `main`, and the properties that the catalog itself reads (`stays_in_row`). A change that
-leaves less than a quarter of the bound in the index moves all of them back into the row. Rows of earlier releases,
-which embed everything, stay valid.
+A row embeds its refs (branches and tags) while they take at most `BOUND` bytes. Larger refs move into an index, so that
+neither a commit nor the row grows with the number of refs. The same applies separately to the properties. The row then
+embeds only the values that are read without the index: the branch `main`, and the properties that the catalog itself
+reads (`stays_in_row`). If a change leaves less than a quarter of the bound in an index, all values of this index move
+back into the row. Rows of earlier releases, which embed everything, stay valid.
 
-An index key is the name in UTF-8; a long name is cut and followed by its hash. The entry's value holds a member of the
-JSON object in the metadata, with name and value, so that rendering only joins texts. The entry of a ref points to the
-snapshot that the ref names.
+An index key is the name in UTF-8; a long name is cut and followed by its hash. The entry's value contains the name and
+the value as a member of the JSON object `refs` or `properties` of the metadata, so that rendering only joins texts. The
+entry of a ref points to the snapshot that the ref names.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ MAIN_REF = "main"
 """The branch of a table that `current-snapshot-id` follows."""
 
 BOUND = 2048
-"""Maximum number of bytes of refs, and of properties, that a row embeds before they move into an index."""
+"""Maximum size of the refs that a row embeds, in bytes; it applies separately to the properties. Above this size, they
+move into an index."""
 QUOTA = 2048
-"""Maximum number of bytes of each of the two indexes that a row embeds; these hold the latest changes."""
+"""Maximum size of the part of an index that the row embeds, in bytes; it applies separately to the index of refs and
+the index of properties. This part holds the latest changes. Above this size, changes move from the row into the index's
+shards."""
 _RETURN_DIVISOR = 4
 """Indexed values move back into the row if their size in bytes, times this number, is below the bound."""
 
 _LONGEST_NAME = 1024
 _ORDER_BYTES = 8
 _CUT = b"\xff"
-"""Follows a name that was cut; no UTF-8 text contains it."""
+"""Byte between a name that was cut and its hash, in an index key. UTF-8 text never contains this byte."""
 
 _ALWAYS_EMBEDDED = (
     "encryption.",
@@ -55,10 +58,10 @@ V = TypeVar("V")
 
 
 def stays_in_row(name: str) -> bool:
-    """Whether a property stays in the row whatever the number of properties.
+    """Whether the row embeds this property even if an index holds other properties.
 
-    These are the properties that the catalog itself reads: retention, locations, switches. `Table.properties` always
-    holds them, so that code without a reader, such as the search for orphan files, decides correctly. Stored rows
+    True for the properties that the catalog itself reads: retention, locations, switches. `Table.properties` always
+    contains them, so that code without a reader, such as the search for orphan files, decides correctly. Stored rows
     depend on this rule: a different rule needs a new revision of the rows.
     """
     return name.startswith(_ALWAYS_EMBEDDED) and not name.startswith(_METRICS_OF_COLUMNS)
@@ -78,10 +81,10 @@ def key_of(name: str) -> bytes:
 
 
 class Codec(Protocol[V]):
-    """Conversion of values of one kind to and from index entries."""
+    """Conversion of refs or of properties to and from index entries."""
 
     def stays(self, name: str) -> bool:
-        """Whether the row always embeds the value of this name."""
+        """Whether the row embeds the value of this name even if an index holds other values."""
 
     def size(self, name: str, value: V) -> int:
         """Return the size of a name and its value, in bytes."""
@@ -114,7 +117,7 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 class _Properties:
-    """Properties: the value is the member `"name":"value"` of the JSON object."""
+    """Codec of properties. The value of an entry is the member `"name":"value"` of the JSON object `properties`."""
 
     def stays(self, name: str) -> bool:
         return stays_in_row(name)
@@ -134,8 +137,8 @@ class _Properties:
 
 
 class _Refs:
-    """Branches and tags: the value is the position of the snapshot in eight bytes, then the member `"name":{...}` of
-    the JSON object. The entry points to the snapshot."""
+    """Codec of branches and tags. The value of an entry is the snapshot's sort key in the array `snapshots`, in eight
+    bytes, then the member `"name":{...}` of the JSON object `refs`. The entry points to the snapshot."""
 
     def stays(self, name: str) -> bool:
         return name == MAIN_REF
@@ -179,7 +182,7 @@ class SpilledValues(MutableMapping[str, V]):
         self._others = others
         self._index = Index(others.index, reader.read_shards)
         self._changed: dict[str, V | None] = {}
-        """New values that belong in the index; None for a removed value."""
+        """Changes that are not yet in the index: the new value of each name, or None for a removed value."""
         self._read: dict[str, V | None] = {}
         """Values of the names that were looked up in the index; None for a name that is not in it."""
         self._count, self._size = others.count, others.size
@@ -191,7 +194,7 @@ class SpilledValues(MutableMapping[str, V]):
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a name, or a default."""
+        """Return the value of a name, or `default` if the name has no value."""
         found = self._find(name)
         return default if found is None else found
 
@@ -226,7 +229,7 @@ class SpilledValues(MutableMapping[str, V]):
             raise KeyError(name)
 
     def _forget(self, name: str) -> bool:
-        """Subtract an old value from the totals. Return whether there is one."""
+        """Subtract the current value of a name from the totals of the index. Return whether the name has a value."""
         before = self._find(name)
         if before is None:
             return False
@@ -266,14 +269,15 @@ class SpilledValues(MutableMapping[str, V]):
         return self._size + _size(self._embedded, self._codec)
 
     def replace(self, change: Callable[[V], V]) -> None:
-        """Replace the values in the row, and new values, by the results of `change`, which must have the same sizes."""
+        """Replace each embedded or changed value by the result of `change`, which must have the same size."""
         self._embedded = {name: change(value) for name, value in self._embedded.items()}
         for name, value in self._changed.items():
             if value is not None:
                 self._changed[name] = change(value)
 
     def freeze(self, new_id: NewId, rows: NewRows, bound: float) -> Frozen[V]:
-        """Return the values in the form in which a row holds them; add new shards to `rows`. Call this only once."""
+        """Return the values that the row embeds and the index of the others; add new shards to `rows`. Call this only
+        once."""
         if not self._count or self._size * _RETURN_DIVISOR < bound:
             return Frozen(self.all(), None)
         if not self._changed:
@@ -294,7 +298,12 @@ class SpilledValues(MutableMapping[str, V]):
 def spill(
     values: Mapping[str, V], reader: ObjectReader, codec: Codec[V], bound: float, new_id: NewId, rows: NewRows
 ) -> Frozen[V]:
-    """Return values that are all in memory, in the form in which a row holds them. New shards are added to `rows`."""
+    """Return the values that a row embeds and a new index of the others; add new shards to `rows`. The row embeds all
+    values if those that could be in an index take at most `bound` bytes.
+
+    Args:
+        values: all values; none of them is in an index.
+    """
     if _size(values, codec) <= bound:
         return Frozen(values, None)
     others = {name: value for name, value in values.items() if not codec.stays(name)}
@@ -335,10 +344,10 @@ def _decoded(others: Overflow, reader: ObjectReader, codec: Codec[V]) -> Iterato
 
 
 class RenderedRefs(NamedTuple):
-    """The branches and tags of a table, in the form of its metadata."""
+    """The branches and tags of a table, as JSON for its metadata."""
 
     members: list[bytes]
-    """Members of the JSON object `refs`."""
+    """Members `"name":{...}` of the JSON object `refs`."""
     snapshots: set[tuple[int, int]]
     """Array position and pointer of each snapshot that a branch or tag names."""
 
@@ -376,8 +385,10 @@ def rendered_properties(table: Table, reader: ObjectReader) -> bytes:
 
 
 def current_piece(table: Table, reader: ObjectReader) -> int:
-    """Return the pointer to the current snapshot; 0 if no branch or tag names it. The index of refs is read only if the
-    row has no ref to the current snapshot, as in an imported table without the branch `main`.
+    """Return the pointer to the current snapshot; 0 if there is no current snapshot, or no branch or tag names it.
+
+    The index of refs is read only if the row has no ref to the current snapshot, as in an imported table without the
+    branch `main`.
 
     Raises:
         CorruptionError: a shard of the index of refs is missing or unreadable.

@@ -1,7 +1,7 @@
-"""Parser of metadata files into drafts, for registration and import. Every field of a file is kept.
+"""Parser of the metadata files of tables, for registration and import. It returns drafts that keep every field.
 
-The checks are those of Iceberg's `TableMetadataParser` and `TableMetadata`, because no Java client could load metadata
-that these refuse.
+The checks are those of Iceberg's `TableMetadataParser` and `TableMetadata`, because Java clients cannot load metadata
+that these classes refuse.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def read_fields(text: bytes | str) -> Raws:
 
 
 def read_items(fields: Raws, name: str) -> list[msgspec.Raw]:
-    """Return the items of an array, not decoded; none if the field is absent or null.
+    """Return the items of an array, not decoded; an empty list if the field is absent or null.
 
     Raises:
         BadRequestError: the field is not an array.
@@ -285,7 +285,12 @@ def _check_order(draft: TableDraft, times: list[int], what: str) -> None:
 
 
 def _required_items(draft: TableDraft, fields: Raws, name: str) -> list[msgspec.Raw] | None:
-    """Return the items of an array that only format version 1 may leave out; None if it is left out."""
+    """Return the items of an array, not decoded. Return None if the field is absent, which only format version 1
+    allows.
+
+    Raises:
+        BadRequestError: the field is absent in a later format version, or is not an array.
+    """
     if name in fields:
         return read_items(fields, name)
     if draft.format_version > 1:

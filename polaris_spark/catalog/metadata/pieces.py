@@ -1,4 +1,5 @@
-"""The pieces of a draft: read when first needed, written when the draft is frozen."""
+"""The pieces of a draft, such as schemas and snapshots. They are read when first needed; freezing the draft returns the
+rows of new pieces."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _FORM_BYTES = 32
 _encode_form = msgspec.json.Encoder(order="deterministic").encode
 
 Form = Callable[[Json], object]
-"""Returns the values of a piece that are compared to find equal pieces, in a form that JSON can hold."""
+"""A function that returns the form of a piece: the values that are compared to find equal pieces, as JSON can represent
+them."""
 
 
 def form_digest(form: object) -> bytes:
@@ -39,7 +41,7 @@ def form_digest(form: object) -> bytes:
 class NumberedPieces:
     """Schemas, specs, sort orders or view versions of a draft, in their order.
 
-    Once all pieces were read, the cost of adding, removing and finding one does not depend on their number.
+    Once all pieces have been read, the cost of adding, removing or finding a piece does not depend on their number.
     """
 
     __slots__ = (
@@ -69,7 +71,7 @@ class NumberedPieces:
         """
         Args:
             form: returns the values that are compared to find equal pieces.
-            check_time: called before each piece that takes part in a long step.
+            check_time: called before each piece in long loops; raises an error to abort work that takes too long.
         """
         self._cls = cls
         self._form = form
@@ -81,7 +83,7 @@ class NumberedPieces:
         self._values: dict[int, Json] = {}
         self._texts: dict[int, bytes] = {}
         self._digested = False
-        """Whether all pieces have digests. From then on, new pieces get theirs when they are added."""
+        """Whether all pieces have digests. If True, each new piece gets its digest when it is added."""
         self._digests: dict[int, bytes] = {}
         self._by_digest: dict[bytes, dict[int, None]] = {}
         """For each digest in `_digests`, the ids of its pieces, in their order."""
@@ -122,7 +124,7 @@ class NumberedPieces:
         return [(id, self.get(id) or {}) for id in self._pointers]
 
     def next_id(self, least: int = 0) -> int:
-        """Return the id after the highest one, but not below `least`."""
+        """Return the highest id plus 1, but at least `least`; `least` if there are no pieces."""
         if self._highest is None:
             self._highest = [-id for id in self._pointers]
             heapify(self._highest)
@@ -131,7 +133,7 @@ class NumberedPieces:
         return max(least, 1 - self._highest[0]) if self._highest else least
 
     def digest(self, value: Json) -> bytes:
-        """Return a hash of the values that `like` compares."""
+        """Return the hash of a piece's form, for `like` and `add`."""
         return form_digest(self._form(value))
 
     def like(self, digest: bytes) -> int | None:
@@ -188,7 +190,7 @@ class NumberedPieces:
         self._pointers = {id: self._pointers[id] for id in ids}
 
     def freeze(self, new_id: NewId, rows: NewRows) -> tuple[Numbered, ...]:
-        """Return ids and pointers of the pieces for a row; new pieces are added to `rows`."""
+        """Return the ids and pointers of the pieces, as a row holds them; add new pieces to `rows`."""
         if not self._changed:
             return self._base
         for id, text in self._texts.items():
@@ -200,7 +202,7 @@ class NumberedPieces:
 
 
 class Placed(NamedTuple):
-    """A piece in an index, with its position in the JSON array to which it belongs."""
+    """A piece in an index: its pointer, and its sort key in the JSON array of the metadata to which it belongs."""
 
     pointer: int
     order: int
@@ -222,22 +224,22 @@ class IndexedPieces:
         return snapshot_id in self._added or self.place(snapshot_id) is not None
 
     def place(self, snapshot_id: int) -> Placed | None:
-        """Return pointer and position of a piece that is written already, or has just been frozen; None if there is
-        none."""
+        """Return the place of the first piece of a snapshot id in the index; None if there is no such piece. Pieces
+        that this draft added are in the index only after `freeze`."""
         if snapshot_id in self._removed:
             return None
         entry = self._index.get(key_of(snapshot_id))
         return None if entry is None else Placed(entry.pointer, int.from_bytes(entry.value, "big"))
 
     def get(self, snapshot_id: int) -> Json | None:
-        """Return the first piece of a snapshot id, parsed; None if there is none."""
+        """Return the first piece of a snapshot id, parsed; None if the id has no piece."""
         if snapshot_id in self._added:
             return decode(self._added[snapshot_id][0][1])
         place = self.place(snapshot_id)
         return None if place is None else decode(self._reader.get(place.pointer, self._cls).text)
 
     def add(self, snapshot_id: int, text: bytes, order: int) -> None:
-        """Add a piece at a position in the array, even if its snapshot id has one already."""
+        """Add a piece with a sort key (`order`) in the array, even if its snapshot id already has a piece."""
         self._added.setdefault(snapshot_id, []).append((order, text))
 
     def remove(self, snapshot_id: int) -> None:
@@ -256,7 +258,8 @@ class IndexedPieces:
         return (decode(text) for _, _, text in sorted(written + added))
 
     def freeze(self, new_id: NewId, rows: NewRows, quota: int) -> IndexRoot:
-        """Return the index as a row embeds it, at most `quota` bytes of it; add new pieces and shards to `rows`."""
+        """Return the new root of the index, of which a row embeds at most `quota` bytes of changes; add new pieces and
+        shards to `rows`."""
         for snapshot_id in self._removed:
             start = key_of(snapshot_id)
             for key, _ in list(self._index.range(start, _after(start))):
@@ -274,14 +277,14 @@ class IndexedPieces:
 
 
 def placed(index: Index) -> Iterator[tuple[int, int, int]]:
-    """Yield (snapshot id, pointer, position in the array) for every entry of an index, in the order of the keys."""
+    """Yield (snapshot id, pointer, sort key in the array) for every entry of an index, in the order of the keys."""
     for key, entry in index.range(b"", None):
         yield snapshot_id_of(key), entry.pointer, int.from_bytes(entry.value, "big")
 
 
 def key_of(snapshot_id: int, position: int = 0) -> bytes:
-    """Return the index key of a snapshot id: eight bytes that sort like the ids. If there are several pieces for the
-    id, the position among them follows, unless it is 0."""
+    """Return the index key of a piece of a snapshot: eight bytes that sort like the snapshot ids. Four bytes with
+    `position`, the piece's position among the pieces of this id, follow unless it is 0."""
     key = (snapshot_id + _SIGN).to_bytes(_KEY_BYTES, "big")
     return key + position.to_bytes(4, "big") if position else key
 

@@ -1,7 +1,7 @@
 """Table and view metadata as JSON, by concatenating the texts of its pieces.
 
-Iceberg's `TableMetadataParser` and `ViewMetadataParser` can read the result. It contains every field that was stored,
-including fields unknown to this release.
+Iceberg's `TableMetadataParser` and `ViewMetadataParser` can read the result. The result contains every field that was
+stored, including fields unknown to this release.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from polaris_spark.index import Index, IndexRoot
 
 
 def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "refs"]) -> bytes:
-    """Return the metadata of a table.
+    """Return the metadata of a table as JSON.
 
     Args:
-        snapshots: whether to include all snapshots, or only those that branches and tags name. All statistics are
+        snapshots: `all` includes all snapshots, `refs` only those that branches and tags name. All statistics are
             always included, because engines use them to decide which files are orphans.
     """
     reader.prefetch(_pieces(table))
@@ -65,7 +65,7 @@ def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "ref
 
 
 def render_view(view: View, reader: ObjectReader) -> bytes:
-    """Return the metadata of a view."""
+    """Return the metadata of a view as JSON."""
     return b"".join(
         (
             b'{"view-uuid":%b,"format-version":%d' % (encode(view.uuid), view.format_version),
@@ -85,7 +85,8 @@ def render_view(view: View, reader: ObjectReader) -> bytes:
 
 
 def _pieces(table: Table) -> list[int]:
-    """Return the ids of the pieces that the table's row names; other snapshots, and statistics, are in indexes."""
+    """Return the ids of the pieces to which the table's row points directly: schemas, specs, sort orders, and the
+    snapshots of the refs in the row."""
     numbered = (*table.schemas, *table.specs, *table.sort_orders)
     return [piece.piece for piece in numbered] + [ref.snapshot for ref in table.refs]
 
@@ -151,7 +152,9 @@ def _piece(pieces: tuple[Numbered, ...], id: int, cls: type[Piece], reader: Obje
     for numbered in pieces:
         if numbered.id == id:
             return reader.get(numbered.piece, cls).text
-    raise CorruptionError(f"a table names {cls.__name__} {id}, which does not exist in it")
+    raise CorruptionError(
+        f"the current {cls.__name__} of a table has the id {id}, but the table contains none with this id"
+    )
 
 
 def _texts(ids: list[int], cls: type[Piece], reader: ObjectReader) -> bytes:
@@ -164,7 +167,8 @@ def _texts(ids: list[int], cls: type[Piece], reader: ObjectReader) -> bytes:
 
 
 def _commas(texts: list[bytes]) -> list[bytes]:
-    """Return texts with commas between them, so that all parts of the metadata are joined in one step."""
+    """Return a list of the texts with a comma between neighbors. The caller joins all parts of the metadata in one
+    step."""
     parts = [b","] * (2 * len(texts) - 1)
     parts[::2] = texts
     return parts

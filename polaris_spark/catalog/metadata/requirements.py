@@ -51,7 +51,7 @@ def check_all(draft: TableDraft, requirements: Sequence[Json]) -> None:
 
 
 def is_create(requirements: Sequence[Json]) -> bool:
-    """Whether a commit creates its table."""
+    """Whether a commit with these requirements creates its table: `assert-create` is one of them."""
     found = False
     for requirement in requirements:
         found |= as_object(requirement, "update requirement").get("type") == "assert-create"

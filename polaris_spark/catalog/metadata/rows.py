@@ -1,8 +1,8 @@
 """The rows that hold tables and views: small objects that point to immutable pieces of JSON text.
 
 A piece keeps its original text, so loading a table concatenates texts, and fields unknown to this release are kept. A
-table's row names its schemas, specs and sort orders directly, and its snapshots and statistics through indexes, so that
-the row does not grow with the table's history. If there are many refs or properties, they are in indexes as well
+table's row points to its schemas, specs and sort orders directly, and to its snapshots and statistics through indexes,
+so that the row does not grow with the table's history. Large refs or properties are in indexes as well
 (`metadata.overflow`). (Specification: https://iceberg.apache.org/spec/#table-metadata,
 https://iceberg.apache.org/view-spec/).
 """
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A part of some metadata, as compact JSON text."""
+    """A part of the metadata of a table or view, as compact JSON text."""
 
     text: bytes
 
@@ -69,7 +69,7 @@ class LogItems(Piece, frozen=True, array_like=True, gc=False):
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A piece that has an id in the metadata: schema, spec, sort order or view version."""
+    """The id and the pointer of a piece that has an id in the metadata: schema, spec, sort order or view version."""
 
     id: int
     piece: Strong
@@ -82,19 +82,20 @@ class Ref(msgspec.Struct, frozen=True, array_like=True, gc=False):
     snapshot_id: int
     text: bytes
     order: int
-    """Position of the snapshot among all snapshots: the sort key of the `snapshots` array."""
+    """Sort key of the snapshot in the array `snapshots`."""
     snapshot: Strong
 
 
 class LogSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some consecutive items of a log that are held in a piece."""
+    """Consecutive items of a log that are in one piece: their number, and the pointer to the piece."""
 
     items: int
     piece: Strong
 
 
 class Log(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A log: older items in pieces, the newest items inline. The first `skip` items of the first piece are removed."""
+    """A log: older items in pieces, the newest items inline. The first `skip` items of the first piece are no longer
+    part of the log."""
 
     segments: tuple[LogSegment, ...] = ()
     skip: int = 0
@@ -138,19 +139,19 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     statistics: IndexRoot
     partition_statistics: IndexRoot
     next_order: int
-    """Array position of the next piece that is added to one of the three indexes."""
+    """Sort key of the next piece that is added to one of the three indexes, in its JSON array."""
     encryption_keys: tuple[tuple[str, bytes], ...]
-    """Key ids with their JSON texts."""
+    """The id and the JSON text of each encryption key."""
     snapshot_log: Log
     metadata_log: Log
     metadata_location: str
     extra: bytes
-    """Unknown top-level fields as JSON text to be appended: empty, or `,"name":value...`."""
+    """Top-level fields of the metadata that this release does not know, as JSON text: empty, or `,"name":value...`."""
     snapshot_log_gaps: bool = False
-    """Whether the snapshot log names snapshots that the imported metadata did not hold."""
+    """Whether the snapshot log names snapshots that do not exist, because the imported metadata lacked them."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations that imported metadata names outside its own folder; the table reads them and does not own them
-    (`catalog.ownership`)."""
+    """Locations outside the folder of the imported metadata file that this metadata names. The table reads and writes
+    there, but does not own these locations (`catalog.ownership`)."""
     more_refs: Overflow | None = None
     """Refs that are not in `refs`: all except the branch `main`. None if `refs` holds all refs."""
     more_properties: Overflow | None = None
@@ -186,7 +187,7 @@ EMPTY_TABLE = Table(
     metadata_location="",
     extra=b"",
 )
-"""Values with which a new table begins."""
+"""Initial values of a new table."""
 
 
 @object_type("view", revision=2, appended=(("unconfirmed",),))
@@ -221,7 +222,7 @@ EMPTY_VIEW = View(
     metadata_location="",
     extra=b"",
 )
-"""Values with which a new view begins."""
+"""Initial values of a new view."""
 
 
 class ObjectReader(Protocol):
@@ -238,29 +239,32 @@ class ObjectReader(Protocol):
         """Return several objects of one type, by id."""
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Announce that objects of any types will be read. If reads take time, all of them are read in one batch."""
+        """Prepare for reads of these objects, which may have different types. If a single read is slow, as from a
+        database, all of them are read now, in one batch."""
 
     @property
     def read_shards(self) -> Callable[[Collection[int]], Mapping[int, Shard]]:
-        """Function that reads shards of an index and returns them by id."""
+        """A function that reads shards of an index and returns them by id."""
 
 
 NewId = Callable[[], int]
-"""Function that returns the id of a new object."""
+"""A function that returns a new object id at each call."""
 
 NewRows = list[tuple[int, msgspec.Struct]]
 """New objects with their ids, in any order."""
 
 
 class NoObjects:
-    """The reader of drafts without a base, which have no stored objects."""
+    """The reader of drafts of new tables and views, which have no stored objects."""
 
     def get(self, id: int, cls: type[S]) -> S:
         """Raise CorruptionError, because there are no objects."""
-        raise CorruptionError(f"object {id} of type {cls.__name__} is read by a draft that has no objects")
+        raise CorruptionError(
+            f"the draft of a new table or view cannot read object {id} ({cls.__name__}): it has no stored objects"
+        )
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
-        """Raise CorruptionError if there are any ids."""
+        """Raise CorruptionError, unless `ids` is empty."""
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:
@@ -268,7 +272,9 @@ class NoObjects:
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
         """Raise CorruptionError, because there are no shards."""
-        raise CorruptionError(f"shards {sorted(ids)} are read by a draft that has no objects")
+        raise CorruptionError(
+            f"the draft of a new table or view cannot read shards {sorted(ids)}: it has no stored objects"
+        )
 
 
 NO_OBJECTS = NoObjects()
@@ -283,12 +289,12 @@ class WithNew:
         self.read_shards = reader.read_shards
 
     def get(self, id: int, cls: type[S]) -> S:
-        """Return the new or written object with this id."""
+        """Return the object with this id, whether it is new or already written."""
         found = self._new.get(id)
         return found if isinstance(found, cls) else self._reader.get(id, cls)
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
-        """Return several new or written objects, by id."""
+        """Return several objects of one type by id, whether they are new or already written."""
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:

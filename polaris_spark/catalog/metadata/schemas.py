@@ -50,7 +50,7 @@ _SIMPLE = frozenset(
 DEFAULTS = ("initial-default", "write-default")
 """Fields of a column that hold default values."""
 
-# Adjacent parts of a pattern match different characters, so a text is refused after one pass.
+# Adjacent parts of a pattern match different characters, so that a pattern never tries a text in several ways.
 _PARAMETRIC = {
     "fixed": re.compile(r"fixed\[\s*(0*\d{1,10})\s*\]", re.IGNORECASE | re.ASCII),
     "decimal": re.compile(r"decimal\(\s*(0*\d{1,10})\s*,\s*(0*\d{1,10})\s*\)", re.IGNORECASE | re.ASCII),
@@ -80,7 +80,7 @@ class Column(NamedTuple):
     type: str
     """The type as normalized text."""
     parent: int | None
-    """Id of the column that holds this one."""
+    """Id of the column that directly contains this column; None for a top-level column."""
     has_default: bool
     """Whether the column has an initial default that is not null."""
 
@@ -176,7 +176,7 @@ class SchemaIndex:
 
 
 def type_of(type: Any) -> tuple[str, str]:
-    """Return the kind and the normalized text of a type. The text of a nested type is its kind.
+    """Return the kind (see `Column`) and the normalized text of a type. For a struct, list or map, both are its kind.
 
     Raises:
         BadRequestError: the type does not exist.
@@ -226,8 +226,8 @@ def check_new_types(index: SchemaIndex) -> None:
     """Refuse types that have no values: `fixed` without bytes, `decimal` without digits or with a scale above its
     precision.
 
-    Iceberg's Java code reads such schemas, but Spark and Parquet fail with them. So they are refused when a schema is
-    added.
+    Iceberg's Java code reads schemas with these types, but Spark and Parquet fail with them. So the types are refused
+    when a schema is added.
 
     Raises:
         BadRequestError: a column has such a type; the message names the column.
@@ -244,12 +244,13 @@ def check_new_types(index: SchemaIndex) -> None:
 
 
 def schema_form(schema: Json) -> object:
-    """Return a form that is equal for schemas that differ only in their id. Unknown fields are compared, too."""
+    """Return a value to compare schemas by: it is equal for schemas that differ only in their id. It also covers
+    unknown fields."""
     return normal_form(normal_schema(schema))
 
 
 def normal_form(schema: Json) -> object:
-    """Return the `schema_form` of a schema that `normal_schema` returned."""
+    """Return `schema_form` of a schema that is already the result of `normal_schema`."""
     identifiers = frozenset(schema.get("identifier-field-ids") or ())
     made = _without_case(schema)
     return {**made, "schema-id": None, "identifier-field-ids": identifiers}
@@ -258,10 +259,10 @@ def normal_form(schema: Json) -> object:
 def fresh_ids(
     schema: Json, schema_id: int, next_id: Callable[[], int], base: SchemaIndex | None = None
 ) -> tuple[Json, SchemaIndex]:
-    """Return a schema with new column ids, and the index of the old schema. Columns whose names are in `base` get the
-    ids that they have in `base`.
+    """Return a schema with new column ids, and the index of the old schema.
 
-    The fields of a struct are numbered before the columns that are nested in them.
+    A column whose full name exists in `base` gets its id from `base`; other columns get their ids from `next_id`. The
+    fields of a struct are numbered before the columns that are nested in them.
     """
     old = SchemaIndex(schema)
     ids: dict[int, int] = {}
@@ -278,8 +279,8 @@ def fresh_ids(
 
 
 def normal_schema(schema: Json) -> Json:
-    """Return a schema that `SchemaIndex` accepted in the form in which metadata writes it, with types and defaults
-    normalized."""
+    """Return a schema in the form in which metadata stores it, with normalized types and defaults. The schema must be
+    valid: `SchemaIndex` checks this."""
     return _normal_type(schema)  # type: ignore[no-any-return]  # for an object, an object is returned
 
 
@@ -305,8 +306,8 @@ def _normal_field(field: Json) -> Json:
 
 
 def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, Json, bool]]:
-    """Yield (label, id, required, type, defaults, whether short names of inner columns keep the label) for each column
-    directly in a type."""
+    """Yield a tuple for each column directly in a type: its label, id, whether it is required, its type, its defaults,
+    and whether the short names of the columns inside it contain its label."""
     if not isinstance(type, dict):
         return
     if type["type"] == "struct":
@@ -380,7 +381,7 @@ def _without_case(type: Any) -> Any:
 
 
 def renumbered(type: Any, number: Callable[[int], int]) -> Any:
-    """Return a schema or type whose columns have the ids that `number` returns for their old ids."""
+    """Return a schema or type in which the id of each column is replaced by the result of `number` for the old id."""
     if not isinstance(type, dict):
         return type
     if type["type"] == "struct":

@@ -1,8 +1,8 @@
 """The snapshot log: which snapshot was current at which time.
 
 The rules are those of Iceberg's `TableMetadata.Builder.updateSnapshotLog` and of the checks in `TableMetadata`. A
-snapshot that was never current, because the same request replaced it, gets no entry. If a snapshot is removed, the
-entries up to and including its own are removed as well, because time travel would give wrong results across a gap.
+snapshot that a request adds, makes current and replaces again gets no entry. If a snapshot is removed, its last entry
+and all earlier entries are removed as well, because time travel across a gap would give wrong results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polaris_spark.catalog.metadata.table_values import LogEntry, TableValues
 from polaris_spark.catalog.metadata.texts import invalid, refused
 
 CLOCK_TOLERANCE_MS = 60_000
-"""Maximum time by which an entry may be before the previous one, in milliseconds, because writers' clocks differ."""
+"""Maximum time by which an entry can be earlier than the entry before it, in milliseconds: writers' clocks differ."""
 
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -33,16 +33,17 @@ _decode_items = msgspec.json.Decoder(list[_Item]).decode
 
 
 def read_entries(texts: bytes) -> list[LogEntry]:
-    """Return the entries in a log's text, which is the content of a JSON array."""
+    """Return the entries of a log, given as the content of a JSON array without the brackets."""
     return [LogEntry(item.timestamp_ms, item.snapshot_id) for item in _decode_items(b"[" + texts + b"]")]
 
 
 def updated_log(draft: TableValues, log: Log, new_id: NewId, rows: NewRows) -> tuple[Log, bool]:
-    """Return the snapshot log after the changes, and whether it names snapshots that do not exist.
+    """Return the snapshot log after the changes, and whether this log names snapshots that do not exist. New pieces of
+    the log are added to `rows`.
 
     Raises:
-        BadRequestError: an entry would be too far before the previous one, or the current snapshot would not be the
-            last entry.
+        BadRequestError: an entry would be earlier than the entry before it by more than `CLOCK_TOLERANCE_MS`, or the
+            last entry would not be the current snapshot.
     """
     entries, gaps = draft.log_entries, draft.snapshot_log_gaps
     if draft.imported_log:
@@ -74,7 +75,8 @@ def item_text(entry: LogEntry) -> bytes:
 
 
 def _passing_snapshots(draft: TableValues) -> set[int]:
-    """Return the ids of snapshots that the draft added and made current, and then replaced but kept."""
+    """Return the ids of snapshots that the draft added and made current, but that are not current at the end. Removed
+    snapshots are left out."""
     if len(draft.log_entries) < 1 or not draft.added_snapshots:
         return set()
     passed: set[int] = set()

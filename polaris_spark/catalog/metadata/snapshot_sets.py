@@ -1,7 +1,7 @@
 """The snapshots of a version of a table, and the changes of the snapshots between two versions.
 
-A client that keeps the snapshots of a version can request the changes since then. The cost depends only on the changes,
-because the two indexes share all other shards.
+A client that keeps the snapshots of one version can request only the changes since that version. The cost depends only
+on these changes, because the snapshot indexes of the two versions share all other shards.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class SnapshotChanges(NamedTuple):
     """The changes that turn the snapshots of one version into those of another."""
 
     removed: list[int]
-    """Ids of snapshots to remove first."""
+    """Ids of the snapshots to remove, before any is appended."""
     added: list[bytes]
-    """JSON texts of snapshots to append then, in their order."""
+    """JSON texts of the snapshots to append, in this order."""
 
 
 def fingerprint(table: Table) -> str:
@@ -39,14 +39,15 @@ def fingerprint(table: Table) -> str:
 
 
 def all_named(table: Table) -> bool:
-    """Whether branches and tags name every snapshot; False if the table's row alone does not show this."""
+    """Whether the table's row alone shows that branches and tags name every snapshot. False does not imply that other
+    snapshots exist."""
     root = table.snapshots
     held = len(root.values) - root.values.count(None)
     return table.more_refs is None and not root.shard and held == len({ref.snapshot_id for ref in table.refs})
 
 
 def all_snapshots(table: Table, reader: ObjectReader) -> SnapshotChanges:
-    """Return every snapshot of a version, as an addition."""
+    """Return the changes that add every snapshot of a version and remove none."""
     index = Index(table.snapshots, reader.read_shards)
     return SnapshotChanges([], _texts([(order, pointer) for _, pointer, order in placed(index)], reader))
 
@@ -54,8 +55,9 @@ def all_snapshots(table: Table, reader: ObjectReader) -> SnapshotChanges:
 def changes_between(old: Table, new: Table, reader: ObjectReader) -> SnapshotChanges | None:
     """Return the changes that turn the snapshots of `old` into those of `new`.
 
-    Return None if removing some snapshots and appending others is not enough: if `new` is the older version and has
-    snapshots that were removed since, or if the two versions come from different branches.
+    Return None if removing some snapshots and appending others cannot give the snapshots of `new` in their order. This
+    occurs if `new` is the older version and has snapshots that `old` no longer has, or if the two versions come from
+    different branches of the catalog.
     """
     removed: list[int] = []
     added: list[tuple[int, int]] = []

@@ -1,6 +1,6 @@
 """Lookup tables of the fields of all partition specs of a draft.
 
-They are updated when a spec is added or removed, so that neither step reads the other specs again.
+The tables are updated when a spec is added or removed, so that these changes do not read the other specs again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _Transformed = tuple[int, str]
 
 
 class SpecFields:
-    """Partition fields of some specs, by source and transform, and by name."""
+    """The fields of partition specs, by source column and transform, and by field name."""
 
     __slots__ = ("_ids", "_specs", "_unsound", "_used", "_version", "_versions")
 
@@ -26,20 +26,21 @@ class SpecFields:
         """
         self._specs: dict[int, Json] = {}
         self._ids: dict[_Transformed, dict[int, int]] = {}
-        """Field ids of each source and transform, by spec id, the latest spec last."""
+        """For each source column and transform: the field id in each spec, by spec id, the latest spec last."""
         self._used: dict[str, dict[int, int]] = {}
-        """For each field name, the number of fields with each source."""
+        """For each field name: the number of fields with this name, by the id of their source column."""
         self._unsound: set[int] = set()
-        """Specs with a field name that is empty or used twice, as registered files may contain."""
+        """Ids of the specs that have an empty field name or use a field name twice. Registered files can contain such
+        specs."""
         self._version = 0
-        """Incremented by each change of the specs."""
+        """Number of changes of the specs so far."""
         self._versions: dict[SchemaIndex, int] = {}
-        """For each schema, the version at which its names were compared last."""
+        """For each schema without clashes: the value of `_version` when `may_clash` last found this out."""
         for id, spec in specs:
             self.add(id, spec)
 
     def add(self, id: int, spec: Json) -> None:
-        """Add a spec whose fields have ids."""
+        """Add a spec. All its fields must have ids."""
         self._version += 1
         self._specs[id] = spec
         names: set[str] = set()
@@ -72,9 +73,10 @@ class SpecFields:
         return found[next(reversed(found))] if found else None
 
     def may_clash(self, schema: SchemaIndex) -> bool:
-        """Whether `check_names` may refuse one of the specs with this schema; False if none is refused.
+        """Whether the caller must run `check_names` on the specs with this schema: True if `check_names` might refuse
+        one of them; False if it certainly refuses none.
 
-        A schema without clashes is not checked again until a spec is added or removed.
+        The answer False is remembered for the schema until a spec is added or removed.
         """
         if self._unsound:
             return True

@@ -26,7 +26,7 @@ from polaris_spark.catalog.metadata.transforms import (
 )
 
 LAST_ADDED = -1
-"""Id that means the schema, spec or sort order that the same request added last."""
+"""Id with which an update names the schema, spec or sort order that the same request added last."""
 
 
 def add_schema(draft: TableDraft, update: Json) -> None:

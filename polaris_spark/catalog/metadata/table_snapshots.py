@@ -75,8 +75,12 @@ def add_snapshot(draft: TableDraft, update: Json) -> None:
 
 
 def _normal_snapshot(snapshot: Json) -> Json:
-    """Return a snapshot in the form in which metadata writes it: without a sequence number of 0, with an operation in
-    every summary, and with the fields that belong to manifest lists only if there is a manifest list."""
+    """Return a snapshot in the form in which metadata stores it.
+
+    Fields that are null, a sequence number of 0 and an empty summary are left out. A summary without an operation gets
+    `overwrite`. The fields `first-row-id`, `added-rows` and `key-id` are left out if there is no manifest list, and
+    `added-rows` is left out if there is no `first-row-id`.
+    """
     made = {name: value for name, value in snapshot.items() if value is not None}
     if not made.get("sequence-number"):
         made.pop("sequence-number", None)
@@ -166,7 +170,7 @@ def read_ref(data: Json) -> Json:
 
 
 def ref_fields(ref: Json) -> tuple[Any, ...]:
-    """Return the values by which two refs are compared."""
+    """Return the values by which two branches or tags are compared: snapshot id, type and retention."""
     return ref["snapshot-id"], ref["type"].lower(), *(ref.get(name) for name in _REF_FIELDS)
 
 
@@ -278,7 +282,8 @@ def _assign_rows(draft: TableDraft, snapshot: Json) -> None:
 
 
 def _stale(message: str) -> CommitFailedError:
-    """Return the error for a request that was made on an older state. The client then retries on the new state."""
+    """Return the error for a request that was made on an older state of the table. Clients that receive this error
+    retry the request on the current state."""
     return CommitFailedError(f"Validation failed, please retry: {message}")
 
 

@@ -12,7 +12,7 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | | a default must fit its column's type; types and defaults are stored in normalized form | test_defaults |
 | set-current-schema | -1 means the schema added last; the schema must exist | test_schemas |
 | | partition names must not be names of other columns; default spec and order must fit the schema | test_schemas |
-| | no spec, also no old spec, may have a source of a type that its transform does not accept | test_partitioning |
+| | in every spec, old ones included, the transform must accept the type of its source column | test_partitioning |
 | remove-schemas | not the current schema | test_schemas |
 | add-spec | must fit the current schema; an equal spec keeps its id, otherwise highest id + 1 | test_partitioning |
 | | version 1 needs sequential field ids; missing field ids are assigned | test_partitioning |
@@ -20,7 +20,7 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | remove-partition-specs | not the default spec | test_partitioning |
 | add-sort-order | must fit the current schema; an equal order keeps its id; unsorted is 0 | test_partitioning |
 | set-default-sort-order | -1 means the order added last; it must exist after all updates | test_partitioning |
-| add-snapshot | the id must be new; the sequence number too, unless the snapshot has no parent | test_snapshots |
+| add-snapshot | the id must be new; the sequence number must grow, unless the snapshot has no parent | test_snapshots |
 | | after all updates, no sequence number may be above the table's last sequence number | test_snapshots |
 | | a summary has an operation (default overwrite) or is left out; embedded manifests have no row ids | test_snapshots |
 | | version 3: first-row-id must not be below next-row-id, which grows by added-rows | test_snapshots |
@@ -106,7 +106,7 @@ def apply(draft: TableDraft, update: Json) -> None:
 
 
 def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
-    """Apply updates in order. A new table begins with the first format version that the updates name.
+    """Apply updates in order. A new table starts with the version of the first update `upgrade-format-version`.
 
     Raises:
         BadRequestError, CommitFailedError: as in `apply`.
@@ -137,10 +137,10 @@ def set_properties(draft: TableDraft, update: Json) -> None:
 
 
 def require_booleans(properties: Mapping[str, str]) -> None:
-    """Refuse properties of `BOOLEAN_PROPERTIES` that are neither true nor false.
+    """Refuse properties of `BOOLEAN_PROPERTIES` whose value is neither true nor false.
 
     Raises:
-        BadRequestError: a value is neither.
+        BadRequestError: a property is refused; the message names it and its value.
     """
     for name in BOOLEAN_PROPERTIES & properties.keys():
         try:
@@ -173,15 +173,16 @@ def upgrade_format_version(draft: TableDraft, update: Json) -> None:
 
 
 def newer_name(update: Json, newer: str, older: str) -> str:
-    """Return which of two names of a field an update uses. The older name counts only if the newer one is absent."""
+    """Return the name under which to read a renamed field of an update: `older` if the update has only this name,
+    otherwise `newer`."""
     return older if older in update and newer not in update else newer
 
 
 def parse_version(text: str) -> int:
-    """Return the value of the property `format-version`.
+    """Return the value of the property `format-version` as a number.
 
     Raises:
-        BadRequestError: the value is not a number.
+        BadRequestError: the text is not a 32-bit integer.
     """
     version = parse_int(text)
     if version is None:
@@ -190,7 +191,7 @@ def parse_version(text: str) -> int:
 
 
 def strip_trailing_slash(location: str) -> str:
-    """Return a location without slashes at its end.
+    """Return a location without slashes at its end. After a scheme, as in `s3://`, two slashes are kept.
 
     Raises:
         BadRequestError: the location is empty.

@@ -41,9 +41,9 @@ class LogEntry(NamedTuple):
 
 
 class TableValues:
-    """The values of a table with changes that are not yet written. Its fields are those of `Table`.
+    """The values of a table with changes that are not yet written. The attributes are named like the fields of `Table`.
 
-    The checks read a table in this form. `TableDraft` also writes it.
+    The checks use this class. Its subclass `TableDraft` also returns the values as a new row.
     """
 
     __slots__ = (
@@ -103,23 +103,23 @@ class TableValues:
         self.check_time = check_time
         self.now_ms = now_ms
         self.overflow_bound: float = overflow.BOUND
-        """Maximum number of bytes of refs, and of properties, that the row embeds; infinite if the realm does not allow
-        an index of them."""
+        """Maximum size of the refs that the row embeds, in bytes; it applies separately to the properties. Infinite if
+        the realm does not allow an index of refs or properties."""
         self._start = start = EMPTY_TABLE if table is None else table
         self.origin = "create"
-        """How a draft without a base was created: `create` or `register`."""
+        """For a draft without a base: `register` if a metadata file was parsed, otherwise `create`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order; see `record`."""
         self.added: set[tuple[str, int | None]] = set()
         """The items of `changes` that added a schema, a spec or a sort order."""
         self.changes_content = False
-        """Whether anything but the uuid, location or properties is changed."""
+        """Whether anything other than the uuid, location or properties has changed."""
         self.uuid = start.uuid
         self.format_version = start.format_version
         self.location = start.location
         self.last_updated_ms = max(now_ms, start.last_updated_ms)
-        """Milliseconds since 1970. Never before the base's time, so that written metadata stays valid even if the clock
-        is wrong."""
+        """Time of the last update, milliseconds since 1970 UTC. Never earlier than that of the base, so that the new
+        metadata is valid even if the clock is wrong."""
         self.last_sequence_number = self.highest_sequence_number = start.last_sequence_number
         self.last_column_id = start.last_column_id
         self.current_schema_id = start.current_schema_id
@@ -135,7 +135,7 @@ class TableValues:
         self.last_added_spec_id: int | None = None
         self.last_added_sort_order_id: int | None = None
         self.added_snapshots: dict[int, int] = {}
-        """Snapshots added by this draft, with their timestamps in milliseconds."""
+        """Ids of the snapshots that this draft added, with their timestamps in milliseconds since 1970 UTC."""
         self.log_entries: list[LogEntry] = []
         """New entries of the snapshot log."""
         self.summary_of_snapshot: dict[str, str] = {}
@@ -145,7 +145,7 @@ class TableValues:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin with nothing of the base read or copied."""
+        """Discard everything that was read or copied from the base."""
         self._properties: dict[str, str] | SpilledValues[str] | None = None
         self._encryption_keys: dict[str, list[bytes]] | None = None
         self._refs: dict[str, Ref] | SpilledValues[Ref] | None = None
@@ -161,7 +161,7 @@ class TableValues:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether there is anything to write: an update had an effect, or the table is new."""
         return bool(self.changes) or self.base is None
 
     def record(self, action: str, detail: Any = None) -> None:
@@ -205,15 +205,15 @@ class TableValues:
 
     @property
     def refs(self) -> MutableMapping[str, Ref]:
-        """Branches and tags by name; the pointer of a new one is 0 until the draft is frozen. Change them through
-        `set_ref` and `remove_ref` only."""
+        """Branches and tags by name. The pointer to the snapshot is 0 in new ones until the draft is frozen. Change the
+        mapping through `set_ref` and `remove_ref` only."""
         if self._refs is None:
             own, more = {ref.name: ref for ref in self._start.refs}, self._start.more_refs
             self._refs = own if more is None else SpilledValues(own, more, self.reader, REF_CODEC)
         return self._refs
 
     def set_ref(self, ref: Ref) -> None:
-        """Add a branch or tag, or move it."""
+        """Add a branch or tag, or replace the branch or tag of this name."""
         before = self.refs.get(ref.name)
         self.refs[ref.name] = ref
         if self._refs_of is not None:
@@ -229,7 +229,7 @@ class TableValues:
         return before is not None
 
     def refs_of(self, snapshot_id: int) -> list[str]:
-        """Return the names of the branches and tags of a snapshot."""
+        """Return the names of the branches and tags that name a snapshot."""
         if self._refs_of is None:
             self._refs_of = {}
             for ref in self.refs.values():
@@ -256,7 +256,7 @@ class TableValues:
 
     @property
     def spec_fields(self) -> SpecFields:
-        """The fields of the partition specs. Code that adds or removes a spec must update this, too."""
+        """The fields of the partition specs. Code that adds or removes a spec must update this object, too."""
         if self._spec_fields is None:
             self._spec_fields = SpecFields(self.specs.all())
         return self._spec_fields
@@ -293,7 +293,7 @@ class TableValues:
         return self._partition_statistics
 
     def take_order(self) -> int:
-        """Return the array position of the next indexed piece, and advance the position."""
+        """Return the sort key in the JSON array for the next snapshot or statistics file; increment `next_order`."""
         self.next_order += 1
         return self.next_order - 1
 
@@ -325,6 +325,6 @@ class TableValues:
             self._schema_indexes.pop(id, None)
 
     def import_logs(self, snapshot_log: list[bytes], metadata_log: list[bytes]) -> None:
-        """Set the logs of a table without a base; the texts are compact JSON."""
+        """Set the logs of a draft that was parsed from a metadata file. Each item is a compact JSON text."""
         self.imported_log = snapshot_log
         self._metadata_items = metadata_log

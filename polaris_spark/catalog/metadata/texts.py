@@ -1,4 +1,7 @@
-"""JSON texts, and functions that read request fields. They raise the same errors as Iceberg's JSON readers."""
+"""JSON texts, and functions that read fields of requests. The errors are the same as those of Iceberg's JSON readers.
+
+`get_...` functions read required fields; `find_...` functions return None if the field is absent or null.
+"""
 
 from __future__ import annotations
 
@@ -183,14 +186,15 @@ def check_int(number: int, what: str) -> int:
 
 
 def check_long(number: int, what: str) -> int:
-    """Return the number if it fits into 64 bits; raises as `check_int`."""
+    """Return the number if it fits into 64 bits; otherwise raise BadRequestError."""
     if not -_MAX_LONG <= number < _MAX_LONG:
         raise invalid(f"Invalid {what}: {number} does not fit into 64 bits")
     return number
 
 
 def parse_int(text: str) -> int | None:
-    """Return a text as a 32-bit integer, read like ASCII digits by Java's `Integer.parseInt`; None if it is not one."""
+    """Return the 32-bit integer that a text of ASCII digits represents, as Java's `Integer.parseInt` does; None if the
+    text does not represent one."""
     if not _DIGITS.fullmatch(text):
         return None
     digits = text.lstrip("+-").lstrip("0") or "0"

@@ -84,12 +84,13 @@ def read_spec(spec: Json) -> Json:
 
 
 def with_field_ids(spec: Json, last_id: int, known: Callable[[int, str], int | None] | None = None) -> Json:
-    """Return a spec whose fields all have ids. A field without an id gets the id of the same source and transform in
-    other specs if there is one, otherwise the next id.
+    """Return the spec with an id in every field. A field without an id gets the id that a field with the same source
+    and transform has in another spec, unless this spec already uses that id; otherwise it gets the next id.
 
     Args:
         last_id: the highest field id of the table.
-        known: returns the field id of a source and transform in other specs, or None; None if there are no other specs.
+        known: returns the field id that a source and transform have in other specs, or None if they do not occur there.
+            If `known` itself is None, there are no other specs.
     Raises:
         BadRequestError: the next id does not fit into 32 bits.
     """
@@ -147,8 +148,8 @@ def check_spec(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_readable(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse a spec, also an old one, if its source now has a type that its transform does not accept. No Java client
-    could load such a spec. A source that does not exist any more is allowed.
+    """Refuse a spec, current or old, with a source whose type in this schema is not accepted by the transform. Java
+    clients cannot load such a spec. A source that no longer exists is allowed.
 
     Raises:
         BadRequestError: the spec is refused; the message names the type.
@@ -191,7 +192,7 @@ def read_sort_order(order: Json) -> Json:
     """Return a sort order of a request, with transforms, directions and null orders in normalized form.
 
     Raises:
-        BadRequestError: the order is malformed, or has a wrong id: the unsorted order, and only this, has the id 0.
+        BadRequestError: the order is malformed, or has a wrong id: 0 is the id of the unsorted order and of no other.
     """
     id, fields = (
         get_int(order, "order-id"),
@@ -205,12 +206,12 @@ def read_sort_order(order: Json) -> Json:
 
 
 def spec_form(spec: Json) -> object:
-    """Return a form that is equal for equivalent specs: sources, transforms and names, in order."""
+    """Return a value to compare specs by, equal for equivalent specs: their sources, transforms and names, in order."""
     return _each(spec, _partition_key)
 
 
 def sort_order_form(order: Json) -> object:
-    """Return a form that is equal for equivalent sort orders."""
+    """Return a value to compare sort orders by, equal for equivalent sort orders."""
     return _each(order, _sort_key)
 
 

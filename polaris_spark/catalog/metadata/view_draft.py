@@ -1,4 +1,5 @@
-"""A view that is being changed: the values of a row, changed by requests, then frozen into a new row and new pieces.
+"""A view that is being changed. A draft starts with the values of the view's row. Updates change these values. Then
+`freeze` returns them as a new row and new pieces.
 
 The rules are those of Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
 """
@@ -43,7 +44,8 @@ _decode_log = msgspec.json.Decoder(list[_LogItem]).decode
 
 
 class ViewDraft:
-    """A view with changes that are not yet written. Its fields are those of `View`. Created by `ViewDraft.of`."""
+    """A view with changes that are not yet written. The attributes are named like the fields of `View`. Created by
+    `ViewDraft.of`."""
 
     __slots__ = (
         "_properties",
@@ -77,7 +79,7 @@ class ViewDraft:
         self.now_ms = now_ms
         self._start = start = EMPTY_VIEW if view is None else view
         self.origin = "create"
-        """How a draft without a base was created: `create` or `register`."""
+        """For a draft without a base: `register` if a metadata file was parsed, otherwise `create`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order."""
         self.uuid = start.uuid
@@ -100,13 +102,13 @@ class ViewDraft:
     def of(
         cls, view: View | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
     ) -> ViewDraft:
-        """Return a draft of a view, or of a new view.
+        """Return a draft of an existing view, or of a new view.
 
         Args:
-            view: the view in its current state; None creates a new view.
+            view: the view in its current state; None for a new view.
             reader: reads pieces.
             now_ms: the time of the change, milliseconds since 1970 UTC.
-            check_time: called at each step; an error that it raises ends the change.
+            check_time: called at each step; raises an error to abort work that takes too long.
         """
         return cls(view, reader, now_ms=now_ms, check_time=check_time)
 
@@ -116,7 +118,7 @@ class ViewDraft:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether there is anything to write: an update had an effect, or the view is new."""
         return bool(self.changes) or self.base is None
 
     @property
@@ -131,7 +133,7 @@ class ViewDraft:
         return self._properties
 
     def summary(self) -> dict[str, str]:
-        """Return a description of the changes for the audit log: all their actions, joined by commas, in `action`."""
+        """Return a description of the changes for the audit log. `action` lists the actions, joined by commas."""
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
 
@@ -140,16 +142,17 @@ class ViewDraft:
     ) -> tuple[View, NewRows]:
         """Return the view after the changes, and the new pieces that it points to. Call this only once.
 
-        If there are more than `version.history.num-entries` (default 10) versions, old ones are removed, but not the
-        current version and those that this draft adds. Log entries up to the last one of a removed version are removed
-        as well.
+        If there are more than `version.history.num-entries` (default 10) versions, the oldest versions are removed, but
+        neither the current version nor those that this draft adds. From the version log, the last entry of a removed
+        version and all earlier entries are removed.
 
         Args:
-            new_id: returns the ids of new objects.
+            new_id: returns a new object id at each call.
             metadata_location: location of the new version's metadata file.
-            entity_id: entity id of a new view; None keeps the id of a changed view.
+            entity_id: entity id of a new view; None for a changed view, which keeps its id.
         Raises:
-            BadRequestError: the result would not be valid metadata, or would lack a dialect that it must keep.
+            BadRequestError: the result would not be valid metadata, or the new current version would lack an SQL
+                dialect of the old one while `replace.drop-dialect.allowed` is not true.
         """
         if self.base is not None and not self.changes:
             return self.base, []
@@ -219,7 +222,7 @@ class ViewDraft:
         return logs.drop_first(log, gone[-1] + 1) if gone else log
 
     def _expire_versions(self) -> bool:
-        """Remove versions beyond the size of the history. Return whether any were removed."""
+        """Remove the oldest versions beyond the size of the history. Return whether any version was removed."""
         size = self._history_size()
         keep = max(len(self.added_versions | {self.current_version_id}), size)
         if len(self.versions) <= keep:
@@ -239,7 +242,7 @@ class ViewDraft:
 
 
 def version_form(version: Json) -> object:
-    """Return a form that is equal for view versions that differ only in their id and time."""
+    """Return a value to compare view versions by: it is equal for versions that differ only in their id and time."""
     return [version.get(name) for name in _SAME_VERSION]
 
 

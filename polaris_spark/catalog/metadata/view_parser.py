@@ -1,4 +1,5 @@
-"""Parser of view metadata files into drafts, for registration and import (Iceberg's `ViewMetadataParser`)."""
+"""Parser of the metadata files of views, for registration and import. The checks are those of Iceberg's
+`ViewMetadataParser`."""
 
 from __future__ import annotations
 

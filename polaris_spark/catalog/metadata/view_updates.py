@@ -11,7 +11,8 @@ The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests
 | | schema -1 means the schema added last; queries must be SQL, one for each dialect | test_views |
 | set-current-view-version | -1 means the version added last; the version must exist | test_views |
 | | the change is logged, with the version's own time if it is new, otherwise now | test_views |
-| set-location, set-properties, remove-properties | as for tables; no property is reserved | test_views |
+| set-location | the same location changes nothing; trailing slashes are kept | test_views |
+| set-properties, remove-properties | unknown names are ignored; all names and values are allowed | test_views |
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ def create_view(
     Args:
         request: `schema`, `view-version` and optionally `properties` (the REST specification's CreateViewRequest).
         uuid: UUID of the view.
-        location: location of the view. A location in the request is ignored here; the caller handles it.
-        now_ms: milliseconds since 1970 UTC.
-        check_time: called at each step; an error that it raises ends the change.
+        location: location of the view. This function ignores the location in the request, which the caller handles.
+        now_ms: the current time, milliseconds since 1970 UTC.
+        check_time: called at each step; raises an error to abort work that takes too long.
     Raises:
         BadRequestError: the request is malformed, has no query, or has a query that is not SQL.
     """
