@@ -129,8 +129,6 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
     for one in uri.authority.split(","):
         match = _HOST.fullmatch(one)
         if match is None or not 0 < int(match["port"] or port) < 65_536:
-            raise StoreURIError(
-                f"{uri}: {one!r} is not of the form host or host:port, with a port up to 65535"
-            )
+            raise StoreURIError(f"{uri}: {one!r} is not of the form host:port, with a port from 1 to 65535")
         found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
     return found

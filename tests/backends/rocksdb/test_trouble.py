@@ -124,7 +124,7 @@ def test_a_change_that_was_logged_when_the_disk_was_full_may_have_happened(
         monkeypatch.setattr(Handle, "_sync", sync)
         backend.setup()
         first, other = row(), row()
-        with pytest.raises(OutcomeUnknownError, match="may or may not be lost"):
+        with pytest.raises(OutcomeUnknownError, match="may or may not survive"):
             backend.insert_reference("realm", "name", first)
         monkeypatch.undo()
         assert backend.insert_reference("realm", "name", other) == Conflict(first)
