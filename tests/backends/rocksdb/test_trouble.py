@@ -224,5 +224,5 @@ def test_a_range_whose_first_row_was_not_read_for_once_is_not_taken_for_empty(
         if failures < scans._ATTEMPTS:
             assert sum(batch.num_rows for batch in backend.scan(split)) == 1
         else:
-            with pytest.raises(TryAgainError, match="no row of a non-empty range could be read"):
+            with pytest.raises(TryAgainError, match="no row of a range that is not empty could be read"):
                 list(backend.scan(split))
