@@ -41,7 +41,8 @@ BUILT_IN = {
     "s3": "polaris_spark.backends.objectstore",
     "sqlite": "polaris_spark.backends.sqlite",
 }
-"""Scheme to module of the built-in backends, which must also work in a source tree without installed metadata."""
+"""Module of each built-in backend, by scheme. These backends are listed here and not as entry points, so that they also
+work in a source tree whose package metadata is not installed."""
 
 EXTRAS = {
     "rocksdb": "rocksdb",
@@ -58,17 +59,18 @@ EXTRAS = {
     "gs": "objectstore",
     "az": "objectstore",
 }
-"""Scheme to the extra of this package that installs the driver library."""
+"""Extra of this package that installs a backend's driver library, by scheme."""
 
 Options = Mapping[str, "str | Secret"]
-"""Options of a store: the options of its URI, and the properties under `store.`, without the prefix."""
+"""Options of a store by name: the options of its URI, and the properties `store.*` without the prefix `store.`."""
 
 
 class OpenBackend(Protocol):
     """The function `open_backend` of a backend's module."""
 
     def __call__(self, uri: StoreURI, options: Options) -> Backend:
-        """Return the store at a URI. `options` includes the options of the URI. `setup()` creates the store."""
+        """Return the store at a URI; a missing store is created only by the result's `setup()`. `options` includes the
+        options of the URI."""
         ...
 
 
@@ -77,8 +79,8 @@ def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend
 
     Args:
         uri: the store URI.
-        options: properties under `store.`, without the prefix, such as `password`; they override the options of the
-            URI.
+        options: properties `store.*` without the prefix `store.`, such as `password`; they override the options of
+            the URI.
     Raises:
         StoreURIError: the URI or an option is malformed, or the scheme is unknown.
         MissingLibraryError: the driver library is not installed; the message names the extra.
@@ -97,7 +99,7 @@ def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend
 
 
 def require_backend(scheme: str) -> None:
-    """Check that stores of a scheme can be opened here, without opening one.
+    """Check that the backend of a scheme exists and that its driver library is installed. No store is opened.
 
     Raises:
         StoreURIError: the scheme is unknown.
@@ -122,7 +124,9 @@ def _opener(scheme: str) -> OpenBackend:
         raise _missing(scheme, error) from error
     near = difflib.get_close_matches(scheme, known_schemes(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise StoreURIError(f"no backend for {scheme!r} stores; {hint}known are: {', '.join(known_schemes())}")
+    raise StoreURIError(
+        f"no backend for {scheme!r} stores; {hint}the known schemes are: {', '.join(known_schemes())}"
+    )
 
 
 @cache
@@ -132,5 +136,5 @@ def _installed() -> dict[str, importlib.metadata.EntryPoint]:
 
 def _missing(scheme: str, error: ImportError) -> MissingLibraryError:
     extra = EXTRAS.get(scheme)
-    install = f"pip install 'polaris_spark[{extra}]'" if extra else "install the library that it names"
+    install = f"pip install 'polaris_spark[{extra}]'" if extra else "install this library"
     return MissingLibraryError(f"a {scheme}: store needs the library {error.name or error}; {install}")

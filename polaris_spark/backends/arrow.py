@@ -12,10 +12,10 @@ BATCH_ROWS = 1_024
 """Maximum number of rows in a record batch."""
 
 BATCH_BYTES = 4 * 2**20
-"""A record batch ends with the row at which its values reach this total size, in bytes."""
+"""Total size of values at which a record batch ends, in bytes. The row that reaches this size is the batch's last."""
 
 SIZES = ["realm", "id", "part", "size", "start"]
-"""Columns of `Backend.scan_sizes`."""
+"""Names of the columns that `Backend.scan_sizes` returns."""
 
 
 def object_batch(rows: Sequence[tuple[str, int, int, bytes]]) -> pa.RecordBatch:
@@ -26,7 +26,7 @@ def object_batch(rows: Sequence[tuple[str, int, int, bytes]]) -> pa.RecordBatch:
 def object_columns(
     realm: str, ids: Sequence[int], parts: Sequence[int], values: Sequence[bytes]
 ) -> pa.RecordBatch:
-    """Return rows of `objects` of one realm, given as columns, as a record batch."""
+    """Return rows of `objects` of one realm as a record batch, from the lists of their ids, parts and values."""
     import pyarrow as pa
 
     columns = [
@@ -39,7 +39,8 @@ def object_columns(
 
 
 def sizes(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    """Return rows of `objects` in the format of `Backend.scan_sizes`, with the first `start` bytes of each value."""
+    """Return the rows of a batch of `objects` in the format of `Backend.scan_sizes`: each value is replaced by its size
+    and its first `start` bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -54,9 +55,9 @@ def packed_sizes(
     """Return rows of `objects` of one realm in the format of `Backend.scan_sizes`.
 
     Args:
-        ids, parts, sizes: concatenated big-endian integers of 8, 4 and 4 bytes.
-        starts: the concatenated first bytes of the values.
-        start: number of bytes of each value in `starts`; a shorter value is there as a whole.
+        ids, parts, sizes: concatenated big-endian integers, of 8 bytes for each id, 4 for each part, and 4 for the
+            size of each value.
+        starts: the first `start` bytes of each value, concatenated. A value shorter than `start` is included whole.
     """
     import numpy as np
     import pyarrow as pa

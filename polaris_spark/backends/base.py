@@ -41,17 +41,18 @@ class ReferenceRow(NamedTuple):
 
 
 class Swapped(NamedTuple):
-    """A conditional operation took place."""
+    """Result of a conditional operation whose condition was met: the change was made."""
 
 
 class Conflict(NamedTuple):
-    """A conditional operation did not take place. `current` is the existing row, if the database returned it free."""
+    """Result of a conditional operation whose condition was not met: nothing was changed. `current` is the existing
+    row; None if there is no row, or if returning the row would have taken another request."""
 
     current: ReferenceRow | None = None
 
 
 class Split(NamedTuple):
-    """A range of a scan. Small and picklable; the content of `detail` is private to the backend."""
+    """A range of rows that one call of `scan` reads. Small and picklable. Only the backend interprets `detail`."""
 
     table: Table
     detail: tuple[object, ...]
@@ -61,9 +62,9 @@ class Backend(ABC):
     """One store in a database, opened by `open_backend(uri, options)` of the backend's module."""
 
     scope: ClassVar[Scope]
-    """Which processes can open the same store at the same time: `process`: one process; `writer`: one process to write,
-    and other processes of its machine to read; `machine`: processes of one machine; `cluster`: processes of
-    any machine."""
+    """Which processes can open the same store at the same time. `process`: one process. `writer`: one process that
+    writes, and any number of processes of the same machine that only read. `machine`: any number of processes of one
+    machine. `cluster`: any number of processes of any number of machines."""
 
     @abstractmethod
     def setup(self) -> None:
@@ -71,16 +72,17 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release connections. Later operations raise; closing twice is allowed."""
+        """Release connections. Later operations raise an error; closing twice is allowed."""
 
     @abstractmethod
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-        """Return the values of the rows that exist among `keys`. A row whose write was acknowledged is always found
-        until it is deleted."""
+        """Return the values of the rows that exist among `keys`, by key. A row whose write was acknowledged is always
+        found until it is deleted."""
 
     @abstractmethod
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        """Store rows durably. Writing the same rows again changes nothing. After an error, some rows may be written."""
+        """Store rows durably. Writing the same rows again changes nothing. If this raises an error, some of the rows
+        may have been written."""
 
     @abstractmethod
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
@@ -88,7 +90,8 @@ class Backend(ABC):
 
     @abstractmethod
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        """Return the latest row (linearizable with swaps), or None. An empty value differs from an absent row."""
+        """Return the latest row, or None if no row of that name exists. A row with an empty value exists. Reads are
+        linearizable with swaps."""
 
     @abstractmethod
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
@@ -106,19 +109,19 @@ class Backend(ABC):
 
     @abstractmethod
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return about `n` ranges that together cover every row of `table` exactly once: the rows of `realms`, or of
-        all realms if it is None."""
+        """Return about `n` ranges that together contain every row of `realms` (None: of all realms) in `table` exactly
+        once."""
 
     @abstractmethod
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a split. `objects`: realm string, id int64, part int32, value binary. `references`: realm
-        string, name string, version binary, value binary. Rows that are written or deleted during the scan may or may
-        not appear."""
+        """Yield the rows of a split in record batches. Columns of `objects`: realm string, id int64, part int32, value
+        binary. Columns of `references`: realm string, name string, version binary, value binary. Rows that are written
+        or deleted during the scan may or may not appear."""
 
     def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a split of `objects` without their values. Columns: realm string, id int64, part int32,
-        size int64 (size of the value, in bytes), start binary (the first `start` bytes of the value, or the whole value
-        if it is shorter)."""
+        """Yield the rows of a split of `objects` in record batches, without whole values. Columns: realm string, id
+        int64, part int32, size int64 (size of the value, in bytes), start binary (the first `start` bytes of the value,
+        or the whole value if it is shorter)."""
         from polaris_spark.backends.arrow import sizes
 
         return (sizes(batch, start) for batch in self.scan(split))
@@ -126,17 +129,21 @@ class Backend(ABC):
     def write_and_swap(
         self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        """Write rows and swap a reference in one transaction: both or neither. Only if `transactional` is true."""
-        raise NotImplementedError(f"{type(self).__name__} has no transactions")
+        """Write rows and swap a reference in one transaction. If the result is `Conflict`, no row was written. Call
+        this only if `transactional` is true."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot write rows and swap a reference in one transaction"
+        )
 
     transactional: ClassVar[bool] = False
     """Whether the backend implements `write_and_swap`."""
 
     transaction_rows: ClassVar[int] = 100_000
-    """Maximum number of rows for `write_and_swap`. More rows are written first, and the swap follows separately."""
+    """Maximum number of rows of a `write_and_swap`. A commit with more rows first writes them with `write_objects`, and
+    then swaps the reference with `swap_reference`."""
 
     transaction_bytes: ClassVar[int] = 8 * 2**20
-    """Maximum total size of the values for `write_and_swap`, in bytes."""
+    """Maximum total size of the values of the rows of a `write_and_swap`, in bytes."""
 
     def now_ms(self) -> int | None:
         """Return the time of the database server's clock, in milliseconds since 1970, with one cheap request; None if
@@ -144,12 +151,13 @@ class Backend(ABC):
         return None
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete every row of a realm in bulk. Return False if the database cannot (rows are then deleted by scan)."""
+        """Delete every row of a realm in bulk, and return True. Return False if the backend cannot do this; the caller
+        then scans the realm and deletes the rows that the scan returns."""
         return False
 
 
 def fits_transaction(backend: Backend, rows: Sequence[ObjectRow]) -> bool:
-    """Whether `rows` may be written in one transaction with a swap."""
+    """Whether the backend's `write_and_swap` can write `rows`."""
     return (
         backend.transactional
         and len(rows) <= backend.transaction_rows

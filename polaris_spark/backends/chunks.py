@@ -1,4 +1,4 @@
-"""Cuts sequences of keys, rows and ranges into parts: requests, or the splits of a scan."""
+"""Division of keys, rows and ranges into parts, one for each request or for each split of a scan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def runs(items: Sequence[T], most: int) -> list[Sequence[T]]:
-    """Items in at most `most` runs of about equal length."""
+    """Return the items in at most `most` consecutive runs of about equal length."""
     return chunks(items, max(1, -(-len(items) // max(1, most))))
 
 

@@ -23,7 +23,7 @@ def check_name(name: str, kind: str = "reference") -> None:
         except UnicodeEncodeError:
             raise InputError(f"the {kind} name {name!r} is not Unicode text") from None
     if not size:
-        raise InputError(f"a {kind} name is empty")
+        raise InputError(f"a {kind} name is empty; a name has at least one character")
     if size > MAX_NAME_BYTES:
         raise ObjectTooLargeError(
             f"a {kind} name has {size} bytes, over the limit of {MAX_NAME_BYTES}: {name[:40]!r}…"
@@ -64,13 +64,13 @@ def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
     for row in rows:
         if len(row.value) > MAX_ROW_BYTES:
             raise ObjectTooLargeError(
-                f"row {realm!r}/{row.id}/{row.part} has {len(row.value)} bytes, "
-                f"over the limit of {MAX_ROW_BYTES}"
+                f"the value of the row with id {row.id} and part {row.part} in realm {realm!r} has "
+                f"{len(row.value)} bytes, over the limit of {MAX_ROW_BYTES}"
             )
 
 
 def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
-    """Refuse a reference whose realm, name or value is over its limit.
+    """Refuse a row of `references` that a store cannot hold.
 
     Raises:
         ObjectTooLargeError: the realm, the name or the value is over its limit.
@@ -81,5 +81,6 @@ def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
         raise InputError(f"the version of reference {name!r} is empty")
     if len(new.value) > MAX_ROW_BYTES:
         raise ObjectTooLargeError(
-            f"reference {realm!r}/{name!r} has {len(new.value)} bytes, over the limit of {MAX_ROW_BYTES}"
+            f"the value of reference {name!r} in realm {realm!r} has {len(new.value)} bytes, "
+            f"over the limit of {MAX_ROW_BYTES}"
         )

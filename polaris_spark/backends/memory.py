@@ -53,13 +53,13 @@ os.register_at_fork(after_in_child=_stores.clear)
 
 
 def open_backend(uri: StoreURI, options: Options) -> MemoryBackend:
-    """Return the store of that name in this process. The first call for a name creates the store."""
+    """Return this process's store with the name in `uri`. The first call for a name creates the store."""
     refuse_unknown_options("memory", options, ())
     return MemoryBackend(uri.path)
 
 
 class MemoryBackend(Backend):
-    """A store in dictionaries under one lock. The data outlives `close()`, until the process ends."""
+    """A store in dictionaries, which one lock protects. `close()` keeps the data; it exists until the process ends."""
 
     scope = "process"
     transactional = True

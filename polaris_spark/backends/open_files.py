@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 Identity = tuple[int, int]
-"""Device and inode numbers, which are the same for every name of a file."""
+"""Device and inode numbers of a file, which are the same for all its hard links and paths."""
 
-_guard = threading.RLock()  # reentrant: garbage collection of a connection may release its files at any point
+_guard = threading.RLock()  # reentrant: garbage collection of a connection can call `release` at any point
 _held: Counter[Identity] = Counter()
 _opening: Counter[str] = Counter()
 
@@ -38,8 +38,8 @@ def release(*files: Identity) -> None:
 
 @contextlib.contextmanager
 def opening(*paths: str) -> Iterator[None]:
-    """Protect the files at some paths within the block, while a database opens or creates them and before it calls
-    `hold`."""
+    """Treat the files at these paths as held within the block, in which a database opens or creates the files and then
+    calls `hold`."""
     with _guard:
         _opening.update(paths)
     try:
@@ -50,7 +50,7 @@ def opening(*paths: str) -> Iterator[None]:
 
 
 def is_held(found: os.stat_result) -> bool:
-    """Whether a database of this process has the file with this status open, or is opening it."""
+    """Whether a database of this process has a file open or is opening it. `found` is the file's status (`os.stat`)."""
     file = found.st_dev, found.st_ino
     with _guard:
         return file in _held or (bool(_opening) and file in {identity(path) for path in _opening})
@@ -69,13 +69,13 @@ def open_to_read(name: str, *, folder: int | None = None, follow_links: bool = T
     """Open a regular file for reading.
 
     Args:
-        folder: descriptor of the folder that `name` is relative to.
-        follow_links: whether `name` may be a symbolic link.
+        folder: descriptor of the folder that `name` is relative to; None for the working directory.
+        follow_links: True to follow symbolic links; False to refuse a `name` that is a symbolic link.
     Returns:
-        the file's descriptor, to be closed with `close`.
+        the file's descriptor, which the caller must close with `close` of this module.
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is not a regular file, or it belongs to a store that this process has open.
+        ValueError: the file is not a regular file, or it belongs to a store that this process has open.
     """
     _require_readable(os.stat(name, dir_fd=folder, follow_symlinks=follow_links))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
@@ -89,15 +89,15 @@ def open_to_read(name: str, *, folder: int | None = None, follow_links: bool = T
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor, unless a database has opened the file by now. The descriptor then stays open, to keep the
-    locks."""
+    """Close a descriptor from `open_to_read`. If a database of this process has opened the file since, leave the
+    descriptor open, because closing it would release the database's locks."""
     with _guard:
         if not is_held(os.fstat(descriptor)):
             os.close(descriptor)
 
 
 class ReadFile(io.FileIO):
-    """A file opened by `open_to_read`, and closed with `close`."""
+    """A file object for a descriptor from `open_to_read`. Its method `close` calls the module's `close`."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "rb", closefd=False)

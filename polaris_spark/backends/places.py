@@ -1,5 +1,5 @@
-"""A limit on concurrent operations, like a fair semaphore: waiters go first come, first served, and a Ctrl-C never
-loses a permit ("place")."""
+"""A limit on concurrent operations, like a fair semaphore: waiting threads get a permit ("place") in the order of their
+arrival, and a Ctrl-C never loses a place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ have sent the notification may have been interrupted."""
 
 
 class NoPlaceError(Exception):
-    """No place became free in time."""
+    """No place became free before the time-out."""
 
 
 class Places:
@@ -46,7 +46,7 @@ class Places:
         """Wait for a place, run the operation, and return its result.
 
         Raises:
-            NoPlaceError: no place became free in time.
+            NoPlaceError: no place became free before the time-out.
         """
         waiting = self._waiting
         us: queue.SimpleQueue[None] | None = None
@@ -73,7 +73,9 @@ class Places:
                 if us is None:
                     us = queue.SimpleQueue()
                     waiting.append(us)
-                    us.put(None)  # an operation that ended before this had nobody to notify
+                    us.put(
+                        None
+                    )  # look once more: an operation may have ended before this thread was in the list
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise NoPlaceError

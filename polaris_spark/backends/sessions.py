@@ -3,8 +3,8 @@ before use.
 
 The connection pools of drivers open connections in background threads, where a wrong password is logged and not raised
 to the caller. They detect a dead connection only when a request fails, or with an extra round trip before each request.
-They also do not work in a forked child. Here the calling thread connects. Whether the server closed an idle connection
-is checked at its socket (1 us), so a server restart causes no errors on idle connections.
+They also do not work in a forked child. Here the calling thread connects. Before an idle connection is used, its socket
+is checked for an end of the connection (1 us), so a server restart causes no errors on idle connections.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class DatabaseSession(Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the session can run another statement; false after the connection was lost."""
+        """Whether the session can run another statement; False after the connection was lost."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether the server has not ended the session while it was idle."""
+        """Whether an idle session can still be used; False if the server has ended it."""
         ...
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Sessions(ABC, Generic[S]):
-    """Runs functions on sessions with one server. Thread-safe; a forked child opens its own."""
+    """Runs functions on sessions with one server. Thread-safe; a forked child opens its own sessions."""
 
     def __init__(self, where: str, timeout: int, pool: int) -> None:
         """
@@ -67,7 +67,7 @@ class Sessions(ABC, Generic[S]):
         """
         self._where, self._timeout, self._pool = where, timeout, pool
         self._closed = False
-        self._checked = False  # whether a session has checked that the tables are those of a store
+        self._checked = False  # whether the tables have been found to be those of a store
         self._inherited: list[object] = []
         self._begin()
         _all.add(self)
@@ -101,7 +101,7 @@ class Sessions(ABC, Generic[S]):
             self.make()
         except BaseException:
             self._checked = False
-            self.forget()  # the sessions opened meanwhile did not check the tables either
+            self.forget()  # sessions that other threads opened since did not check the tables
             raise
 
     def _begin(self) -> None:
@@ -128,7 +128,7 @@ class Sessions(ABC, Generic[S]):
 
         Raises:
             OutcomeUnknownError: the connection was lost, and the second attempt failed, too.
-            TryAgainError: the server refused, or no connection could be opened.
+            TryAgainError: the server refused the statement, or no connection could be opened.
             PolarisError: an error from `refused`.
         """
         return self._repeatable(work, OutcomeUnknownError)
@@ -138,7 +138,7 @@ class Sessions(ABC, Generic[S]):
 
         Raises:
             OutcomeUnknownError: the connection was lost while `work` ran.
-            TryAgainError: nothing was done: the server refused, or no connection could be opened.
+            TryAgainError: nothing was done: the server refused the statement, or no connection could be opened.
             PolarisError: an error from `refused`.
         """
         try:
@@ -176,8 +176,7 @@ class Sessions(ABC, Generic[S]):
         except NoPlaceError:
             raise TryAgainError(
                 f"{self._where}: all {self._pool} connections were in use for {self._timeout} ms; nothing was "
-                "changed "
-                "(option 'pool')"
+                "changed; try again later, or raise the option 'pool'"
             ) from None
 
     def _work(self, work: Callable[[S], T], idle: deque[S]) -> T:

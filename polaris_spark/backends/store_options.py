@@ -54,7 +54,7 @@ class Given:
         """All other options by name, as they were given."""
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Return a duration in milliseconds, greater than 0."""
+        """Return an option that is a duration, in milliseconds (more than 0); `default` if it was not given."""
         try:
             found = duration_ms(name, self.texts.get(name, default))
         except InputError as error:
@@ -64,7 +64,7 @@ class Given:
         return found
 
     def count(self, name: str, default: int, most: int) -> int:
-        """Return an integer from 1 to `most`."""
+        """Return an option that is an integer from 1 to `most`; `default` if it was not given."""
         text = self.texts.get(name, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
             raise self.refused(name, f"a number from 1 to {most}")
@@ -111,7 +111,8 @@ def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
 
 
 def endpoint(given: Given) -> str | None:
-    """Return the option `endpoint`: the URL of a service, without credentials and without a trailing slash."""
+    """Return the option `endpoint`, the URL of a service without credentials and without a trailing slash; None if it
+    was not given."""
     found = given.matching("endpoint", _ENDPOINT, "a URL without credentials: https://host:port")
     return None if found is None else found.rstrip("/")
 
@@ -128,6 +129,6 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
     for one in uri.authority.split(","):
         match = _HOST.fullmatch(one)
         if match is None or not 0 < int(match["port"] or port) < 65_536:
-            raise StoreURIError(f"{uri}: {one!r} is not of the form host:port")
+            raise StoreURIError(f"{uri}: {one!r} is not of the form host:port, with a port from 1 to 65535")
         found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
     return found

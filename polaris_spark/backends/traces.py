@@ -16,15 +16,15 @@ _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files beside a SQLite database."""
 
 _MARKS: Final = ("POLARIS_SPARK", "format")
-"""Files in the folders of `rocksdb:` and `file:` stores."""
+"""Names of the file that marks the folder of a store: of a `rocksdb:` store, and of a `file:` store."""
 _MARK: Final = b"polaris_spark store, "
-"""The beginning of the content of these files."""
+"""First bytes of the files in `_MARKS`."""
 
 _KEY: Final = re.compile(
     r"/(?:objects/[^/]+/[0-9a-f]/[0-9a-f]/(?:[0-9a-f]{16}-[0-9]+|p[0-9]+-[0-9a-f]+)"
     r"|references/[^/]+/[0-9a-f]/[0-9a-f]/[^/]+)\Z"
 )
-"""Keys of a store in a bucket, below its prefix (`objectstore.keys`)."""
+"""Pattern of the keys of a store's objects in a bucket, after the store's prefix (`objectstore.keys`)."""
 
 
 def is_database(path: str) -> bool:
@@ -55,7 +55,7 @@ def is_key(path: str) -> bool:
 
 
 def _begins(path: str, beginning: bytes) -> bool:
-    """Whether a file begins with these bytes; False if it cannot be read."""
+    """Whether a file begins with the bytes `beginning`; False if the file cannot be read."""
     try:
         descriptor = open_to_read(path, follow_links=False)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A gate that keeps new operations out while a resource that all operations use is closed or replaced."""
+"""A gate that lets no new operation begin while a resource that all operations use is closed or replaced."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Turnstile:
                 pass
 
     def ended(self, timeout: float) -> bool:
-        """Whether every operation has ended within `timeout` seconds. The caller must have locked `changing`. An
-        operation of the calling thread cannot end, so the result is then False."""
+        """Wait at most `timeout` seconds until every operation has ended. Return True if all have ended, and False
+        otherwise; also False if the calling thread itself is in an operation, which cannot end during the wait. The
+        caller must have locked `changing`."""
         deadline = time.monotonic() + timeout
         return all(_free(turn, deadline) for turn in list(self._turns.values()))
 

@@ -231,7 +231,7 @@ def test_a_server_that_is_not_there_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("s3:///prefix", "names a bucket"),
+        ("s3:///prefix", "names no bucket"),
         ("s3://bucket/a//b", "prefix"),
         ("s3://bucket/a/../b", "prefix"),
         ("s3://bucket/p?endpoint=localhost:9000", "endpoint.*must be a URL"),

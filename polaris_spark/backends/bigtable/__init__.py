@@ -3,18 +3,18 @@
 A store is two tables of the instance, `<prefix>-objects` and `<prefix>-references` (default prefix: `polaris_spark`).
 An instance can hold any number of stores.
 
-Consistency: a row is changed atomically by CheckAndMutateRow, which each cluster decides by itself. So all processes
-must use the same cluster: the app profile (`?app-profile=`, default: the instance's default profile) must route to a
-single cluster and allow single-row transactions. Bigtable refuses conditional writes through any other profile. Reads
-through such a profile are strongly consistent. Replication to other clusters is asynchronous, for disaster recovery:
-the last acknowledged writes may be missing after a failover.
+Consistency: CheckAndMutateRow changes a row atomically, but each cluster checks the condition only against its own copy
+of the row. So all processes must use the same cluster: the app profile (`?app-profile=`, default: the instance's
+default profile) must route to a single cluster and allow single-row transactions. Bigtable refuses conditional writes
+through any other profile. Reads through a profile with single-cluster routing are strongly consistent. Replication to
+other clusters is asynchronous, for disaster recovery: the last acknowledged writes may be missing after a failover.
 
-- **Swap**: the condition checks the latest cell of the version. Both cells are written with a constant timestamp.
-  The request is sent once; a lost answer is an unknown outcome.
+- **Swap**: the condition compares the latest cell of the column `version`. The cells of the new version and value are
+  written with a constant timestamp. The request is sent once; if its answer is lost, the outcome is unknown.
 - **Rows** are written by bulk mutations and read by sets of keys, in chunks, a few of them in parallel. Each entry of a
   bulk mutation has its own status; entries with a temporary failure are retried.
-- **Keys** begin with the realm, so that a realm can be dropped and scanned as a range. A hash of the id follows, so
-  that the newest rows are not all on one server.
+- **Keys** begin with the realm, so that a realm can be dropped and scanned as a range. In `objects`, a hash of the id
+  follows, so that the newest rows are not all on one server.
 
 Options: `app-profile`; `credentials`, the path of a credentials file (default: application default credentials);
 `endpoint`, `http://host:port` of an emulator (default: BIGTABLE_EMULATOR_HOST) or `https://host` of another address of
@@ -139,7 +139,8 @@ class BigtableBackend(Backend):
         return scans.scan(self._calls, self._tables[split.table], split)
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete a realm's rows by their key prefix. Return False if the caller lacks the permission."""
+        """Delete a realm's rows by their key prefix, and return True. Return False if the credentials lack the
+        permission or the server does not support this."""
         prefix = keys.realm_prefix(realm)
         self._calls.open(tables.check)
         return tables.drop(self._settings, prefix)

@@ -16,7 +16,7 @@ _MUTATED_BYTES: Final = 4 * 2**20
 
 
 def read(calls: Calls, table: BigtableTable, keys: Sequence[bytes]) -> dict[bytes, Cells]:
-    """Return the rows that exist among `keys`."""
+    """Return the rows that exist among `keys`, by key."""
     found: dict[bytes, Cells] = {}
 
     def settle(_: Any, answers: Sequence[Any]) -> None:
@@ -30,7 +30,7 @@ def read(calls: Calls, table: BigtableTable, keys: Sequence[bytes]) -> dict[byte
 def mutate(
     calls: Calls, table: BigtableTable, changes: Iterable[tuple[bytes, Sequence[Part], int]], doing: str
 ) -> None:
-    """Apply idempotent mutations to rows. When this function returns, all of them are acknowledged.
+    """Apply idempotent mutations to rows, and return after the server has acknowledged all of them.
 
     Args:
         changes: tuples of key, mutations, and the size of the mutations in bytes.
@@ -55,8 +55,9 @@ def _settle(request: Any, answers: Sequence[Any]) -> None:
     del left.entries[:]
     left.entries.extend(request.entries[n] for n in failed)
     if gravest is None:
-        raise RefusedEntryError(None, f"no status for {len(failed)} of {len(request.entries)} entries", left)
-    said = f"{len(failed)} of {len(request.entries)} entries, such as: {gravest.message}"
+        said = f"the server returned no status for {len(failed)} of {len(request.entries)} rows"
+        raise RefusedEntryError(None, said, left)
+    said = f"{len(failed)} of {len(request.entries)} rows were not changed, one because of: {gravest.message}"
     raise RefusedEntryError(gravest.code, said, left)
 
 

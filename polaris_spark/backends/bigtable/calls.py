@@ -35,7 +35,7 @@ _ERRORS: Final = (grpc.RpcError, failures.RefusedEntryError)
 
 
 class Calls:
-    """The calls on one store. Thread-safe; the first call connects."""
+    """Sends the calls of one store. Thread-safe; the first call connects."""
 
     def __init__(self, settings: Settings, check: Check) -> None:
         """
@@ -51,16 +51,18 @@ class Calls:
         self._closed = False
 
     def open(self, check: Check | None) -> bool:
-        """Connect. Return False if already connected.
+        """Connect, and return True. Return False if the store was already connected.
 
+        Args:
+            check: called on each new channel; None for no check.
         Raises:
             StoreURIError, StateError, TryAgainError: see `check` and `failures`.
         """
         self._refuse_if_unusable()
         if not self._opening.acquire(timeout=self._settings.timeout / 1_000):
             raise TryAgainError(
-                f"{self._settings.where} was being connected to by another thread for {self._settings.timeout} ms; "
-                "nothing was changed"
+                f"gave up after waiting {self._settings.timeout} ms for another thread to connect to "
+                f"{self._settings.where}; nothing was changed"
             )
         try:
             if self._channels:
@@ -90,7 +92,7 @@ class Calls:
             channel.close()
 
     def condition(self, request: Any, doing: str) -> bool:
-        """Send a CheckAndMutateRow once. Return whether its condition was met.
+        """Send a CheckAndMutateRow, which is carried out at most once, and return whether its condition was met.
 
         Raises:
             OutcomeUnknownError: the answer was lost.
@@ -107,7 +109,7 @@ class Calls:
                         raise failures.of_condition(error, self._settings.where, doing) from None
 
     def each(self, method: str, requests: Iterable[Any], settle: Settle, doing: str) -> None:
-        """Send idempotent requests, a few in parallel, and retry each until it is answered.
+        """Send idempotent requests, a few in parallel, and retry each until the server answers it.
 
         Args:
             method: a method of the service whose answers are streams.
@@ -115,7 +117,8 @@ class Calls:
                 request is sent again.
             doing: description of the operation, for error messages.
         Raises:
-            TryAgainError, OutcomeUnknownError: see `failures`; after the store's time-out.
+            TryAgainError, OutcomeUnknownError: see `failures`. They are raised after retries until the store's
+                time-out, or during a third of the time-out if the server cannot be reached.
         """
         with self._channel() as channel:
             self._each(channel, method, requests, settle, doing)
@@ -205,7 +208,8 @@ class Calls:
 
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
-        """Borrow one of the channels, in turn."""
+        """Yield a channel for one operation. If all channels have `_OPERATIONS` operations, wait until one of these
+        ends."""
         self._refuse_if_unusable()
         if not self._channels:
             self.open(self._check)
@@ -214,7 +218,8 @@ class Calls:
         except queue.Empty:
             raise TryAgainError(
                 f"{self._settings.where}: {_OPERATIONS * len(self._channels)} operations, the maximum, were in "
-                f"progress for {self._settings.timeout} ms; nothing was changed"
+                f"progress for {self._settings.timeout} ms; nothing was changed; try again later, or raise the "
+                "option 'channels'"
             ) from None
         try:
             yield self._channels[place]
@@ -245,7 +250,8 @@ class _Patience:
         return min(self.end, time.monotonic() + self._third)
 
     def waits_after(self, error: Exception) -> bool:
-        """Pause before the next attempt. Return False at once if no further attempt is allowed."""
+        """Pause before the next attempt, and return True. Return False at once if the error or the deadline does not
+        allow another attempt."""
         end = self._while_unreachable if failures.was_not_sent(error) else self.end
         if not failures.may_be_repeated(error) or time.monotonic() + self._pause > end:
             return False

@@ -1,7 +1,7 @@
 """Connections to Bigtable, with Google's credentials, or to an emulator.
 
-gRPC's threads do not exist in a forked child, where calls would hang. So the children of a process that has opened
-channels are refused.
+gRPC's threads do not exist in a forked child, where calls would hang. So a process that was forked from a process with
+open channels cannot open or use channels.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class Channel:
 
 
 def open_channel(settings: Settings, host: str, transport: Any) -> Any:
-    """Return a gRPC channel as a transport of Google's library would make it, with other options.
+    """Return a gRPC channel to a host, made by a transport class of Google's library but with the options of this
+    module. The channel to an emulator has no TLS and no credentials.
 
     Raises:
         StoreURIError: there are no credentials, or they cannot be read.
@@ -106,33 +107,35 @@ def open_channel(settings: Settings, host: str, transport: Any) -> Any:
     try:
         credentials = None
         if settings.credentials is not None:
-            with warnings.catch_warnings():  # it warns of untrusted files; this path comes from the operator
+            with (
+                warnings.catch_warnings()
+            ):  # of files from untrusted sources; this path comes from the operator
                 warnings.simplefilter("ignore", DeprecationWarning)
-                credentials, _ = load_credentials_from_file(settings.credentials)  # type: ignore[no-untyped-call]  # as they ship it
+                credentials, _ = load_credentials_from_file(settings.credentials)  # type: ignore[no-untyped-call]  # untyped in the library
         return transport.create_channel(host, credentials=credentials, options=_OPTIONS)
     except (auth_exceptions.GoogleAuthError, OSError, ValueError) as error:
         source = settings.credentials or "application default credentials"
         raise StoreURIError(
-            f"{settings.where}: {source} cannot be used: {' '.join(str(error).split())[:300]}; give the path of a "
-            "file with the option credentials, or run 'gcloud auth application-default login'"
+            f"{settings.where}: {source} cannot be used: {' '.join(str(error).split())[:300]}; set the option "
+            "'credentials' to the path of a credentials file, or run 'gcloud auth application-default login'"
         ) from None
 
 
 def routed(parameters: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that routes a call."""
+    """Return the gRPC metadata by which Google's servers route a call; `parameters` is a URL query string."""
     return (("x-goog-request-params", parameters),)
 
 
 def refuse_in_child(settings: Settings) -> None:
-    """Refuse use in a process that was forked from a process that has channels.
+    """Refuse to work in a process that was forked from a process with channels.
 
     Raises:
-        StateError: this process was forked from such a process.
+        StateError: this process was forked from a process with channels.
     """
     if _used_by is not None and _used_by != os.getpid():
         raise StateError(
             f"{settings.where} cannot be used in this process, which was forked from one that used Bigtable: gRPC's "
-            "threads do not exist here; start processes with 'spawn', or fork first"
+            "threads do not exist here; start processes with 'spawn', or fork before the first use of Bigtable"
         )
 
 

@@ -34,7 +34,8 @@ _PLUGIN: Final = "Getting metadata from plugin failed"
 
 
 class RefusedEntryError(Exception):
-    """Entries of a bulk mutation were not applied. Status and message are those of the gravest failure."""
+    """Entries of a bulk mutation were not applied. Status and message are those of one failed entry: of an entry that a
+    retry cannot help, if there is one."""
 
     def __init__(self, status: int | None, message: str, left: Any) -> None:
         super().__init__(message)
@@ -58,12 +59,12 @@ def words_of(error: Exception) -> str:
 
 
 def is_temporary(status: int) -> bool:
-    """Whether an entry that failed with this status number may succeed if it is retried."""
+    """Whether a retry can succeed for an entry that failed with this status number."""
     return _name(status) in _AGAIN
 
 
 def may_be_repeated(error: Exception) -> bool:
-    """Whether an idempotent operation may succeed if it is retried after this error."""
+    """Whether a retry of an idempotent operation can succeed after this error."""
     return status_of(error) in _AGAIN and not _without_credentials(error)
 
 
@@ -91,7 +92,9 @@ def explained(
     """
     status, said = status_of(error), words_of(error)
     if writes and (_was_reset(error) or (doubtful and may_be_repeated(error))):
-        return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
+        return OutcomeUnknownError(
+            f"{where}: {doing} failed ({said}); the change may or may not have been made"
+        )
     if _without_credentials(error):
         return StateError(f"{where}: no access token could be obtained ({said}): check the credentials")
     if was_not_sent(error):
@@ -108,24 +111,27 @@ def explained(
     if status in ("FAILED_PRECONDITION", "INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE"):
         return StateError(f"{where} refused {doing} ({said})")
     if writes:
-        return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
+        return OutcomeUnknownError(
+            f"{where}: {doing} failed ({said}); the change may or may not have been made"
+        )
     return TryAgainError(f"{where}: {doing} failed ({said}); nothing was changed")
 
 
 def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
-    """Return the error as `explained` does, for a conditional write, which the app profile may not allow."""
+    """Return the failure of a conditional write as an error of this package, as `explained` does. If the server refused
+    the request, the message says which app profile conditional writes need."""
     found = explained(error, where, doing, writes=True)
     if status_of(error) in ("FAILED_PRECONDITION", "INVALID_ARGUMENT"):
         return StateError(
             f"{found}; conditional writes need an app profile with single-cluster routing that allows single-row "
-            "transactions: name one by the option app-profile"
+            "transactions: set the option 'app-profile' to one"
         )
     return found
 
 
 def _was_reset(error: Exception) -> bool:
-    """Whether the stream was reset, for instance by a proxy. The library then makes up a status, which may be one of a
-    refusal."""
+    """Whether the stream was reset, for instance by a proxy. The library then derives a status from the reset. This
+    status may wrongly mean that the server refused the request."""
     return "RST_STREAM" in words_of(error)
 
 

@@ -63,11 +63,11 @@ def object_of(key: bytes) -> tuple[str, int, int]:
     """Return realm, id and part of a row of `objects`.
 
     Raises:
-        CorruptionError: the key is not one of a store.
+        CorruptionError: the key does not have the form of a store's keys.
     """
     realm, rest = _split(key)
     if len(rest) != _OBJECT.size:
-        raise CorruptionError(f"the row {key!r} is not part of a catalog's store")
+        raise _foreign(key)
     _, id, part = _OBJECT.unpack(rest)
     return realm, id, part
 
@@ -76,13 +76,13 @@ def reference_of(key: bytes) -> tuple[str, str]:
     """Return realm and name of a row of `references`.
 
     Raises:
-        CorruptionError: the key is not one of a store.
+        CorruptionError: the key does not have the form of a store's keys.
     """
     realm, rest = _split(key)
     try:
         return realm, rest.decode()
     except UnicodeDecodeError:
-        raise CorruptionError(f"the row {key!r} is not part of a catalog's store") from None
+        raise _foreign(key) from None
 
 
 def prefix_of(key: bytes) -> bytes:
@@ -97,4 +97,10 @@ def _split(key: bytes) -> tuple[str, bytes]:
             raise ValueError("no realm")
         return prefix.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01").decode(), rest
     except ValueError:
-        raise CorruptionError(f"the row {key!r} is not part of a catalog's store") from None
+        raise _foreign(key) from None
+
+
+def _foreign(key: bytes) -> CorruptionError:
+    return CorruptionError(
+        f"the row with the key {key!r} is not part of a catalog's store; another program may have written it"
+    )

@@ -1,4 +1,4 @@
-"""Messages of Bigtable's API: mutations, conditions and reads, and rows merged from the chunks of an answer.
+"""Messages of Bigtable's API: requests for mutations, conditional mutations and reads, and the rows in answers.
 
 Every cell is written with the same constant timestamp, so that a second write replaces the cell, and writes are
 idempotent. (Without a timestamp, the server's clock would make each write a new version.) Reads and conditions look
@@ -19,7 +19,7 @@ TIMESTAMP: Final = 1_000
 """Timestamp of all cells, in microseconds. Tables have a granularity of milliseconds."""
 
 Cells = dict[bytes, bytes]
-"""The latest value of each column, by column."""
+"""The latest value of each column of a row, by column name."""
 Part = Mapping[str, Any]
 """A nested message as a mapping of its fields, from which the library builds messages faster than from objects."""
 
@@ -44,7 +44,8 @@ class BigtableTable:
         self._table = {"table_name": name, "app_profile_id": app_profile}
 
     def change_if(self, key: bytes, version: bytes, mutations: Sequence[Part]) -> Any:
-        """Change a row if the latest cell of its version is equal to `version`, which must not be empty.
+        """Return a request that changes a row if the latest cell of its version is equal to `version`, which must not
+        be empty.
 
         The filter is a range with a single value, which compares bytes; a value filter would be a regular expression.
         """
@@ -57,26 +58,29 @@ class BigtableTable:
         )
 
     def insert(self, key: bytes, column: bytes, mutations: Sequence[Part]) -> Any:
-        """Change a row if it has no cell in a column. The condition of the request is met if the row has one."""
+        """Return a request that changes a row if it has no cell in a column. The request's condition is the opposite:
+        the answer's `predicate_matched` is true if the row has a cell there, and is not changed."""
         return _Condition(
             **self._table, row_key=key, predicate_filter=_column(column), false_mutations=mutations
         )
 
     def mutate(self, entries: Sequence[Part]) -> Any:
-        """Change several rows, each atomically. Entries are `{"row_key": ..., "mutations": ...}`."""
+        """Return a request that changes several rows, each atomically. An entry is `{"row_key": ..., "mutations":
+        ...}`."""
         return _Mutate(**self._table, entries=entries)
 
     def read(self, keys: Sequence[bytes]) -> Any:
-        """Read rows by their keys."""
+        """Return a request that reads rows by their keys."""
         return _Read(**self._table, rows={"row_keys": keys}, filter=_LATEST)
 
     def read_range(self, start: bytes, end: bytes, *, most: int = 0) -> Any:
-        """Read at most `most` rows (0: all rows) with keys from `start`, inclusive, to `end`, exclusive."""
+        """Return a request that reads at most `most` rows (0: all rows) with keys from `start`, inclusive, to `end`,
+        exclusive."""
         asked = {"start_key_closed": start, "end_key_open": end}
         return _Read(**self._table, rows={"row_ranges": [asked]}, filter=_LATEST, rows_limit=most)
 
     def sample(self) -> Any:
-        """Sample keys that divide the table into parts of about equal size."""
+        """Return a request for sampled keys, which divide the table into parts of about equal size."""
         return _Sample(**self._table)
 
 

@@ -1,7 +1,8 @@
 """Scans of ranges of row keys, split at Bigtable's sampled keys, or evenly by the hash in the keys of a realm.
 
-`SampleRowKeys` returns keys that are about a tablet apart, with the number of bytes before each. A store of a few
-gigabytes is one tablet and returns no key. Its realms are then split by the hash, whose values are equally frequent.
+`SampleRowKeys` returns keys that are about a tablet apart, with the number of bytes before each. For a store of a few
+gigabytes, which is one tablet, it returns no keys. The realms of a store with too few sampled keys are split by the
+hash, whose values are equally frequent.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _END: Final = b"\xff"
 def splits(
     calls: Calls, table: BigtableTable, kind: TableKind, realms: Sequence[str] | None, n: int
 ) -> list[Split]:
-    """Return about `n` splits."""
+    """Return about `n` splits that together contain the rows of `realms` (None: of all realms)."""
     n = max(1, n)
     samples = _samples(calls, table)
     if realms is not None:
@@ -96,7 +97,8 @@ def _realms(calls: Calls, table: BigtableTable) -> Iterator[bytes]:
 
 
 def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> list[_Range]:
-    """Return a realm's range, divided into about `n` parts or more if its rows can be divided."""
+    """Return a realm's range, divided at the sampled keys; or, if this gives fewer than `n` parts of `objects`, divided
+    by the hash into `n` parts, but at most `HASHES`."""
     start, end = prefix, keys.after(prefix)
     inside = samples[bisect_left(samples, start + b"\x00") : bisect_left(samples, end)]
     if len(inside) + 1 < n and kind == "objects":
@@ -106,7 +108,7 @@ def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> li
 
 
 def _splits(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
-    """Return at most `n` splits of neighboring ranges. Adjacent ranges are merged."""
+    """Return at most `n` splits, each of consecutive ranges. Ranges of a split that touch are merged."""
     found: list[Split] = []
     n = max(1, min(n, len(ranges)))
     bounds = [len(ranges) * number // n for number in range(n + 1)]

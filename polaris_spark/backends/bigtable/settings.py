@@ -39,7 +39,7 @@ class Settings:
     host: str = _HOST
     admin_host: str = _ADMIN_HOST
     plain: bool = False
-    """Whether the server is an emulator: no TLS, no credentials."""
+    """Whether the server is an emulator, which is used without TLS and without credentials."""
     credentials: str | None = None
     """Path of a credentials file; None for application default credentials."""
     timeout: int = 30_000
@@ -56,9 +56,8 @@ class Settings:
         """
         if uri.user is not None or "password" in options:
             raise StoreURIError(
-                "a bigtable: store does not take a user and password; give the option 'credentials', the path of "
-                "a file, or "
-                "set up application default credentials"
+                "a bigtable: store does not take a user and password; set the option 'credentials' to the path of "
+                "a credentials file, or set up application default credentials"
             )
         given = Given(uri.scheme, options, _OPTIONS)
         instance, _, prefix = uri.path.partition("/")
@@ -70,8 +69,8 @@ class Settings:
         ):
             if not pattern.fullmatch(text):
                 raise StoreURIError(
-                    f"the {name} of a bigtable: store cannot be {text!r}; its URI is {_FORM}, where the prefix is at "
-                    "most 39 letters, digits and '._-'"
+                    f"the {name} of a bigtable: store cannot be {text!r}; a URI has the form {_FORM}, where the "
+                    "prefix has at most 39 letters, digits and '._-'"
                 )
         return cls(
             uri.authority,
@@ -105,7 +104,7 @@ class Settings:
 
 
 def _hosts(given: Given) -> tuple[str, str, bool]:
-    """Return the host of the data API, the host of the admin API, and whether they are an emulator."""
+    """Return the host of the data API, the host of the admin API, and whether the two are an emulator."""
     endpoint = given.texts.get("endpoint")
     if endpoint is None:
         emulator = os.environ.get(_EMULATOR)

@@ -1,8 +1,8 @@
 """The two tables of a store: creating them, recognizing them, and deleting a realm from them.
 
-A row of `references`, outside the keys of realms, marks the two tables as a store and holds its format. It is written
-when both tables exist. So a process that finds the row needs neither permission to administer tables nor Google's admin
-library, which takes a second to import.
+A row of `references` with a key that no realm has marks the two tables as a store and holds the store's format. The row
+is written after both tables were created. So a process that finds the row needs neither permission to administer tables
+nor Google's admin library, which takes a second to import.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def set_up(calls: Calls, settings: Settings) -> None:
     """Create missing tables. Idempotent, and safe when several processes call it at once.
 
     Raises:
-        StoreURIError: a table of that name belongs to another program, or the instance does not exist.
-        StateError: the caller lacks permission, or the app profile does not allow conditional writes.
+        StoreURIError: a table with a name of the store's tables belongs to another program, or the instance does not
+            exist.
+        StateError: the credentials lack a permission, or the app profile does not allow conditional writes.
     """
     try:
         if not calls.open(check):
@@ -76,7 +77,7 @@ def set_up(calls: Calls, settings: Settings) -> None:
 
 
 def _refuse_others(ask: Ask, settings: Settings) -> None:
-    """Refuse tables that hold rows, unless another process has just made them a store.
+    """Refuse tables that hold rows, unless another process has just marked them as a store.
 
     Raises:
         StoreURIError: the tables belong to another program.
@@ -88,9 +89,7 @@ def _refuse_others(ask: Ask, settings: Settings) -> None:
 
     for kind in KINDS:
         table = BigtableTable(settings.table_name(kind), settings.app_profile)
-        ask(
-            "ReadRows", [table.read_range(b"\x00", b"\xff" * 9, most=1)], settle, "reading the list of tables"
-        )
+        ask("ReadRows", [table.read_range(b"\x00", b"\xff" * 9, most=1)], settle, "reading the first row")
     if found:
         try:
             check(ask, settings)
@@ -101,7 +100,8 @@ def _refuse_others(ask: Ask, settings: Settings) -> None:
 
 
 def drop(settings: Settings, prefix: bytes) -> bool:
-    """Delete all rows whose keys begin with `prefix`. Return False if the caller may not delete in bulk."""
+    """Delete all rows whose keys begin with `prefix`, and return True. Return False if the credentials lack the
+    permission or the server does not support this."""
     with _administration(settings) as administration:
         return all(administration.drop(kind, prefix) for kind in KINDS)
 
@@ -115,7 +115,8 @@ class _Administration:
         self._settings, self._transport, self._types = settings, transport, types
 
     def create(self, kind: TableKind) -> None:
-        """Create a table, or check that an existing table fits. Retries are safe: a retry finds the existing table."""
+        """Create a table, or check that an existing table has the column family of a store. A retry is safe: it finds
+        the existing table."""
         types, settings = self._types, self._settings
         family = types.ColumnFamily(gc_rule=types.GcRule(max_num_versions=1))
         request = types.CreateTableRequest(
@@ -130,11 +131,12 @@ class _Administration:
             name = settings.table_name(kind)
             view = types.Table.View.SCHEMA_VIEW
             read = types.GetTableRequest(name=name, view=view)
-            table = self._call(self._transport.get_table, read, f"name={name}", "reading the list of tables")
+            table = self._call(self._transport.get_table, read, f"name={name}", "reading the table's schema")
             self._refuse_foreign(kind, table)
 
     def drop(self, kind: TableKind, prefix: bytes) -> bool:
-        """Delete the rows with a key prefix. Return False if the caller lacks the permission."""
+        """Delete the rows with a key prefix, and return True. Return False if the server refuses or does not support
+        this."""
         name = self._settings.table_name(kind)
         request = self._types.DropRowRangeRequest(name=name, row_key_prefix=prefix)
         try:
@@ -148,7 +150,8 @@ class _Administration:
     def _call(
         self, method: Any, request: Any, place: str, doing: str, *, seconds: float | None = None
     ) -> Any:
-        """Call a method, and retry it until it is answered. All calls of this class are idempotent."""
+        """Call a method, and retry until the server answers or `seconds` (default: the store's time-out) have passed.
+        All calls of this class are idempotent."""
         end = time.monotonic() + (seconds or self._settings.timeout / 1_000)
         pause = 0.05
         while True:
@@ -181,11 +184,11 @@ class _Administration:
 
 
 class _ExistsError(Exception):
-    """The table exists already."""
+    """The table that was to be created exists already."""
 
 
 class _ForbiddenError(TryAgainError):
-    """The caller may not drop rows in bulk."""
+    """The server refuses to drop rows in bulk, or does not support this."""
 
 
 @contextmanager

@@ -17,20 +17,20 @@ that of the hosts).
   the row might stay deleted; but ids are never reused, and a deleted row is never written again.
 - **Scans** read token ranges in parallel. If a node has to read too much for one request, narrower ranges are used,
   down to ranges of ids within a single partition (`scans`). A realm's rows are spread over the whole ring, so for a
-  scan of one realm the nodes pass the head of every partition, and read and send only the rows of the requested realms.
+  scan of one realm the nodes look at the start of every partition, but read and send only rows of the requested realms.
 - **`drop_realm`** deletes whole partitions, each with one tombstone that hides all rows, and references by LWT. If
   thousands of rows were deleted one by one, reads would have to skip them until they are compacted away.
 
 Durability depends on the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on
-disk: a write survives if at least one of the replicas that acknowledged it keeps its power. `group` and `batch` flush
-first.
+disk: the write survives a power failure only if at least one of the replicas that acknowledged it keeps its power.
+`group` and `batch` flush the log first.
 
 All waits are bounded: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
 heartbeats for a dead network. Idempotent requests are retried during the first third of the time-out. `?concurrency=`
 (128) bounds the requests in flight. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, enables TLS.
 
 The user needs CREATE on the keyspace once, for `setup` (on ALL KEYSPACES if the keyspace is missing); later SELECT and
-MODIFY on it.
+MODIFY on the keyspace.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class CassandraBackend(Backend):
         return found
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete the partitions of objects that a scan of partition keys finds, and delete references by LWT."""
+        """Delete the realm's references by LWT, and its partitions of objects, which a scan of the partition keys
+        finds."""
         check_realm(realm)
         for page in pages(self._requests, "references", *TOKENS, [realm], _PAGE_ROWS):
             for _, name, *_ in page:
@@ -180,7 +181,8 @@ class CassandraBackend(Backend):
 
 
 def _outcome(answer: Answer) -> Swapped | Conflict:
-    """Return the outcome of a conditional statement. Its result has the columns `[applied]` and the existing row's."""
+    """Return the outcome of a conditional statement. The answer has the column `[applied]` and, if that is false, the
+    columns of the existing row."""
     found = dict(zip(answer.columns, answer.rows[0], strict=True))
     if found["[applied]"]:
         return Swapped()

@@ -49,7 +49,7 @@ class ClusterSession:
         return [str(host.datacenter) for host in self._cluster.metadata.all_hosts()]
 
     def agree(self, level: Level) -> None:
-        """Set the consistency levels of later statements to those of the store's other clients."""
+        """Use the consistency levels of the store, which all its clients share, for later statements."""
         profile = self._cluster.profile_manager.default
         profile.consistency_level = ConsistencyLevel.name_to_value[level.rows]
         profile.serial_consistency_level = ConsistencyLevel.name_to_value[level.serial]
@@ -127,7 +127,8 @@ def open_session(settings: Settings) -> ClusterSession:
         cluster.shutdown()
         if known and settings.datacenter not in (None, *known):
             raise StoreURIError(
-                f"{settings.where}: the cluster has no datacenter {settings.datacenter!r}; it has {', '.join(known)}"
+                f"{settings.where}: the cluster has no datacenter {settings.datacenter!r}; "
+                f"its datacenters are: {', '.join(known)}"
             ) from None
         raise failures.connecting(settings.where, error) from error
 

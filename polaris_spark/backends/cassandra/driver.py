@@ -1,4 +1,5 @@
-"""The names used from `cassandra.cluster`. Importing that module fails if the driver has no event loop."""
+"""Names imported from the driver's module `cassandra.cluster`. If the driver has no event loop, that module cannot be
+imported, and the import of this module raises `MissingLibraryError`."""
 
 from __future__ import annotations
 
@@ -14,6 +15,6 @@ try:
     from cassandra.cluster import UnresolvableContactPoints as UnresolvableContactPoints
 except DependencyException as error:
     raise MissingLibraryError(
-        "cassandra-driver is installed without an event loop that works here: install a wheel of it, or libev before "
-        f"building it ({error})"
+        "cassandra-driver is installed without an event loop that works here: install cassandra-driver from a wheel, "
+        f"or install libev before you build it from source ({error})"
     ) from None

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `NoHostAvailable`, sent to no node | no node is connected: certainly **not** done | `TryAgainError` |
 | `Unavailable` | too few live replicas, detected before anything was sent to a replica | `TryAgainError` |
-| ... of an LWT, at the consistency level of rows | perhaps detected after the decision, before its write | unknown |
+| ... of an LWT, at the consistency level of rows | perhaps detected after Paxos decided, before the write | unknown |
 | `Unauthorized` | the user lacks a permission | `StoreURIError` |
 | `InvalidRequest`, no such keyspace or table | there is no store | `StoreURIError` |
 | ... any other | not the tables of a store | `StateError` |
@@ -16,8 +16,8 @@
 *Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
 https://cassandra.apache.org/doc/latest/cassandra/architecture/guarantees.html and the native protocol's error codes.
 The driver's retries are off: after a lost connection its policies would send a statement to the next node, and a
-conditional statement that had already been applied would then report that it was not. `Requests` repeats idempotent
-requests.
+conditional statement that had already been applied would then report that it was not applied. `Requests` repeats
+idempotent requests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def transient(error: Exception) -> bool:
 
 
 def too_much(error: BaseException | None) -> bool:
-    """Whether a read may have failed because of how much a node had to read for it."""
+    """Whether a read may have failed because a node had to read too much for it."""
     return isinstance(error, (ReadTimeout, ReadFailure, OperationTimedOut))
 
 

@@ -32,8 +32,8 @@ logging.getLogger("cassandra").addHandler(logging.NullHandler())  # failures are
 
 
 class Request(NamedTuple):
-    """A statement, by its title, with its values; or with several tuples of values, which form one mutation of one
-    partition."""
+    """A statement, named by its title in `statements`, with its values; or, in `several`, with several tuples of
+    values, which are sent as one mutation of one partition."""
 
     title: str
     values: tuple[object, ...] = ()
@@ -42,8 +42,8 @@ class Request(NamedTuple):
     """Paging state of a previous answer, from which to continue."""
     page_rows: int | None = None
     narrower: bool = False
-    """Whether the caller can narrow the request if it reads too much. Such a request is then not repeated, and may take
-    half of the time-out."""
+    """Whether the caller can send a narrower request if this request reads too much. This request is then not repeated,
+    and fails after half of the remaining time."""
 
 
 class Answer(NamedTuple):
@@ -83,8 +83,8 @@ class Requests:
         """Send read-only requests in parallel, repeat failed ones, and return an answer for each.
 
         Raises:
-            TryAgainError: some requests failed until the time-out; or at once, if narrower requests may succeed. The
-                cause of the error is the driver's error.
+            TryAgainError: a request still failed after a third of the time-out; or, without a repetition, a request
+                with `narrower` read too much. The cause of the error is the driver's error.
             StoreURIError, StateError: see `failures`.
         """
         return self._repeated(requests, writes=False)
@@ -98,7 +98,7 @@ class Requests:
         self._repeated(requests, writes=True)
 
     def change(self, request: Request) -> Answer:
-        """Send a conditional request once, and return its answer.
+        """Send a conditional request to at most one node, once, and return its answer.
 
         Raises:
             OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
@@ -148,7 +148,7 @@ class Requests:
             time.sleep(_PAUSE_S)
 
     def _sent(self, request: Request, deadline: _Deadline) -> Any:
-        """Send a request, and return its future."""
+        """Send a request, and return the driver's future."""
         session = self._opened()
         statement = self._statement(session, request)
 
@@ -161,7 +161,7 @@ class Requests:
         except NoPlaceError:
             raise TryAgainError(
                 f"{self.settings.where}: {self.settings.concurrency} requests, the maximum, were in progress "
-                f"for {self.settings.timeout} ms (option 'concurrency')"
+                f"for {self.settings.timeout} ms; try again later, or raise the option 'concurrency'"
             ) from None
 
     def _statement(self, session: ClusterSession, request: Request) -> Any:
@@ -192,7 +192,7 @@ class Requests:
         return prepared
 
     def _opened(self) -> ClusterSession:
-        """Return the session, after the store was checked."""
+        """Return the session. Connect, and check that the keyspace holds a store, if this has not been done yet."""
         if self._session is not None and self._level is not None and self._pid == os.getpid():
             return self._session
         self._refuse_if_unusable()
@@ -237,7 +237,7 @@ class Requests:
         if self._pid != os.getpid():
             raise StateError(
                 f"{self.settings.where} was opened before this process was forked, and its driver's threads do not "
-                "exist here: open the store in this process, or start it with 'spawn'"
+                "exist here: open the store in this process, or start this process with 'spawn'"
             )
 
     def _closed_error(self) -> StateError:

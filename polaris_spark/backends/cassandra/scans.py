@@ -1,4 +1,4 @@
-"""Paged reads of token ranges, which narrow a range if it is too much for one request.
+"""Paged reads of token ranges. A range that is too much for one request is read in narrower parts.
 
 A page ends after a number of rows that are *found*. Rows that the nodes skip have other limits:
 `tombstone_failure_threshold` (100,000) for deleted rows in one request, and `range_request_timeout` (10 s) for
@@ -76,17 +76,19 @@ def _narrowed(
     one: Callable[[int, int, TryAgainError], Iterator[list[Row]]],
     patience: float,
 ) -> Iterator[list[Row]]:
-    """Yield pages of the rows of the numbers (tokens or ids) above `low` and up to `high`.
+    """Yield pages of the rows whose numbers (tokens or ids) are above `low` and up to `high`. The range is read in
+    parts; a part that is too much for one request is narrowed.
 
     Args:
-        read: returns the pages of a part of the range, from its two bounds.
-        again: returns the bound from which to read a failed part again, from the part's lower bound.
-        one: returns the pages of a part with a single number that is too much, from its bounds and the error.
-        patience: maximum time with failures only, in seconds.
+        read: called with the two bounds of a part; returns its pages.
+        again: called with the lower bound of a part that failed; returns the lower bound from which to read again.
+        one: called with the bounds of a part that failed although it has a single number, and with the error; returns
+            the pages of the part.
+        patience: maximum time without an answer other than a failure, in seconds.
     """
     width = high - low
     refused = low
-    """End of the last range that was too much. The width does not grow before this point."""
+    """End of the last part that was too much for one request. The width does not grow before this point."""
     since = time.monotonic()
     while low < high:
         end = min(high, low + width)
@@ -119,7 +121,8 @@ def _refuse(_: int, __: int, error: TryAgainError) -> Iterator[list[Row]]:
 
 
 class _Given:
-    """The rows that a scan has returned from its latest partition, so that it can resume after a failed page."""
+    """The rows that a scan has returned from its latest partition. They are skipped when the scan resumes after an
+    error."""
 
     def __init__(self, title: str) -> None:
         self._title, self._key = title, _KEY[title]
@@ -140,7 +143,8 @@ class _Given:
         return rows
 
     def until(self, low: int) -> int:
-        """Return the token after which to read again, which is at least `low`."""
+        """Let `added` skip the rows returned so far, and return the token after which to read again, at least
+        `low`."""
         self._again = set(self._keys)
         return low if self._last is None else max(low, token(self._last) - 1)
 

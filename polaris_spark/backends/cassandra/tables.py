@@ -4,14 +4,14 @@
   commit are one mutation of one partition and are read with one request, writers do not share partitions, and rows of
   the next seconds go to other nodes. At 10 MB/s, more than a process writes, a partition grows to 40 MB; Cassandra's
   operators recommend at most 100 MB. Ids that are not snowflakes work, too.
-- `references`: each has its own partition, and so its own Paxos state: swaps of two references never conflict.
+- `references`: each reference has its own partition and so its own Paxos state: swaps of two references never conflict.
 - Both tables use leveled compaction: reads find a row in one or two files, although references are overwritten again
   and again, and a tombstone is soon merged with the rows that it deletes.
 - `gc_grace_seconds` of `objects` is one day: if a replica misses a deletion for longer, the deletion may be lost and
   its rows come back. Nothing points to these rows, and the next sweep deletes them again. `references` keep Cassandra's
   default of ten days: run repairs more often than that.
 
-The comments of both tables hold the mark of a store, and the consistency level that all its clients share.
+The comment of each table holds the mark of a store, and the consistency level that all clients of the store share.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Level(NamedTuple):
 
     @property
     def rows(self) -> str:
-        """The consistency level for rows that a swap at this level makes visible."""
+        """The consistency level for reads and writes of rows, which matches the serial level of the swaps."""
         return "QUORUM" if self.serial == "SERIAL" else "LOCAL_QUORUM"
 
 
@@ -150,7 +150,9 @@ def _table(name: str, settings: Settings, datacenter: str) -> str:
 def _level(mark: str, settings: Settings, datacenter: str) -> Level:
     number, _, serial = mark.removeprefix(_MARK).partition(", ")
     if not mark.startswith(_MARK) or not number.isdigit():
-        raise StoreURIError(f"{settings.where}: the keyspace holds tables of another program")
+        raise StoreURIError(
+            f"{settings.where}: the keyspace holds tables of another program; choose another keyspace"
+        )
     if int(number) > FORMAT:
         raise NewerFormatError(
             f"{settings.where} has tables of format {number}; this release knows format {FORMAT}: "
@@ -159,14 +161,13 @@ def _level(mark: str, settings: Settings, datacenter: str) -> Level:
     serial, _, home = serial.partition(" in ")
     if settings.serial not in (None, serial):
         raise StateError(
-            f"{settings.where}: the clients of this store use the serial consistency level {serial}, and "
-            f"serial={settings.serial} would not see their swaps: leave the option out, or change the level in "
-            "the comments of its tables while no process uses the store"
+            f"{settings.where}: the clients of this store use the serial consistency level {serial}, and a client "
+            f"with serial={settings.serial} would not see their swaps: remove the option 'serial', or change the "
+            "level in the comments of the store's two tables while no process uses the store"
         )
     if home not in ("", datacenter):
         raise StateError(
             f"{settings.where}: the clients of this store use the serial consistency level {serial} within the "
-            f"datacenter {home!r}, and this "
-            f"one is in {datacenter!r}: set datacenter={home}"
+            f"datacenter {home!r}, and this client uses the datacenter {datacenter!r}: set datacenter={home}"
         )
     return Level(serial, datacenter)

@@ -135,7 +135,8 @@ class DynamoDBBackend(Backend):
         return None if date is None else int(parsedate_to_datetime(date).timestamp() * 1_000) + 500
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete, by key, the rows that queries of the realm's objects and a scan of all references return."""
+        """Find the realm's objects by queries and its references by a scan of all references, and delete them by
+        key."""
         check_realm(realm)
         for split in scans.splits("objects", [realm], 1):
             for _, page in scans.pages(self._requests, split, keys_only=True):

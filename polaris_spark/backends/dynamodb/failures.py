@@ -30,7 +30,7 @@ _THROTTLED: Final = frozenset(
     {
         "LimitExceededException",  # too many tables are being created
         "ProvisionedThroughputExceededException",
-        "ReplicatedWriteConflictException",  # another region of a strongly consistent global table
+        "ReplicatedWriteConflictException",  # a write in another region of a strongly consistent global table
         "RequestLimitExceeded",
         "Throttling",
         "ThrottlingException",
@@ -120,7 +120,8 @@ def explained(where: str, operation: str, error: Exception, *, writes: bool) -> 
     text = f"{where}: {operation} failed: {_line(str(error))}"
     if isinstance(error, _NO_CREDENTIALS):
         return StateError(
-            f"{text}; give an access key, or set one in the environment or in the role of the instance"
+            f"{text}; give an access key (the URI's user and store.password), or set one in the environment, or "
+            "give the instance a role"
         )
     if "certificate verify failed" in text.lower():
         return StateError(f"{text}; check the endpoint, and the certificates that this machine trusts")
@@ -160,7 +161,7 @@ def _answered(where: str, operation: str, error: Any, *, writes: bool) -> Except
 
 def _unknown(text: str, *, writes: bool) -> PolarisError:
     if writes:
-        return OutcomeUnknownError(f"{text}; it may or may not have happened")
+        return OutcomeUnknownError(f"{text}; the change may or may not have been made")
     return TryAgainError(f"{text}; nothing was changed")
 
 

@@ -121,7 +121,8 @@ class Requests:
                 )
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Call `function` for each argument in parallel, and return the results. Raises only after all calls end."""
+        """Call `function` for each argument in parallel, and return the results in the order of the arguments. If calls
+        raise errors, one of these is raised after all calls have ended (`_gravity`)."""
         given = list(arguments)
         if len(given) < 2:
             return [function(argument) for argument in given]
@@ -168,7 +169,7 @@ class Requests:
         except NoPlaceError:
             raise TryAgainError(
                 f"{settings.where}: all {settings.connections} connections were in use for {settings.timeout} ms; "
-                "nothing was changed (option 'connections')"
+                "nothing was changed; try again later, or raise the option 'connections'"
             ) from None
 
     def _answer(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:
@@ -203,10 +204,10 @@ class _Pauses:
         self._end = time.monotonic() + self._allowed
 
     def wait(self, *, again: bool = False) -> bool:
-        """Pause. Return False if there is no time left for another attempt.
+        """Pause, and return True. Return False at once if there is no time left for another attempt.
 
         Args:
-            again: whether the last attempt made progress, so that pauses and time start again.
+            again: whether the last attempt made progress; if True, the pauses and the allowed time start again.
         """
         if again:
             self._begin()

@@ -24,7 +24,8 @@ _SEGMENTS: Final = 1_024
 
 
 def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Return about `n` splits."""
+    """Return about `n` splits that together contain the rows of `realms` (None: of all realms). If `realms` is given,
+    `references` have only one split."""
     n = max(1, min(n, _SEGMENTS))
     parts: list[tuple[object, ...]]
     if realms is not None and not realms:
@@ -93,7 +94,7 @@ def _page(
 
 
 def _row(table: Table, part: Any, item: Item) -> Any:
-    """Return an item as a row of a record batch, or None if it is not of a requested realm."""
+    """Return an item as a row of a record batch; None if its realm was not requested."""
     if table == "objects":
         return items.object_row(item)
     place, realms = items.reference_place(item), part[2]

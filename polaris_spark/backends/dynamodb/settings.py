@@ -75,11 +75,11 @@ class Settings:
 
     @property
     def attempt_s(self) -> float:
-        """Maximum wait of one attempt for its answer, in seconds. Several attempts fit into `timeout`."""
+        """Maximum time that one attempt waits for its answer, in seconds. Several attempts fit into `timeout`."""
         return self.timeout / 3_000
 
     def open(self) -> Any:
-        """Return a thread-safe client, which retries nothing itself.
+        """Return a thread-safe client of the driver, which does not retry requests.
 
         Raises:
             StoreURIError: the library rejects the settings as malformed.

@@ -29,7 +29,7 @@ def create(requests: Requests) -> None:
     """Create missing tables, and wait until the tables can be used.
 
     Raises:
-        TryAgainError: this takes longer than five minutes.
+        TryAgainError: a table cannot be used yet after five minutes.
         StateError: the user lacks a permission, or a table belongs to another program or cannot be used.
     """
     requests.each(lambda table: _create(requests, table), KEYS)

@@ -1,8 +1,8 @@
 """`mariadb://user@host:3306/database`, `mysql://...`: MariaDB 10.4 and MySQL 8.0, and later, from any machine.
 
 A store is two InnoDB tables in a dedicated database. Every operation is one round trip at READ COMMITTED. A commit's
-rows and its swap are one transaction in one packet (several if the server's `max_allowed_packet` is too small). A lost
-swap costs a second round trip, which reads the row of the winner.
+rows and its swap are one transaction in one packet (several if the server's `max_allowed_packet` is too small). After a
+conflict, a second round trip reads the existing row.
 
 Durability depends on the server. With `innodb_flush_log_at_trx_commit=1`, the default, commits survive a crash of the
 machine; with 0 or 2, a crash may lose the last second of acknowledged commits. Clients connect to the primary: a
@@ -193,7 +193,7 @@ class MariaDBBackend(Backend):
         return self._connections.change(attempt)
 
     def _drop_objects(self, realm: str) -> bool:
-        """Delete the current objects of a realm in chunks. Return whether there were any."""
+        """Delete the current objects of a realm in chunks. Return whether the realm had any objects."""
         first, found = 0, False
         while True:
             last = self._read(statements.chunk_end(realm, first)).rows[0][0]

@@ -74,7 +74,7 @@ class Connections(Sessions[MariaDBSession]):
         if session.packet_bytes < _LEAST_PACKET:
             session.close()
             raise StateError(
-                f"the server of {where} takes packets of {session.packet_bytes} bytes; "
+                f"the server of {where} accepts packets of at most {session.packet_bytes} bytes; "
                 f"set its max_allowed_packet to {_LEAST_PACKET} or more (16 MiB is MariaDB's default)"
             )
         return session

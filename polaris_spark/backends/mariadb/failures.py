@@ -78,7 +78,7 @@ _ADVICE: Final = {
 
 
 def refused(where: str, error: RefusedError) -> PolarisError:
-    """Return a refusal as an error of this package; nothing was changed."""
+    """Return the error for a statement that the server refused. Nothing was changed."""
     code, text = error.code, f"{error} (error {error.code})"
     if code in _DENIED:
         return StoreURIError(f"{where}: {text}; grant the user the missing permissions, or use another user")
@@ -98,14 +98,16 @@ def refused(where: str, error: RefusedError) -> PolarisError:
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
-    """Return the error for a failed connection attempt, by the error that PyMySQL raised."""
+    """Return PyMySQL's error for a failed connection attempt as an error of this package."""
     code = str(error.args[0]) if error.args and isinstance(error.args[0], int) else ""
     text = " ".join(str(error.args[1] if code and len(error.args) > 1 else error).split())
     cause = getattr(error, "original_exception", error)
     if isinstance(cause, ssl.SSLError):
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE['2026']}")
     if isinstance(error, RuntimeError):  # an authentication method for which PyMySQL lacks a library
-        return StoreURIError(f"{where} refuses the connection: {text}; or encrypt it: ssl_mode=required")
+        return StoreURIError(
+            f"{where} refuses the connection: {text}; or encrypt the connection with ssl_mode=required"
+        )
     if code in _ADVICE:
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE[code]}")
     if code == NO_DATABASE:

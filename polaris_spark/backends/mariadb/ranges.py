@@ -38,7 +38,8 @@ def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int
 
 
 def _halves(session: MariaDBSession, realm: str, low: int, high: int) -> list[tuple[int, int]]:
-    """Return a range of ids cut in two at the first existing id after its middle; `low` is less than `high`."""
+    """Return a range of ids cut in two at the first existing id after its middle, or only its first half if there is no
+    such id. `low` is less than `high`."""
     middle = (low + high) // 2
     found = session.run(statements.following(realm, middle + 1, high))[0].rows[0][0]
     return [(low, middle)] if found is None else [(low, found - 1), (found, high)]

@@ -20,8 +20,8 @@ from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError
 
 GRACE_MS = 5_000
-"""Additional time that the client waits for an answer, in milliseconds: the server ends statements and lock waits after
-the time-out itself."""
+"""How much longer than the time-out the client waits for an answer, in milliseconds. The server itself ends lock waits,
+and the statements that it can limit, at about the time-out; its error then still reaches the client."""
 
 GARBLED: Final = (AssertionError, LookupError, ValueError, struct.error)
 """Exceptions, besides its own, that PyMySQL raises for packets that violate the protocol."""
@@ -75,14 +75,14 @@ class MariaDBSession:
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             program_name="polaris_spark",
         )
-        # There is no public API to change these later, and an answer may take longer than connecting.
+        # An answer may take longer than connecting. PyMySQL has no public API to change these time-outs.
         self._connection._read_timeout = (settings.timeout + GRACE_MS) / 1_000
         self._connection._write_timeout = (settings.timeout + GRACE_MS) / 1_000
         self._cursor = self._connection.cursor()
         self._readable = select.poll()
         self._readable.register(self._connection._sock, select.POLLIN)
         self.usable = True
-        """Whether the session can run another statement; false after the connection was lost."""
+        """Whether the session can run another statement; False after the connection was lost."""
         self.of_mariadb = "MariaDB" in self._connection.get_server_info()
         try:
             self.packet_bytes = self._begin(settings)
@@ -93,14 +93,16 @@ class MariaDBSession:
 
     @property
     def alive(self) -> bool:
-        """Whether the socket has no unexpected input: a server that ends a session sends a message or closes it."""
+        """Whether an idle session can still be used. A server that ends a session sends a message or closes the socket,
+        so the session has ended if its socket has input."""
         return self.usable and bool(self._connection.open) and not self._readable.poll(0)
 
     def run(self, *statements: str) -> list[Result]:
         """Run statements in one packet, and return the result of each. No statement is run after a failure.
 
         Raises:
-            StatementFailedError: a statement was undone. The session remains usable, and a transaction stays open.
+            StatementFailedError: a statement failed and was undone. In most cases, the session remains usable, and a
+                transaction stays open.
             LostError: the outcome is unknown.
         """
         results: list[Result] = []

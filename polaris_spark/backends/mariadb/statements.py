@@ -41,18 +41,18 @@ def text(value: str) -> str:
 
 
 def read(realm: str, name: str) -> str:
-    """Select version and value of a reference."""
+    """Return a statement that selects version and value of a reference."""
     return f"SELECT version, value FROM `references` WHERE {_key(realm, name)}"
 
 
 def insert(realm: str, name: str, new: ReferenceRow) -> str:
-    """Insert a reference. Fails with error 1062 if it exists."""
+    """Return a statement that inserts a reference. It fails with error 1062 if the reference exists."""
     row = ", ".join((text(realm), text(name), literal(new.version), literal(new.value)))
     return f"INSERT INTO `references` (realm, name, version, value) VALUES ({row})"
 
 
 def swap(realm: str, name: str, expected: bytes, new: ReferenceRow) -> str:
-    """Update a reference if it has the expected version. Matches one row or none."""
+    """Return a statement that updates a reference if it has the expected version. It matches one row or none."""
     return (
         f"UPDATE `references` SET version = {literal(new.version)}, value = {literal(new.value)}"
         f" WHERE {_key(realm, name)} AND version = {literal(expected)}"
@@ -60,12 +60,12 @@ def swap(realm: str, name: str, expected: bytes, new: ReferenceRow) -> str:
 
 
 def delete(realm: str, name: str, expected: bytes) -> str:
-    """Delete a reference if it has the expected version. Matches one row or none."""
+    """Return a statement that deletes a reference if it has the expected version. It matches one row or none."""
     return f"DELETE FROM `references` WHERE {_key(realm, name)} AND version = {literal(expected)}"
 
 
 def put(realm: str, rows: Sequence[ObjectRow], packet_bytes: int) -> Iterator[str]:
-    """Yield statements that insert rows, each at most as long as a packet may be. Existing rows stay.
+    """Yield statements that insert rows, each short enough for one packet. Existing rows are not changed.
 
     Rows are inserted in key order, which touches the fewest pages and prevents deadlocks. `INSERT IGNORE` is not used:
     it would turn every error into a warning.
@@ -98,20 +98,20 @@ def packets(statements: Sequence[str], packet_bytes: int) -> list[list[str]]:
 
 
 def get(realm: str, keys: Sequence[ObjectKey]) -> str:
-    """Select id, part and value of the rows that exist."""
+    """Return a statement that selects id, part and value of the rows that exist among `keys`."""
     return f"SELECT id, part, value FROM objects FORCE INDEX (PRIMARY) WHERE {_keys(realm, keys)}"
 
 
 def remove(realm: str, keys: Sequence[ObjectKey]) -> str:
-    """Delete the rows that exist."""
+    """Return a statement that deletes the rows with these keys."""
     return f"DELETE FROM objects WHERE {_keys(realm, keys)}"
 
 
 def object_page(realm: str, after: ObjectKey, last: int, rows: int, size: int) -> str:
-    """Select id, part and value of the rows after `after`, up to the id `last`: at most `rows` rows, and until their
-    values reach `size` bytes.
+    """Return a statement that selects id, part and value of the rows after `after`, up to the id `last`: at most `rows`
+    rows, and no more rows after the row at which the values reach `size` bytes.
 
-    Lengths are summed up before any value is read from the table.
+    The server sums the lengths before it reads any value from the table.
     """
     return (
         "SELECT STRAIGHT_JOIN o.id, o.part, o.value FROM ("
@@ -125,7 +125,8 @@ def object_page(realm: str, after: ObjectKey, last: int, rows: int, size: int) -
 
 
 def reference_page(realm: str, after: bytes, rows: int, size: int) -> str:
-    """Select name, version and value of the rows after `after`, with the limits of `object_page`."""
+    """Return a statement that selects name, version and value of the references after `after`, with the limits of
+    `object_page`."""
     return (
         "SELECT STRAIGHT_JOIN r.name, r.version, r.value FROM ("
         "SELECT name, SUM(bytes) OVER (ORDER BY name) - bytes AS before_it FROM ("
@@ -137,26 +138,27 @@ def reference_page(realm: str, after: bytes, rows: int, size: int) -> str:
 
 
 def next_realm(table: Table, after: bytes) -> str:
-    """Select the next realm that has rows, if any."""
+    """Return a statement that selects the first realm after `after` that has rows in `table`, if there is one."""
     return f"SELECT realm FROM `{table}` WHERE realm > {literal(after)} ORDER BY realm LIMIT 1"
 
 
 NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
-"""Selects the time of the server's clock, in milliseconds since 1970."""
+"""Statement that selects the time of the server's clock, in milliseconds since 1970."""
 
 
 def ends(realm: str) -> str:
-    """Select the first and the last id of a realm."""
+    """Return a statement that selects the first and the last id of a realm."""
     return f"SELECT MIN(id), MAX(id) FROM objects WHERE realm = {text(realm)}"
 
 
 def following(realm: str, first: int, last: int) -> str:
-    """Select the smallest id from `first` to `last`, if any."""
+    """Return a statement that selects the smallest existing id from `first` to `last`, or NULL if there is none."""
     return f"SELECT MIN(id) FROM objects WHERE realm = {text(realm)} AND id >= {first} AND id <= {last}"
 
 
 def estimate(realm: str, low: int, high: int) -> str:
-    """Show the server's plan for a range of ids. Its column `rows` estimates the number of rows, by two index dives."""
+    """Return a statement that shows the server's plan for a range of ids. The plan's column `rows` is an estimate of
+    the number of rows, made by two index dives."""
     return (
         "EXPLAIN FORMAT=TRADITIONAL SELECT part FROM objects FORCE INDEX (PRIMARY)"
         f" WHERE realm = {text(realm)} AND id >= {low} AND id <= {high}"
@@ -164,7 +166,7 @@ def estimate(realm: str, low: int, high: int) -> str:
 
 
 def chunk_end(realm: str, first: int) -> str:
-    """Select the last id of a chunk of about a thousand rows that begins at id `first`."""
+    """Return a statement that selects the last id of a chunk of about a thousand rows that begins at id `first`."""
     return (
         f"SELECT MAX(id) FROM (SELECT id FROM objects WHERE realm = {text(realm)} AND id >= {first}"
         " ORDER BY id, part LIMIT 1000) AS chunk"
@@ -172,12 +174,12 @@ def chunk_end(realm: str, first: int) -> str:
 
 
 def drop_objects(realm: str, first: int, last: int) -> str:
-    """Delete a range of ids, including both ends."""
+    """Return a statement that deletes the rows with ids from `first` to `last`, both inclusive."""
     return f"DELETE FROM objects WHERE realm = {text(realm)} AND id >= {first} AND id <= {last}"
 
 
 def drop_references(realm: str) -> str:
-    """Delete all references of a realm."""
+    """Return a statement that deletes all references of a realm."""
     return f"DELETE FROM `references` WHERE realm = {text(realm)}"
 
 

@@ -48,7 +48,7 @@ def create_database(session: MariaDBSession, name: str) -> None:
     """Create a database if it does not exist.
 
     Raises:
-        RefusedError: the user may not create it.
+        RefusedError: the user lacks the permission to create it.
     """
     session.run(f"CREATE DATABASE IF NOT EXISTS `{name.replace('`', '``')}`")
 
@@ -58,7 +58,7 @@ def create(session: MariaDBSession, where: str) -> None:
 
     Raises:
         StoreURIError, NewerFormatError: as `check`.
-        RefusedError: the user may not create them.
+        RefusedError: the user lacks the permission to create tables.
     """
     if not _found(session, where):
         session.run(_REFERENCES)
@@ -66,7 +66,8 @@ def create(session: MariaDBSession, where: str) -> None:
 
 
 def _found(session: MariaDBSession, where: str) -> bool:
-    """Whether the two tables exist. Raises the errors of `check` if they are not those of a supported store."""
+    """Whether the two tables exist. Raises the errors of `check` if an existing table is not that of a supported
+    store."""
     rows = session.run(
         "SELECT table_comment FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name IN ('objects', 'references')"
@@ -75,7 +76,7 @@ def _found(session: MariaDBSession, where: str) -> bool:
         mark = comment.decode() if isinstance(comment, bytes) else str(comment)
         number = mark.removeprefix(_MARK)
         if number == mark or not number.isdigit():
-            raise StoreURIError(f"{where} holds tables of another program")
+            raise StoreURIError(f"{where} holds tables of another program; choose another database")
         if int(number) > FORMAT:
             raise NewerFormatError(
                 f"{where} has tables of format {number}; this release knows format {FORMAT}: "

@@ -10,9 +10,8 @@ A store is two collections of a database, `objects` and `references`. Each opera
   retries reads until the deadline.
 - **Reads of a reference** are linearizable: the primary confirms that it is still the primary, so that a deposed
   primary cannot return an older row.
-- **Reads of objects** return the primary's current data, which includes all writes that a majority acknowledged. The
-  first read may have reached a deposed primary, so a row is reported as *missing* only after a linearizable read of its
-  `_id`.
+- **Reads of objects** return the primary's current data, which includes all writes that a majority acknowledged. Such a
+  read may reach a deposed primary, so a row is reported as *missing* only after a linearizable read of its `_id`.
 - **Scans** read majority-committed data with a cursor, in the order of `_id`. A lost cursor is replaced by a cursor
   that continues after the last row.
 
@@ -147,8 +146,8 @@ class MongoDBBackend(Backend):
         return scans.scan(self._connections, split)
 
     def now_ms(self) -> int | None:
-        """Return the time of the primary's clock, in milliseconds since 1970. It comes from `isMaster`, the older name
-        of `hello`, which all servers support."""
+        """Return the time of the primary's clock, in milliseconds since 1970. The time comes from the command
+        `isMaster`, the older name of `hello`, which all servers support."""
         said = self._connections.read(lambda opened: opened.references.database.command("isMaster"))
         time = said.get("localTime")
         return None if time is None else (time - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
@@ -180,7 +179,7 @@ def _object_ids(realm: str, wanted: Collection[ObjectKey]) -> list[bytes]:
 def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
     found: dict[bytes, bytes] = {}
     for chunk in chunks(ids, _ASKED_AT_ONCE):
-        # The first batch then has as many documents as fit in a message, instead of the default of 101.
+        # With this size, the first batch has as many documents as fit in a message, instead of the default of 101.
         asked = opened.objects.find({"_id": {"$in": chunk}}, batch_size=len(chunk) + 1)
         found.update((each["_id"], each["value"]) for each in asked)
     if opened.latest_objects is not None:
@@ -192,7 +191,7 @@ def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
 
 
 def _insert(objects: Documents, documents: Sequence[dict[str, Any]]) -> None:
-    """Insert documents, some of which may exist already. Replacing them would write them again."""
+    """Insert the documents that do not exist yet. Existing documents are not replaced: that would write them again."""
     try:
         objects.insert_many(documents, ordered=False)
     except BulkWriteError as error:

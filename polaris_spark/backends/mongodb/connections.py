@@ -33,7 +33,7 @@ from polaris_spark.errors import (
 FORMAT: Final = 1
 """Version of the two collections, in the mark among the references."""
 
-# Realm names are not empty, so this is no reference's `_id`, and it sorts before all references.
+# Realm names are not empty, so no reference has this `_id`, and it sorts before all references.
 _MARK: Final = {"realm": "", "name": ""}
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Opened(NamedTuple):
 
 
 class Connections:
-    """Runs functions on a store's collections. Thread-safe; a forked child opens its own."""
+    """Runs functions on a store's collections. Thread-safe; a forked child opens its own client."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -129,26 +129,30 @@ class Connections:
         return failures.of_read(self.settings.where, error)
 
     def create(self) -> None:
-        """Mark the database as a store, unless it is one. The server creates the collections when rows are inserted.
+        """Mark the database as a store, if it is not marked yet. The server creates the collections when rows are
+        inserted.
 
         Raises:
             NewerFormatError: a newer release made the store.
-            StoreURIError: the database holds another program's collections, or the user may not write.
+            StoreURIError: the database holds another program's collections, or the user lacks a permission.
         """
         opened = self._open()
         both = opened.objects, opened.references
         names = self._asked(lambda: [each.name for each in both if each.find_one({}, {"_id": 1})])
-        if self.read_mark(opened):  # after looking: another process may set up and write
+        if self.read_mark(
+            opened
+        ):  # after the search for documents, because another process may set up the store
             return
         if names:
             raise StoreURIError(
-                f"{self.settings.where} holds collections of another program: {', '.join(names)}"
+                f"{self.settings.where} holds collections of another program: {', '.join(names)}; choose another "
+                "database"
             )
         try:
             mark = {"version": b"", "value": b"", "format": FORMAT}
             opened.references.update_one({"_id": _MARK}, {"$setOnInsert": mark}, upsert=True)
         except DuplicateKeyError:
-            pass  # by another process at the same time
+            pass  # another process marked it at the same time
         except PyMongoError as error:
             raise failures.of_write(self.settings.where, error) from error
         self._checked = True

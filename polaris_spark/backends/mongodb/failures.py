@@ -97,7 +97,7 @@ def of_write(where: str, error: PyMongoError) -> PolarisError:
     """Return the failure of a write as an error of this package."""
     if lost(error):
         return OutcomeUnknownError(
-            f"{where} did not acknowledge a write ({error}); it may or may not have been made"
+            f"{where} did not acknowledge a write ({error}); the change may or may not have been made"
         )
     return _refused(where, error)
 

@@ -30,7 +30,7 @@ def object_id(realm: bytes, id: int, part: int) -> bytes:
 
 
 def object_key(found: bytes) -> ObjectKey:
-    """Return the object key in an `_id`."""
+    """Return id and part in the `_id` of a row of `objects`."""
     return ObjectKey(*_NUMBERS.unpack_from(found, len(found) - _NUMBERS.size))
 
 
@@ -55,7 +55,8 @@ def objects_of(realm: str) -> tuple[bytes, bytes]:
 
 
 def references_of(realm: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return an `_id` below all of a realm's references, and one above them: that of the next possible realm name."""
+    """Return an `_id` below those of all references of a realm, and an `_id` above them, with the next possible realm
+    name."""
     return {"realm": realm}, {"realm": realm + "\x00"}
 
 
@@ -79,7 +80,7 @@ def cut(
 ) -> list[tuple[bytes, bytes | None]]:
     """Return the ranges of `_id`s of objects, cut at sampled `_id`s into about `n` ranges with equally many samples.
 
-    Bounds affect only the sizes: the result always covers the same `_id`s as `ranges`.
+    The samples affect only the sizes: the result always covers the same `_id`s as `ranges`.
     """
     ordered = sorted(sample, key=order)
 

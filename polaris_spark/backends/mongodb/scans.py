@@ -61,8 +61,8 @@ def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
-    """Return the `_id` at which a chunk of objects to delete, beginning at `low`, ends (exclusive). None if the range
-    holds no more than one chunk."""
+    """Return the end (exclusive) of a chunk of objects that begins at `low`, for deletion in chunks; None if the range
+    holds at most one chunk."""
     asked = opened.objects.find(
         keys.between(low, high), {"_id": 1}, sort=[("_id", 1)], skip=_DROPPED_AT_ONCE, limit=1
     )
@@ -71,7 +71,7 @@ def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
 
 
 def _sample(objects: Documents, n: int) -> list[bytes]:
-    """Return sample `_id`s: all of a small collection, read from the index only, else random ones."""
+    """Return a sample of `_id`s: all of a small collection, read from the index only; random ones of a large one."""
     count = objects.estimated_document_count()
     if count <= _ALL_SAMPLED:
         asked = objects.find({}, {"_id": 1}, batch_size=_ALL_SAMPLED, limit=2 * _ALL_SAMPLED)

@@ -28,7 +28,7 @@ _DECIDED: Final = {
     "readConcernLevel": "the store sets the read concern of each operation",
     "readPreference": "a secondary may return outdated rows",
     "retryWrites": "a repeated swap cannot tell its own first attempt from another client's swap",
-    "ssl": "write tls",
+    "ssl": "the option is 'tls'",
 }
 _PORT: Final = 27017
 _DATABASE: Final = re.compile(r"[^/\\. \"$*<>:|?\x00]{1,63}")
@@ -64,7 +64,7 @@ class Settings:
         """
         for name, reason in _DECIDED.items():
             if name in options:
-                raise StoreURIError(f"a {uri.scheme}: store has no option {name!r}: {reason}; leave it out")
+                raise StoreURIError(f"a {uri.scheme}: store has no option {name!r}: {reason}; remove it")
         given = Given(uri.scheme, options, (*_OURS, *_OF_MONGODB))
         database = _database(uri)
         hosts(uri, _PORT)

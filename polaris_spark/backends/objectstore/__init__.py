@@ -1,4 +1,4 @@
-"""`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a catalog with no database at all.
+"""`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a store without any database.
 
 Rows of `objects` that are written together share an object, called a pack (see `packs` and `packing`). Each large row
 is an object of its own, and so is each row of `references`. Packs and references change by conditional PUTs, the only
@@ -10,13 +10,14 @@ conditions, and refuses a store that ignores them. `file:` stores use locks inst
 
 - **Swap.** Read the object (version, value, ETag), compare the version, and PUT with `If-Match: ETag`. Versions never
   repeat, so no two states of a key share an ETag, even if the ETag is a digest of the content. A process remembers the
-  ETag of the version that it saw last, which saves the read. With a stale ETag the PUT fails, and the object is read
-  then. The store's own comparison always decides.
+  ETag of the version that it saw last, which saves the read. If this ETag is stale, the PUT fails, and the process then
+  reads the object. The store's own comparison always decides.
 - **Insert.** PUT with `If-None-Match: *`.
 - **Delete.** Most stores have no conditional DELETE, and reading before deleting could delete a row that another
   process has swapped in between. So the object is replaced, with `If-Match`, by a *tombstone*, which counts as absent.
   An insert finds the tombstone and replaces it in the same way. Tombstones contain random bytes, so a delayed PUT that
-  expects an older state always fails. They stay until `drop_realm`; references are seldom created and deleted.
+  expects an older state always fails. Tombstones stay until `drop_realm`; there are few, because references are seldom
+  deleted.
 - **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused because the object is
   already identical to the one to be put, an earlier attempt of the same change succeeded, and success is reported.
 
@@ -97,7 +98,7 @@ class ObjectStoreBackend(Backend):
         """Prepare the bucket or directory, and check that it can hold a store.
 
         Raises:
-            StoreURIError: it cannot hold a store.
+            StoreURIError: the bucket or directory cannot hold a store.
             StateError: the bucket does not exist, or the credentials are not sufficient.
         """
         self._requests.setup()
@@ -166,7 +167,7 @@ class ObjectStoreBackend(Backend):
             prefix = keys.realm_prefix(table, keys.segment(realm))
             for page in self._requests.pages(prefix):
                 self._requests.delete([key for key, _ in page])
-        self._rows.forget()  # packs written in the meantime
+        self._rows.forget()  # the cached states are those of packs that are deleted now
         return True
 
     def _start(self) -> None:
@@ -215,8 +216,8 @@ class ObjectStoreBackend(Backend):
 
     def _undecided(self, name: str) -> TryAgainError:
         return TryAgainError(
-            f"{self._requests.where} did not decide between concurrent writers of reference {name!r}; nothing was "
-            "changed"
+            f"{self._requests.where} refused {_ATTEMPTS} attempts to change reference {name!r}, because of "
+            "concurrent writers; nothing was changed; try again later"
         )
 
 
@@ -232,7 +233,8 @@ class _Found(NamedTuple):
 
 
 class _Marks:
-    """Cache of the last marks of references that this process saw. They save reads, and never decide an outcome."""
+    """Cache of the marks (`requests.Mark`) of the reference versions that this process saw last. A cached mark saves a
+    read, but never decides an outcome: the store compares it with the object's current mark."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -253,8 +255,9 @@ class _Marks:
 
 
 def _pause(attempt: int) -> None:
-    """Pause before checking again why a store refused a PUT: no pause first, then longer ones. Usually the first check
-    finds the reason."""
+    """Pause between two attempts of a conditional write whose PUT the store refused: not at all after the first attempt
+    (`attempt` 0), because reading the reference usually settles the outcome; then for a random time whose maximum
+    doubles with each attempt, up to 0.32 seconds."""
     if attempt:
         time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
 

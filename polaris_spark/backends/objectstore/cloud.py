@@ -137,7 +137,9 @@ class CloudRequests(Requests):
         try:
             return function()
         except _CHANGED:
-            raise _ChangedError(f"{self._settings.where}: {doing}: the object is not as expected") from None
+            raise _ChangedError(
+                f"{self._settings.where}: {doing}: another writer changed the object; try again"
+            ) from None
         except _ERRORS as error:
             explained = self._explained(error, doing, writes=writes)
             if absent and isinstance(explained, _AbsentError):
@@ -154,7 +156,7 @@ class CloudRequests(Requests):
         if _METADATA.search(text.partition("\n")[0]):
             return TryAgainError(
                 f"{where}: no user and password are given, and this machine's credential service fails ({said}); "
-                "nothing was changed"
+                "nothing was changed; give the URI a user, and set store.password, or check the service"
             )
         if code in _NO_BUCKET:
             return StateError(f"{where} does not exist: create the bucket, or check its name and endpoint")
@@ -168,15 +170,20 @@ class CloudRequests(Requests):
         if isinstance(error, (exceptions.NotFoundError, FileNotFoundError)) and code in _ABSENT:
             return _AbsentError(f"{where} does not have the object: {doing}")
         if isinstance(error, NotImplementedError) or status == "501":
-            return StoreURIError(f"{where} cannot hold a catalog: it has no conditional writes ({said})")
+            return StoreURIError(
+                f"{where} cannot hold a catalog: it has no conditional writes ({said}); use a service that "
+                "supports them, or a database"
+            )
         if code in _WRONG or status in ("301", "307"):
             return StoreURIError(
-                f"{where} rejected the request ({said}): check its name, endpoint and region"
+                f"{where} rejected the request ({said}): check the bucket's name, the endpoint and the region"
             )
         if kind == "Connect" and not status:  # with a status, a server answered and quotes another failure
             return TryAgainError(f"{where} cannot be reached ({doing}); nothing was changed")
         if writes:
-            return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
+            return OutcomeUnknownError(
+                f"{where}: {doing} failed ({said}); the change may or may not have been made"
+            )
         return TryAgainError(f"{where}: {doing} failed ({said}); nothing was changed")
 
     def refuse_if_unusable(self) -> None:
@@ -187,12 +194,14 @@ class CloudRequests(Requests):
         elif _used_by != os.getpid():
             raise StateError(
                 f"{self._settings.where} cannot be used in this process, which was forked from one that used an "
-                "object store: the library's threads do not exist here; start processes with 'spawn', or fork first"
+                "object store: the library's threads do not exist here; start processes with 'spawn', or fork "
+                "before the first use of an object store"
             )
 
 
 class _ChangedError(TryAgainError):
-    """A condition on an object is false: a condition of this module, or of an interrupted read that was resumed."""
+    """The object is not in the state that a request requires. The request is a conditional PUT of this module, or the
+    library's continuation of an interrupted read."""
 
 
 class _AbsentError(PolarisError):

@@ -36,8 +36,8 @@ _ESCAPE: Final = re.compile(rb"=([0-9A-F]{2})")
 
 
 class StoredReference(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a reference. A body without a version is the tombstone of a deleted reference; its value is random, so no
-    two bodies of a key are equal, and neither are their ETags."""
+    """Body of a reference. A body without a version is the tombstone of a deleted reference. The value of a tombstone
+    is random, so no two bodies of a key are equal, and no two ETags of a key are equal."""
 
     realm: str
     name: str
@@ -98,7 +98,7 @@ def segment(name: str) -> str:
 
 
 def is_digest(segment: str) -> bool:
-    """Whether a segment is the digest of a name, which only bodies contain."""
+    """Whether a segment is a digest instead of a name. Only the bodies of the objects then contain the name."""
     return segment.startswith(_DIGEST)
 
 
@@ -143,7 +143,7 @@ def listed(key: str) -> ObjectKeyParts:
     """Return the components of the listed key of a single row.
 
     Raises:
-        CorruptionError: the key is not one of a store.
+        CorruptionError: the key does not have the form of a store's keys.
     """
     try:
         _, realm, _, _, last = key.split("/")
@@ -151,7 +151,9 @@ def listed(key: str) -> ObjectKeyParts:
         name = None if is_digest(realm) else _ESCAPE.sub(_unescaped, realm.encode()).decode()
         return ObjectKeyParts(name, int(id, 16), int(part))
     except ValueError:
-        raise CorruptionError(f"the object {key!r} is not part of a catalog's store") from None
+        raise CorruptionError(
+            f"the object {key!r} is not part of a catalog's store; another program may have written it"
+        ) from None
 
 
 def split_body(body: bytes) -> tuple[str, bytes]:

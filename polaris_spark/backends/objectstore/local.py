@@ -68,7 +68,7 @@ class DirectoryRequests(Requests):
         self._timeout_s = timeout_ms / 1_000
         self._checked = False
         self._directories: set[Path] = set()
-        """Directories that certainly survive a power cut."""
+        """Directories whose creation was flushed, so that they survive a power cut."""
         self._unflushed: set[Path] = set()
         """Directories that could not be flushed. Reads from them fail until a flush succeeds."""
         self._descriptor: int | None = None
@@ -283,8 +283,8 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
-        """Translate an `OSError` within the block. It occurred before anything was changed; errors after a change are
-        raised by `_flush`."""
+        """Translate an `OSError` of the block to an error of this package. The `OSError` means that nothing was
+        changed, because `_flush` catches those that occur after a change."""
         try:
             yield
         except OSError as error:
@@ -324,7 +324,7 @@ class DirectoryRequests(Requests):
         """
         Raises:
             StoreURIError: the directory holds no store.
-            NewerFormatError: a newer release made it.
+            NewerFormatError: a newer release made the store.
         """
         if self._checked:
             return
@@ -343,7 +343,7 @@ class DirectoryRequests(Requests):
     def _refuse_without_locks(self) -> None:
         """
         Raises:
-            StoreURIError: a second lock does not wait for the first.
+            StoreURIError: the file system has no locks, or two descriptors can lock the same file at the same time.
         """
         path = self._root / "locks" / "probe"
         with open(path, "ab") as one, open(path, "ab") as other:

@@ -7,13 +7,13 @@ A pack changes only by conditional PUTs of its whole content, so its states form
   missing rows are added again. Concurrent writes of one process to a pack are combined in one PUT.
 - **Delete.** The rows are removed in the same way. If the store has no conditional DELETE, an empty pack of about 50
   bytes remains, because a DELETE could remove rows that another process added in between.
-- **Read.** One GET reads all rows of a pack. If a closed pack lacks some, another GET reads the pack at the level that
-  it names. Rows that are in no pack are read as single objects, with one GET each.
+- **Read.** One GET reads all rows of a pack. If a closed pack lacks some of the requested rows, another GET reads the
+  pack at the level that the closed pack names. Rows that are in no pack are read as single objects, with one GET each.
 
-A process caches the last state of a pack that it saw, which saves the read before the next PUT. Whether a row exists
-already is always confirmed by the store. Whether a pack is closed is cached, because a pack stays closed until its
-realm is dropped. So after a realm is dropped, the processes that wrote to it must end before rows with the same ids are
-written there again.
+A process caches the last state of a pack that it saw, which saves the read before the next PUT. The cache does not
+decide whether a row exists: the store always confirms this. The cache does decide whether a pack is closed, because a
+pack stays closed until its realm is dropped. So after a realm is dropped, the processes that wrote to the realm must
+end before rows with the same ids are written to a realm of the same name.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainErro
 
 _REMEMBERED: Final = 64
 _LONGEST_PAUSE_S: Final = 0.01
-"""Maximum pause between attempts, in seconds. It is short: otherwise writers without conflicts would fill and close the
-packs, which happens quickly, before a waiting writer gets its turn."""
+"""Maximum pause between attempts, in seconds. After a longer pause, the pack would often be closed already, because
+other writers fill packs quickly."""
 _Left = tuple[list[R], int]
-"""Rows that a pack does not hold, and the level to which they belong."""
+"""Rows that a pack does not hold, and the level at which to look for their packs (`SINGLE`: single objects)."""
 
 
 class PackedRows:
@@ -57,7 +57,7 @@ class PackedRows:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def read(self, realm: str, wanted: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-        """Return the rows that exist."""
+        """Return the values of the rows that exist among `wanted`, by key."""
         segment, skipped = keys.segment(realm), len(keys.body_prefix(realm))
         found: dict[ObjectKey, bytes] = {}
 
@@ -113,8 +113,9 @@ class PackedRows:
         use: Callable[[PackRange, list[R]], _Left[R]],
         beside: Sequence[Callable[[], None]] = (),
     ) -> list[R]:
-        """Call `use` for the packs of rows, in parallel, from level 0 down to the levels of the rows. Return the rows
-        that belong in single objects. The functions `beside` are called in parallel with the first level."""
+        """Call `use` for the packs of rows, in parallel: first for the packs at level 0, then, for the rows that `use`
+        returns as left, for the packs at the returned level, and so on. Return the rows that belong in single objects.
+        The functions `beside` are called in parallel with the first level."""
         groups: dict[PackRange, list[R]] = packs.by_place(rows, 0)
         alone: list[R] = []
         while groups or beside:
@@ -169,14 +170,15 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _replace(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace a pack by its remaining content; delete it if that is possible and makes no difference to readers."""
+        """Replace a pack by its remaining content, or delete the pack if it is open and empty and the storage has
+        conditional deletes. Return whether this certainly succeeded."""
         if old is None or new.rows or new.next or not self._requests.conditional_deletes:
             return self._put(seen, realm, key, new, old)
         seen.stored = None
         return self._requests.delete_if(key, old.mark)
 
     def _put(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace the old state of a pack. Return whether the replacement certainly succeeded."""
+        """Replace a pack that is in the state `old`. Return whether the replacement certainly succeeded."""
         seen.stored = None
         try:
             with _keeping_doubt(seen):
@@ -241,7 +243,8 @@ class _Seen:
     def together(
         self, rows: list[ObjectRow], add: Callable[[Collection[ObjectRow]], _Left[ObjectRow]]
     ) -> _Left[ObjectRow]:
-        """Add rows, together with the rows of other waiting calls. Return which of this call's rows were left.
+        """Add rows, together with the rows of other waiting calls. Return the rows of this call that were not added,
+        and the level at which to look for their packs.
 
         Raises:
             OutcomeUnknownError: the call that added the rows was interrupted.
@@ -284,7 +287,8 @@ def _keeping_doubt(seen: _Seen) -> Iterator[None]:
 
 
 def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
-    """Whether a state of a pack that may be outdated would end the writing of rows, some of which the pack holds."""
+    """Whether `_add` would count rows as written without a PUT, because the pack's cached content holds them. The cache
+    may be outdated, so `_add` must then read the pack first."""
     held = sum((row.id, row.part) in content.rows for row in rows)
     return held == len(rows) or (held > 0 and content.next != OPEN)
 

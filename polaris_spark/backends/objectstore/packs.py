@@ -72,12 +72,12 @@ _decode = msgspec.msgpack.Decoder(Pack).decode
 
 
 def place(id: int, level: int) -> PackRange:
-    """Return the place of a row with this id at a level."""
+    """Return the range that contains an id at a level."""
     return PackRange(level, _ordinal(id) >> _WIDTHS[level])
 
 
 def by_place(rows: Iterable[R], level: int) -> dict[PackRange, list[R]]:
-    """Return rows, or keys, by their places at a level."""
+    """Return rows (or keys), grouped by their ranges at a level."""
     found: dict[PackRange, list[R]] = {}
     for row in rows:
         found.setdefault(place(row.id, level), []).append(row)
@@ -130,7 +130,8 @@ def filled(place: PackRange, old: Content, rows: Collection[ObjectRow]) -> tuple
 
 
 def _below(place: PackRange, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
-    """Return the first level below a place at which rows with the density of these keys fit into a pack."""
+    """Return the first level after that of `place` at which the rows of a range, if they are as dense as these keys,
+    fit into a pack."""
     ordinals = [_ordinal(key.id) for key in keys]
     span = max(ordinals) - min(ordinals) + 1
     for level in range(place.level + 1, SINGLE):

@@ -50,15 +50,15 @@ class Requests(ABC):
 
     @abstractmethod
     def put(self, key: str, body: bytes) -> None:
-        """Write an immutable object: the key always has the same body."""
+        """Write an object that never changes: every write of a key has the same body."""
 
     @abstractmethod
     def put_if(self, key: str, body: bytes, mark: Mark | None) -> Mark | None:
         """Write an object if its state is `mark` (None: if it does not exist). Return its new mark, or None if the
         condition was false.
 
-        None may also mean that the storage refused to decide between concurrent writers. So check the object, and try
-        again.
+        None can also mean that the storage refused to decide between concurrent writers. So after None, the caller must
+        read the object, and try again if its state is still `mark`.
 
         Raises:
             OutcomeUnknownError: the answer was lost.
@@ -75,9 +75,8 @@ class Requests(ABC):
         """Delete objects. Missing objects are not an error."""
 
     def delete_if(self, key: str, mark: Mark) -> bool:
-        """Delete an object if its state is `mark`. Return whether it was deleted. Only if `conditional_deletes` is
-        true.
-        """
+        """Delete an object if its state is `mark`. Return whether it was deleted. Call this only if
+        `conditional_deletes` is true."""
         raise NotImplementedError(f"{type(self).__name__} has no conditional deletes")
 
     @abstractmethod
@@ -89,7 +88,8 @@ class Requests(ABC):
         """Return the names of the folders directly below a prefix."""
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Call `function` for each argument in parallel, and return the results. Raises only after all calls end."""
+        """Call `function` for each argument in parallel, and return the results in the order of the arguments. If calls
+        raise errors, one of these is raised after all calls have ended (`_gravest`)."""
         self.refuse_if_unusable()
         given = list(arguments)
         if not given:
@@ -130,7 +130,7 @@ class Requests(ABC):
             pool.shutdown(wait=True)
 
     def start_in_child(self) -> None:
-        """Start without threads in a forked child, which does not have those of its parent."""
+        """Start without threads in a forked child, in which the parent's threads do not exist."""
         self._lock = threading.Lock()
         self._pool = None
 
@@ -147,7 +147,8 @@ class Requests(ABC):
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """Return the gravest of several errors: first definite errors, then unknown outcomes, then temporary errors."""
+    """Return the error to raise for several errors: a definite error if there is one, else an unknown outcome, else a
+    temporary error."""
     for temporary in (True, False):
         for error in errors:
             if not isinstance(error, TryAgainError) and (

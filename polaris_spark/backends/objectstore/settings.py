@@ -58,7 +58,7 @@ class Settings:
         """
         given = Given(uri.scheme, options, _OPTIONS[uri.scheme])
         if not uri.authority:
-            raise StoreURIError(f"a {uri.scheme}: store URI names a bucket: {uri.scheme}://bucket/prefix")
+            raise StoreURIError(f"{uri} names no bucket; write {uri.scheme}://bucket/prefix")
         prefix = uri.path.strip("/")
         if not _PREFIX.fullmatch(prefix) or len(prefix) > _LONGEST_PREFIX:
             raise StoreURIError(
@@ -68,7 +68,9 @@ class Settings:
         region = given.texts.get("region")
         for name, text in (("bucket", uri.authority), ("user", uri.user), ("region", region)):
             if text is not None and not _NAMES[name].fullmatch(text):
-                raise StoreURIError(f"the {name} of a {uri.scheme}: store cannot be {text!r}")
+                raise StoreURIError(
+                    f"the {name} of a {uri.scheme}: store cannot be {text!r}: a character is not allowed"
+                )
         return cls(
             uri.scheme,
             uri.authority,

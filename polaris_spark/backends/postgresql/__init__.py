@@ -2,7 +2,7 @@
 
 A store is two tables in a schema (`?schema=`, default `polaris_spark`); several stores may share a database. Every
 operation is one statement and one round trip, at READ COMMITTED, on the primary. A commit's rows and its swap are a
-single statement. A lost swap costs a second statement, which reads the row of the winner.
+single statement. If the swap matched no row, a second statement reads the existing row.
 
 Durability depends on the server's `synchronous_commit`, which is not changed by default. With `on`, the server's
 default, commits survive a crash of the machine. With `?synchronous_commit=remote_apply`, or `on` with
@@ -151,7 +151,8 @@ class PostgreSQLBackend(Backend):
         size = sum(len(row.value) for row in rows)
         if size > _MOST_BYTES:
             raise ObjectTooLargeError(
-                f"a commit to {self._settings.where} writes {size} bytes at once, over {_MOST_BYTES}"
+                f"a commit to {self._settings.where} writes {size} bytes in one statement, over the limit of "
+                f"{_MOST_BYTES}"
             )
         rows = sorted(rows)
         values = binary.bytea_array([row.value for row in rows])
@@ -172,7 +173,8 @@ class PostgreSQLBackend(Backend):
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return ranges of ids within realms. Bounds come from the server's statistics; without these they are even."""
+        """Return ranges of ids within realms. The bounds come from the server's statistics; without statistics, they
+        are spaced evenly."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -200,7 +202,8 @@ class PostgreSQLBackend(Backend):
     def _exchange(
         self, statement: Statement, realm: str, name: str, expected_version: bytes, *further: bytes
     ) -> Swapped | Conflict:
-        """Run a statement that skips locked rows. Repeat it until it succeeds or the row has another version."""
+        """Run a conditional statement that does nothing while its row is locked. Repeat the statement until it
+        succeeds, or the row has another version or is missing."""
         key = (realm.encode(), name.encode())
 
         def attempt(session: PostgreSQLSession) -> Swapped | Conflict | None:
@@ -214,8 +217,8 @@ class PostgreSQLBackend(Backend):
         while (outcome := self._connections.change(attempt)) is None:
             if time.monotonic() - start >= self._settings.timeout / 1_000:
                 raise TryAgainError(
-                    f"another transaction held reference {realm!r}/{name!r} of {self._settings.where} for "
-                    f"{self._settings.timeout} ms; nothing was changed"
+                    f"other transactions kept reference {name!r} in realm {realm!r} of {self._settings.where} locked "
+                    f"for {self._settings.timeout} ms; nothing was changed; try again later"
                 )
             time.sleep(random.uniform(longest / 2, longest))
             longest = min(longest * 1.5, _LONGEST_S)
@@ -226,7 +229,7 @@ class PostgreSQLBackend(Backend):
         return ReferenceRow(found.get_value(0, 0), found.get_value(0, 1)) if found.ntuples else None  # type: ignore[arg-type]  # columns are NOT NULL
 
     def _drop_objects(self, realm: bytes) -> bool:
-        """Delete the current objects of a realm in chunks. Return whether there were any."""
+        """Delete the current objects of a realm in chunks. Return whether the realm had any objects."""
         last, found = 0, False
         while True:
             arguments = (realm, binary.int8(last))
@@ -286,7 +289,8 @@ def _rows(result: PGresult) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def _loaded(result: PGresult) -> list[tuple[int, int, bytes]]:
-    """Return rows of a `bigint`, an `integer` and a `bytea` as Python values. Uses psycopg's loop, which is in C."""
+    """Return rows of a `bigint`, an `integer` and a `bytea` as Python values. The loop over the rows is psycopg's, in
+    C."""
     from psycopg.adapt import Transformer
 
     transformer = Transformer()

@@ -62,5 +62,5 @@ def integers(array: bytes) -> list[int]:
 
 
 def _head(type: int, count: int) -> bytes:
-    """Return the header of an array with one dimension. An array without elements may have it, too."""
+    """Return the header of an array with one dimension, which is also valid for an array without elements."""
     return _ARRAY.pack(1, 0, type, count, 1)

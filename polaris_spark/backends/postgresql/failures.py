@@ -67,7 +67,7 @@ _ADVICE: Final = (
 
 
 def refused(where: str, error: RefusedError) -> PolarisError:
-    """Return a refusal as an error of this package; nothing was changed."""
+    """Return the error for a statement that the server refused. Nothing was changed."""
     code, text = error.code, f"{error} (SQLSTATE {error.code})"
     if code == "42501":
         return StoreURIError(f"{where}: {text}; grant the user the missing permissions, or use another user")
@@ -80,14 +80,14 @@ def refused(where: str, error: RefusedError) -> PolarisError:
             f"the disk of {where} is full; nothing was changed: free space, then try again"
         )
     if code == "57014":
-        return TryAgainError(f"{where} cancelled the statement; nothing was changed: {text}")
+        return TryAgainError(f"{where} canceled the statement: {text}; nothing was changed")
     if code.startswith(_AGAIN):
         return TryAgainError(f"{where} failed: {text}; nothing was changed")
     return StateError(f"{where} refused: {text}; check that its tables belong to a store")
 
 
 def connecting(where: str, message: str) -> PolarisError:
-    """Return the error for a failed connection attempt, by the text of libpq's message."""
+    """Return the error for a failed connection attempt, which depends on the text of libpq's message."""
     text = " ".join(message.split()).removeprefix("connection failed: ")
     for words, advice in _ADVICE:
         if words in text:

@@ -18,10 +18,10 @@ def of_realm(
 ) -> list[tuple[int, int]]:
     """Return about `n` ranges (both ends inclusive) that cover every id of a realm.
 
-    Bounds come from the server's histogram of ids, which divides the table, with all realms, into buckets with the same
+    The bounds come from the server's histogram of ids, which divides the rows of all realms into buckets of the same
     number of rows. If the histogram is missing or has too few bounds within the realm, evenly spaced guesses are used
-    instead. Each guess is moved to the next id that exists, so that no range is empty. Bounds affect only the sizes of
-    the ranges, which always cover every id exactly once.
+    instead. Each guess is moved to the next id that exists, so that no range is empty. The bounds affect only the sizes
+    of the ranges, which always cover every id exactly once.
     """
     ends = session.run(statements.ends, realm)
     first, last = ends.get_value(0, 0), ends.get_value(0, 1)
@@ -45,7 +45,7 @@ def _histogram(statements: Statements, schema: str, session: PostgreSQLSession) 
 def _guesses(
     statements: Statements, realm: bytes, low: int, high: int, n: int, session: PostgreSQLSession
 ) -> list[int]:
-    """Return existing ids above `low`, spaced about evenly by value, at most four for each range."""
+    """Return existing ids above `low` whose values are spaced about evenly, at most four for each of the `n` ranges."""
     step = max(1, (high - low) // (4 * n))
     wanted = list(range(low + step, high + 1, step))[: 4 * n]
     found = session.run(statements.following, realm, binary.int8_array(wanted))

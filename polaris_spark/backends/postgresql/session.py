@@ -24,7 +24,7 @@ _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Statement(NamedTuple):
-    """A statement to prepare once per connection; results and parameters are binary."""
+    """A statement, which is prepared once per connection. Parameters and results are in binary format."""
 
     name: bytes
     text: bytes
@@ -46,15 +46,16 @@ class PostgreSQLSession:
         self._readable.register(self._pgconn.socket, select.POLLIN)
         self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
         self.usable = True
-        """Whether the session can run another statement; false after the connection was lost."""
+        """Whether the session can run another statement; False after the connection was lost."""
 
     @property
     def alive(self) -> bool:
-        """Whether the socket has no unexpected input: a server that ends a session sends a message or closes it."""
+        """Whether an idle session can still be used. A server that ends a session sends a message or closes the socket,
+        so the session has ended if its socket has input."""
         return self.usable and self._pgconn.status == pq.ConnStatus.OK and not self._readable.poll(0)
 
     def run(self, statement: Statement, *parameters: bytes) -> PGresult:
-        """Run a statement and return its result; its transaction is committed by then.
+        """Run a statement, which is one transaction, and return its result after the commit.
 
         Raises:
             RefusedError: the statement was rolled back.
@@ -99,7 +100,7 @@ class PostgreSQLSession:
         self._connection.close()
 
     def _answer(self, deadline: float) -> PGresult:
-        """Return the last result. A command is complete only when the server is ready for another."""
+        """Wait until the server is ready for another command, and return the last result."""
         pgconn = self._pgconn
         while pgconn.flush():
             for _, event in self._wait(self._both, deadline):

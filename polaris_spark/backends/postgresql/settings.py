@@ -85,8 +85,8 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
     kind = given.setdefault("target_session_attrs", "read-write")
     if kind not in _PRIMARY:
         raise StoreURIError(
-            f"target_session_attrs={kind!r} of a {uri.scheme}: store; it must be {' or '.join(_PRIMARY)}, because "
-            "a standby may return outdated rows"
+            f"target_session_attrs of a {uri.scheme}: store is {kind!r}; it must be {' or '.join(_PRIMARY)}, because "
+            "a standby can return outdated rows"
         )
     parameters: dict[str, str | int] = {
         **_place(uri),
@@ -96,7 +96,7 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
         **given,
     }
     for name, value in parameters.items():
-        if "\x00" in str(value):  # libpq would stop reading there
+        if "\x00" in str(value):  # libpq would ignore the rest of the value
             raise StoreURIError(f"the {name} of a {uri.scheme}: store contains the character NUL: {value!r}")
     return parameters
 
@@ -115,8 +115,8 @@ def _place(uri: StoreURI) -> dict[str, str | int]:
 
 
 def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
-    """Return the parameters that detect a dead peer while waiting, and that keep firewalls from dropping idle
-    connections."""
+    """Return the parameters by which libpq detects a dead server while it waits for an answer, and which keep firewalls
+    from dropping idle connections."""
     return {
         "connect_timeout": max(2, -(-patience // 1_000)),  # libpq's minimum is two seconds
         "keepalives": 1,

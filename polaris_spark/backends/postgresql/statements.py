@@ -1,10 +1,10 @@
 """The SQL statements of a store, each of which is one transaction at READ COMMITTED.
 
 A swap locks the row with `SKIP LOCKED` before it updates the row. A plain `UPDATE` would queue behind the holder of the
-lock. When the holder commits, PostgreSQL wakes the waiting statements one by one, and each learns that it lost. With
-eight clients on one row, this allows less than half as many swaps as when losers return at once (measured: 900 to 1,200
-against 2,100 to 2,500 swaps/s; without contention, the lock costs a tenth of the statement). If no row was updated, the
-row has another version or is locked; a read of the row shows which.
+lock. When the holder commits, PostgreSQL wakes the waiting statements one by one, and each finds that the row has
+another version. With eight clients on one row, waiting allows less than half as many swaps as returning at once
+(measured: 900 to 1,200 against 2,100 to 2,500 swaps/s; without contention, the lock costs a tenth of the statement). If
+no row was updated, the row has another version or is locked; a read of the row shows which.
 
 Rows are written in the same statement as the swap. The parts of a data-modifying `WITH` run to completion, use one
 snapshot, and see only each other's `RETURNING` output. This is enough: rows are inserted if the swap returned a row
@@ -75,41 +75,42 @@ class Statements:
     read: Statement
     """Parameters: realm, name. Result: version and value."""
     insert: Statement
-    """Realm, name, version, value."""
+    """Parameters: realm, name, version, value."""
     swap: Statement
-    """Realm, name, expected version, new version, new value."""
+    """Parameters: realm, name, expected version, new version, new value."""
     delete: Statement
-    """Realm, name, expected version."""
+    """Parameters: realm, name, expected version."""
     write_and_swap: Statement
-    """As `swap`, then the ids, parts and values of rows as arrays."""
+    """Parameters: those of `swap`, then the ids, parts and values of rows as arrays."""
     get: Statement
     """Parameters: realm, ids, parts. Result: id, part and value of the rows that exist."""
     put: Statement
-    """Realm, ids, parts, values."""
+    """Parameters: realm, ids, parts, values."""
     remove: Statement
-    """Realm, ids, parts."""
+    """Parameters: realm, ids, parts."""
     object_page: Statement
     """Parameters: realm, id and part after which to continue, last id, maximum number of rows, size of the values at
     which to stop, in bytes. Result: id, part, value."""
     size_page: Statement
-    """Parameters: realm, id and part after which to continue, last id, maximum number of rows, length of starts, in
-    bytes. Result: packed ids, parts, sizes and starts."""
+    """Parameters: realm, id and part after which to continue, last id, maximum number of rows, maximum length of each
+    start, in bytes. Result: ids, parts, sizes of the values and starts of the values, in the format of
+    `arrow.packed_sizes`; all null if there are no rows."""
     reference_page: Statement
     """Parameters: realm, name after which to continue, maximum number of rows, size of the values at which to stop, in
     bytes. Result: name, version, value."""
     object_realms: Statement
     reference_realms: Statement
     ends: Statement
-    """Parameter: realm. Result: the first id and the last."""
+    """Parameter: realm. Result: the first and the last id."""
     following: Statement
-    """Parameters: realm, ids. Result: for each id, the realm's first id that is not smaller, if any."""
+    """Parameters: realm, ids. Result: for each id, the realm's first existing id that is not smaller, or null."""
     histogram: Statement
-    """Parameter: schema. Result: bounds from the server's histogram of ids, as an array. Between any two neighbors are
-    about equally many rows."""
+    """Parameter: schema. Result: bounds from the server's histogram of ids, as an array. About equally many rows are
+    between any two neighboring bounds."""
     drop_objects: Statement
-    """Parameters: realm, the first id to delete. Deletes about a thousand rows. Result: the last deleted id."""
+    """Deletes about a thousand rows. Parameters: realm, first id to delete. Result: the last deleted id, or null."""
     drop_references: Statement
-    """Realm."""
+    """Parameter: realm."""
     now: Statement
     """Result: the time of the server's clock, in milliseconds since 1970."""
 

@@ -7,9 +7,10 @@
   table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values in the page (measured on the
   rows of a catalog: writes take a tenth to a fifth less time, for a sixth more bytes). Larger values are compressed,
   with LZ4 if the server supports it.
-- `references`: few rows, each swapped again and again. No index covers the columns that change, and half of each page
-  is left free, so every swap is a heap-only update (HOT), and the next update on the page prunes the dead row without
-  vacuum. If dead rows pile up nevertheless, autovacuum starts by their number, not by their share of the table.
+- `references`: few rows, each swapped very often. No index covers the columns that change, and half of each page is
+  left free, so every swap is a heap-only update (HOT), and the next update on the page prunes the dead row without
+  vacuum. If dead rows pile up nevertheless, autovacuum starts at a fixed number of dead rows, not at a share of the
+  table.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def create(session: PostgreSQLSession, where: str, schema: str) -> None:
 
     Raises:
         StoreURIError, NewerFormatError: as `check`.
-        RefusedError: the user may not create them.
+        RefusedError: the user lacks the permission to create tables.
     """
     mark, table = _mark(session, schema)
     if table:
@@ -113,7 +114,9 @@ def _mark(session: PostgreSQLSession, schema: str) -> tuple[str, bool]:
 def _refuse(mark: str, where: str, schema: str) -> None:
     number = mark.removeprefix(_MARK)
     if number == mark or not number.isdigit():
-        raise StoreURIError(f"{where}: the schema {schema!r} holds tables of another program")
+        raise StoreURIError(
+            f"{where}: the schema {schema!r} holds tables of another program; choose another schema"
+        )
     if int(number) > FORMAT:
         raise NewerFormatError(
             f"{where} has tables of format {number}; this release knows format {FORMAT}: "

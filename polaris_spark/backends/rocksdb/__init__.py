@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES: Final = 4 * 2**20
-"""Approximate size of the batches in which rows are written to the log, in bytes."""
+"""Size at which a batch of rows is written to the log, in bytes. The last row can make a batch larger."""
 
 
 def open_backend(uri: StoreURI, options: Options) -> RocksDBBackend:
@@ -165,7 +165,8 @@ class RocksDBBackend(Backend):
     def _change(
         self, realm: str, name: str, expected: bytes | None, write: Callable[[WriteBatch, bytes], None]
     ) -> Swapped | Conflict:
-        """Write the batch that `write` fills, if the row has the expected version (None: if there is no row)."""
+        """If a reference has the expected version (None: if the reference does not exist), call `write` with an empty
+        batch and the reference's key, and write this batch. Return the outcome."""
         key = _key(realm, name)
 
         def decide(value: bytes | None) -> WriteBatch | None:
@@ -183,7 +184,7 @@ class RocksDBBackend(Backend):
             return None if value is None else unpacked(value)
         except CorruptionError as error:
             raise CorruptionError(
-                f"reference {realm!r}/{name!r} of rocksdb://{self._path}: {error}"
+                f"reference {name!r} in realm {realm!r} of rocksdb://{self._path} is damaged: {error}"
             ) from None
 
     def _open(self) -> Handle:

@@ -1,6 +1,7 @@
 """The directory of a RocksDB store: creating it, and distinguishing it from other directories.
 
-A file in the directory marks it as a store. The mark is written before the database, and RocksDB does not touch it.
+A file in the directory marks the directory as a store. This file, the mark, is written before the database, and RocksDB
+does not touch it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _TEXT: Final = "polaris_spark store, format "
 
 
 def identity(path: str) -> tuple[int, int, int]:
-    """Return the identity of a store: equal for every path to the store, and different if the directory was created
-    again.
+    """Return the identity of a store. It is the same for every path to the store, and another one if the directory was
+    deleted and created again.
 
     Raises:
         StoreURIError: there is no store.
@@ -57,7 +58,7 @@ def create(path: str) -> None:
         others = [name for name in os.listdir(path) if not name.startswith(MARK)]
         if others and not os.path.exists(f"{path}/{MARK}"):
             raise StoreURIError(
-                f"{where} is a directory with other files in it; a store needs one of its own"
+                f"{where} is a directory with other files in it; a store needs a directory of its own"
             )
         if not os.path.exists(f"{path}/{MARK}"):
             _flush(os.path.dirname(os.path.abspath(path)))  # before any process can recognize it as a store
@@ -81,7 +82,7 @@ def check(path: str) -> None:
     """Check that the directory is a store with a database.
 
     Raises:
-        StoreURIError: there is no store, or it may not be read.
+        StoreURIError: there is no store, or this process lacks the permission to read it.
         NewerFormatError: a newer release made the store.
     """
     _check_format(path)
@@ -90,7 +91,7 @@ def check(path: str) -> None:
 
 
 def refuse_damaged(path: str) -> None:
-    """Refuse to create a database in a directory with remains of one, whose files RocksDB would delete.
+    """Refuse to create a database in a directory that has files of a damaged database, which RocksDB would delete.
 
     Raises:
         CorruptionError: there are files with rows, but the file CURRENT, which leads to them, is missing.
@@ -113,13 +114,15 @@ def _check_format(path: str) -> None:
         text = Path(path, MARK).read_text("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
         if os.path.exists(f"{path}/CURRENT"):
-            raise StoreURIError(f"{where} is a database of another program") from None
+            raise StoreURIError(
+                f"{where} is a database of another program; choose another directory"
+            ) from None
         raise NoStoreError(where) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StoreURIError(f"{where} cannot be opened: {error}") from None
     number = text.removeprefix(_TEXT)
     if not number.isdecimal():
-        raise StoreURIError(f"{where} is not a store: its file {MARK} says {text[:60]!r}")
+        raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
     if int(number) > FORMAT:
         raise NewerFormatError(
             f"{where} has rows of format {number}; this release knows format {FORMAT}: use the release that made it, "

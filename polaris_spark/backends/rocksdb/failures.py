@@ -1,4 +1,4 @@
-"""Translation of RocksDB's errors. The driver raises plain exceptions, so they are distinguished by their text."""
+"""Translation of RocksDB's errors. The driver raises all errors as `Exception`, so their text distinguishes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polaris_spark.errors import (
 
 
 class WrittenElsewhereError(StateError):
-    """Another process writes to the store, so this one may not."""
+    """This process cannot write to the store, because another process does."""
 
 
 def locked(error: Exception) -> bool:
@@ -27,7 +27,7 @@ def full(error: Exception) -> bool:
 
 
 def written_elsewhere(where: str) -> WrittenElsewhereError:
-    """Return the error for a process that may not write, because another process does."""
+    """Return the error for a process that cannot write, because another process does."""
     return WrittenElsewhereError(
         f"{where} is being written by another process, and only one process can write to a rocksdb: store; this "
         "process can only read it: write from the other process, end it first, or use a database server"
@@ -52,7 +52,7 @@ def explained(where: str, error: Exception) -> PolarisError:
     if full(error):
         return StorageFullError(f"the disk of {where} is full; free space, then try again")
     if "Permission denied" in text or "Read-only file system" in text:
-        return StoreURIError(f"{where} may not be used by this process: {text}")
+        return StoreURIError(f"{where} cannot be used by this process: {text}")
     if text.startswith("Corruption"):
         return CorruptionError(f"{where} is damaged: {text}")
     return TryAgainError(f"{where} failed: {text}")

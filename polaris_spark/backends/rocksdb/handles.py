@@ -1,9 +1,9 @@
 """One open RocksDB database per store and process: a primary if this process writes, else a read-only secondary.
 
 RocksDB allows one process to open a database for writing. A process becomes the writer with its first write, not
-earlier, so that Spark's workers and the command line, which only read, never lock the writer out. It remains the writer
-until the last user in the process closes the store. A process that only reads follows the writer's log, and catches up
-with the log before every read.
+earlier, so that Spark's workers and the command line, which only read, never lock the writer out. The process remains
+the writer until its last user of the store closes the store. A process that only reads follows the writer's log, and
+catches up with the log before every read.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ T = TypeVar("T")
 _PATIENCE_S: Final = 30.0
 """Maximum wait for operations in progress, or for another process that is creating the store, in seconds."""
 _LOOKS: Final = 100_000
-"""Number of catch-ups after which a reader is reopened. Each catch-up adds about 100 bytes to RocksDB's info log, and
-reopening frees them. The log file has been unlinked, so it must never be rolled (the process would crash)."""
+"""Number of catch-ups after which a read-only database is reopened. Each catch-up adds about 100 bytes to RocksDB's
+info log, and reopening frees them. The log file has been unlinked, so RocksDB must never start a new one (the process
+would crash)."""
 
 
 class Handle:
-    """The database of one directory in this process. Thread-safe."""
+    """The open database of one directory in this process, which all users of the store share. Thread-safe."""
 
     def __init__(self, path: str) -> None:
         self.users: set[object] = set()
@@ -85,7 +86,8 @@ class Handle:
         self._change(self._end)
 
     def read(self, function: Callable[[Rdict], T]) -> T:
-        """Call `function` with the database and return its result. It sees all writes that were acknowledged before.
+        """Call `function` with the database, and return its result. The function sees all writes that were acknowledged
+        before the call.
 
         Raises:
             StoreURIError, CorruptionError, TryAgainError: the store is missing, damaged, or cannot be read.
@@ -108,7 +110,7 @@ class Handle:
             raise self._unread(error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, after waiting until the value has reached the disk.
+        """Return the value of a key (None: no value), after waiting until the value has reached the disk.
 
         Raises:
             StateError: the directory was removed or replaced.
@@ -131,7 +133,7 @@ class Handle:
 
         Raises:
             StateError: another process is the writer, or the directory was removed or replaced.
-            TryAgainError: a part of the batch may be missing.
+            TryAgainError: the write failed; all or a part of the batch may be missing.
         """
 
         def write(database: Rdict) -> None:
@@ -156,11 +158,12 @@ class Handle:
         operation.
 
         Returns:
-            The value before, and whether anything was written.
+            the value before the call, and whether a batch was written.
         Raises:
             StateError: another process is the writer, or the directory was removed or replaced; nothing was written.
             TryAgainError: nothing was written.
-            OutcomeUnknownError: the write may or may not survive, or the directory was removed or replaced meanwhile.
+            OutcomeUnknownError: the write may be lost after a crash, or the directory was removed or replaced during
+                the call.
         """
         begun = logged = False
 
@@ -193,7 +196,7 @@ class Handle:
             if not begun or (failures.full(error) and not logged):
                 raise failures.explained(self._where, error) from error
             raise OutcomeUnknownError(
-                f"{self._where} failed ({error}): the change may or may not be lost after a crash"
+                f"{self._where} failed ({error}): the change may or may not survive a crash"
             ) from error
 
     def _refuse_replaced(self) -> None:
@@ -210,7 +213,7 @@ class Handle:
         """Record which directory is about to be opened.
 
         Raises:
-            StateError: it is not the same directory as before.
+            StateError: another directory was opened at this path before.
         """
         found = directories.stamp(self._path)
         if self._stamp not in (None, found):
@@ -232,8 +235,8 @@ class Handle:
         return number
 
     def _pending(self, key: bytes) -> int:
-        """Return the number of the write of a key to wait for, 0 for none. Writes that were interrupted before they
-        began do not count."""
+        """Return the number of the write up to which an operation on a key must wait for a sync, or 0 if it need not
+        wait. A write that was interrupted before it began does not count."""
         return min(self._unsynced.get(key, 0), self._syncs.written)
 
     def _synced(self, key: bytes, number: int) -> None:
@@ -243,7 +246,7 @@ class Handle:
                 del self._unsynced[key]
 
     def _sync(self) -> None:
-        assert self._primary is not None, "whoever waits for the disk keeps the database open"
+        assert self._primary is not None, "the database stays open while a thread waits for a sync"
         self._primary.flush_wal(True)  # noqa: FBT003  # positional in the driver; True: sync to the disk
 
     def _read(self, function: Callable[[Rdict], T]) -> T:
@@ -255,7 +258,7 @@ class Handle:
         if self._primary is not None:
             return function(self._primary)
         if self._secondary is None:
-            raise TryAgainError(f"{self._where} is being closed")
+            raise TryAgainError(f"{self._where} is being closed by another thread; nothing was read")
         self._looks += 1
         self._secondary.try_catch_up_with_primary()
         return function(self._secondary)
@@ -267,7 +270,7 @@ class Handle:
 
     def _write_open(self, function: Callable[[Rdict], T]) -> T:
         if self._primary is None:
-            raise TryAgainError(f"{self._where} is being closed; nothing was changed")
+            raise TryAgainError(f"{self._where} is being closed by another thread; nothing was changed")
         return function(self._primary)
 
     def _change(self, function: Callable[[], None]) -> None:
@@ -275,7 +278,8 @@ class Handle:
         with self._turnstile.changing:
             if not self._turnstile.ended(_PATIENCE_S):
                 raise TryAgainError(
-                    f"running operations on {self._where} did not end in time; nothing was changed"
+                    f"operations of this process on {self._where} did not end within {_PATIENCE_S:g} s, so the store "
+                    "could not be opened or closed; nothing was changed"
                 )
             function()
 
@@ -339,12 +343,12 @@ class Handle:
 
     def _refuse_locked(self) -> None:
         """Refuse a store that already has a writer. Called before opening, because opening would rename the writer's
-        own info log. Never tests the lock of a database that this process writes, because closing the file would drop
-        the lock.
+        own info log. If this process itself writes the database, its lock is not tested, because closing the lock file
+        would release the lock.
 
         Raises:
-            StateError: another process is the writer, or this process is, with another path or a store that was
-                replaced.
+            StateError: another process is the writer; or this process has the database open as the writer, under
+                another path or as a store that was replaced.
         """
         try:
             if open_files.is_held(os.stat(f"{self._path}/LOCK")):

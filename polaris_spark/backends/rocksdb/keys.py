@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">I")
 _END: Final = b"\x00\x01"
 
 place = _PLACE.pack
-"""Packs id and part as the end of an object's key."""
+"""Function that packs id and part into bytes: the end of an object's key."""
 
 
 @lru_cache(256)
@@ -35,7 +35,8 @@ def row_prefix(table: Table, realm: str) -> bytes:
 
 @lru_cache(256)
 def _whole(prefix_bytes: int) -> Callable[[bytes, int, int], bytes]:
-    """Return a function that packs prefix, id and part: faster than appending a packed `place` to the prefix."""
+    """Return a function that packs a prefix of this length, id and part into an object's key. This is faster than
+    appending a packed `place` to the prefix."""
     return struct.Struct(f">{prefix_bytes}sqi").pack
 
 
@@ -81,5 +82,5 @@ def unpacked(value: bytes) -> ReferenceRow:
     """
     end = _LENGTH.size + (_LENGTH.unpack_from(value)[0] if len(value) >= _LENGTH.size else len(value))
     if end > len(value):
-        raise CorruptionError(f"its row of {len(value)} bytes is cut short")
+        raise CorruptionError(f"the row of {len(value)} bytes is cut short")
     return ReferenceRow(value[_LENGTH.size : end], value[end:])

@@ -1,8 +1,7 @@
 """Lookups of many keys at once.
 
-RocksDB's own lookup of many keys searches for each key separately, which takes as long as single reads in this process.
-The ids of one commit are consecutive, and so are their rows: an iterator moves from one row to the next in a fraction
-of that time.
+RocksDB's own lookup of many keys searches for each key separately, which takes as long as single reads. The ids of one
+commit are consecutive, and so are their rows: an iterator moves from one row to the next in a fraction of that time.
 """
 
 from __future__ import annotations
@@ -13,13 +12,16 @@ from typing import Any, Final, cast
 from rocksdict import Rdict, ReadOptions
 
 _FEWEST: Final = 8
-"""Minimum number of keys for an iterator. For fewer keys the lookup is as fast."""
+"""Minimum number of keys for which an iterator is used. For fewer keys, RocksDB's own lookup is as fast."""
 _SEEK: Final = 3
-"""Number of consecutive keys from which a seek of the iterator saves time (measured with rows of 500 bytes)."""
+"""Cost of a seek of the iterator, in keys: a seek saves time if at least this many consecutive keys follow (measured
+with rows of 500 bytes)."""
 _PATIENCE: Final = 24
-"""Budget for seeks that save no time, in keys. Once it is used up, the lookup finds the remaining keys."""
+"""Budget for seeks that save no time, in keys. Once the budget is used up, the remaining keys are read with RocksDB's
+own lookup."""
 _SKIPPED: Final = 100
-"""Maximum number of deleted rows that the iterator skips. After more, it is invalid, and seeks the next key."""
+"""Maximum number of deleted rows that the iterator skips. After more deleted rows, the iterator is invalid, and must
+seek the next key."""
 
 
 def values(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
@@ -40,9 +42,9 @@ def _looked_up(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
 
 
 def _followed(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    """Return the values of the first keys, until seeks of the iterator cost more time than single lookups would. None
-    means that the iterator did not find the key, for any reason; the lookup then distinguishes errors from missing
-    rows."""
+    """Return the values of the first keys, read with an iterator until its seeks cost more time than single lookups
+    would. None means that the iterator did not find the key, because of an error or because the row is missing;
+    RocksDB's own lookup then tells which."""
     options = ReadOptions()
     options.set_max_skippable_internal_keys(_SKIPPED)
     found: list[bytes | None] = []

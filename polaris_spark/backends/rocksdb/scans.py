@@ -1,4 +1,5 @@
-"""Scans of a RocksDB store: ranges of keys, read in pages, so that a slow reader does not pin old files."""
+"""Scans of a RocksDB store: ranges of keys, read in pages, so that a slow reader does not keep RocksDB from deleting
+old files."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 _Page = list[tuple[bytes, bytes]]
 _ATTEMPTS: Final = 3
-"""Maximum number of reads of a range that appears empty but is not. This happens if the driver's iterator hides a
-temporary error, or a row was written in the meantime."""
+"""Maximum number of reads of a range whose page is empty although the range has a row. This happens if the driver's
+iterator hides a temporary error, or the row was written after the read of the page."""
 
 
 def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Return ranges of keys. They hold equally many rows only if ids are spread evenly, because finding quantiles would
-    read all rows."""
+    """Return about `n` splits, which are ranges of keys. They hold equally many rows only if ids are spread evenly,
+    because finding quantiles would read all rows."""
     names = handle.read(partial(_realms, table)) if realms is None else distinct(realms)
     per_realm = -(-max(1, n) // max(1, len(names)))
     ranges: list[tuple[bytes, bytes]] = []
@@ -47,7 +48,8 @@ def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -
 
 
 def scan(handle: Callable[[], Handle], split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a split in record batches. `handle` returns the database while the store is open."""
+    """Yield the rows of a split in record batches. `handle` returns the open database, or raises if the store was
+    closed."""
     batch = _objects if split.table == "objects" else _references
     for start, end in cast("tuple[tuple[bytes, bytes], ...]", split.detail):
         low = start
@@ -61,7 +63,7 @@ def _page(low: bytes, end: bytes, database: Rdict) -> _Page:
         rows = _rows(low, end, database)
         if rows or _first(low, end, database) is None:
             return rows
-    raise RuntimeError(f"no row of a non-empty range could be read in {_ATTEMPTS} times")
+    raise RuntimeError(f"no row of a range that is not empty could be read in {_ATTEMPTS} attempts")
 
 
 def _rows(low: bytes, end: bytes, database: Rdict) -> _Page:
@@ -101,8 +103,8 @@ def _realms(table: Table, database: Rdict) -> list[str]:
 
 
 def _starts(prefix: bytes, n: int, database: Rdict) -> list[bytes]:
-    """Return the starts of about `n` ranges that cover every key of a realm's objects. Each range held a row when it
-    was found."""
+    """Return the starts of about `n` ranges that cover every key of a realm's objects. Each range held a row when its
+    start was chosen."""
     first = _first(prefix, after(prefix), database)
     if first is None:
         return [prefix]

@@ -22,7 +22,8 @@ class Settings:
     """Options of a RocksDB store."""
 
     synchronous: bool = True
-    """Whether a write is acknowledged only after its log has reached the disk, and not just the operating system."""
+    """True: a write is acknowledged after its log has reached the disk. False: after the operating system has the
+    log."""
 
     @classmethod
     def parse(cls, options: Options) -> Settings:
@@ -49,7 +50,7 @@ def primary_options() -> DatabaseOptions:
 
 
 def secondary_options() -> DatabaseOptions:
-    """Return RocksDB's options for processes that read what another process writes.
+    """Return RocksDB's options for a process that only reads a store.
 
     One thread opens the files; otherwise RocksDB would start sixteen threads at each catch-up.
     """
@@ -70,6 +71,6 @@ def _common() -> DatabaseOptions:
     options.set_keep_log_file_num(2)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
-    # Acknowledged writes are before the first damaged record. Later records may depend on lost ones.
+    # Acknowledged writes are before the first damaged record. Records after it may depend on lost records.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options

@@ -1,7 +1,8 @@
 """The open databases of this process, shared by all users of the same store.
 
 RocksDB does not survive a fork: its threads are missing in the child, where even closing a database would hang or
-write. So a forked child of a process that has used RocksDB is refused, and its inherited databases are never freed.
+write. So a forked child of a process that has used RocksDB cannot open databases, and the databases that it inherited
+are never freed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def share(path: str, user: object) -> Handle:
 
 
 def leave(handle: Handle, user: object) -> None:
-    """Remove a user, and close the database if this was the last one. After an interrupt, the call can be repeated.
+    """Remove a user, and close the database if it has no other user. After an interrupt, the call can be repeated.
 
     Raises:
         TryAgainError: operations in progress do not end; the user was not removed.

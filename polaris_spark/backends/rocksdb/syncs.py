@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 _LOOK_AGAIN_S: Final = 1.0
-"""Interval at which a waiter checks whether a sync has ended even without a notification, in seconds. The thread that
-should have sent the notification may have been interrupted."""
+"""Interval at which a waiting thread checks whether a sync has ended, even without a notification, in seconds. The
+thread that should have sent the notification may have been interrupted."""
 
 
 class Syncs:
@@ -44,8 +44,8 @@ class Syncs:
         self._written = number
 
     def wait(self, number: int) -> None:
-        """Wait until the log is on the disk up to a write. Raises the sync's error, also in all later calls: after a
-        failed sync, a later sync may report success although data was lost."""
+        """Wait until the log is on the disk up to and including the write with a number. If a sync fails, this call and
+        all later calls raise its error, because a later sync could report success although data was lost."""
         while self._synced < number:
             mine = False
             try:

@@ -2,10 +2,10 @@
 
 The store uses write-ahead logging (WAL), one short transaction per operation, and `synchronous=FULL` by default. With
 `?synchronous=normal`, commits survive a crash of the process, but not always a crash of the machine; `off` is for
-tests. Writers of one process wait at a lock for one connection, whose cached pages and prepared statements stay warm.
-Processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is fairer than SQLite's own busy
-handler. Scans read pages of keys, because a long read would prevent that the log is truncated. WAL needs a local file
-system.
+tests. Writing threads of one process share one connection, one after the other, so that its cached pages and prepared
+statements stay warm. Processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is fairer
+than SQLite's own busy handler. Scans read pages of keys, because SQLite could not truncate the log during a long read.
+WAL needs a local file system.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class SQLiteBackend(Backend):
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return ranges of ids within realms. They hold equally many rows only if ids are spread evenly, because
-        finding quantiles would read all rows."""
+        """Return about `n` splits, which are ranges of ids within realms. They hold equally many rows only if ids are
+        spread evenly, because finding quantiles would read all rows."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -203,7 +203,8 @@ class SQLiteBackend(Backend):
         return names[1:]
 
     def _ranges(self, realm: str, n: int) -> list[tuple[int, int]]:
-        """Return about `n` ranges (both ends inclusive) that cover every id of a realm; none is known to be empty."""
+        """Return about `n` ranges (both ends inclusive) that cover every id of a realm. Each range held a row when its
+        start was chosen, unless the realm is empty."""
         first, last = self._read(partial(_row, _ENDS, (realm,)))
         if first is None:
             return [(0, _LAST)]
@@ -233,7 +234,8 @@ def _reference(connection: sqlite3.Connection, realm: str, name: str) -> Referen
 def _page(
     statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection
 ) -> list[tuple[Any, ...]]:
-    """Return rows until their values reach `BATCH_BYTES`. The cursor is closed, so that no read lock remains."""
+    """Return the rows that a query selects, until their values reach `BATCH_BYTES`. The cursor is closed, so that no
+    read lock remains."""
     rows: list[tuple[Any, ...]] = []
     size = 0
     cursor = connection.execute(statement, arguments)

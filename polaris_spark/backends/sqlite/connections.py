@@ -53,14 +53,14 @@ class Settings:
 
 
 class Connections(Forkable):
-    """Runs functions on connections to one file. Thread-safe; a forked child opens its own."""
+    """Runs functions on connections to one file. Thread-safe; a forked child opens its own connections."""
 
     def __init__(self, path: str, settings: Settings, clock: Clock) -> None:
         super().__init__()
         self._path, self._settings, self._clock = path, settings, clock
         self._refusal = ""
         self._file: Identity | None = None
-        """The file that this process has opened. Another file at the same path is another store."""
+        """The file that this process opened first. Another file at the same path is another store."""
         self._begin()
 
     def _begin(self) -> None:
@@ -76,8 +76,8 @@ class Connections(Forkable):
         newest state.
 
         Raises:
-            StateError: the file or its log was removed or replaced. If the connection was used before, a change in the
-                last `files.LOOK_AGAIN_S` seconds may be missed.
+            StateError: the file or its log was removed or replaced. This may be missed if it happened in the last
+                `files.LOOK_AGAIN_S` seconds and the connection was used before.
         """
         return self._turnstile.run(self._lend_reader, function)
 
@@ -88,7 +88,7 @@ class Connections(Forkable):
         Raises:
             TryAgainError: the write lock was not free before the time-out, or the disk is full; nothing was written.
             StateError: the file or its log was removed or replaced; nothing was written.
-            OutcomeUnknownError: the commit failed, or went to files that turned out to be removed or replaced.
+            OutcomeUnknownError: the commit failed, or was made in files that had been removed or replaced.
         """
         return self._turnstile.run(self._lend_writer, function)
 
@@ -128,8 +128,8 @@ class Connections(Forkable):
             connection.close()
 
     def _replaced(self) -> StateError:
-        """Return the error for a process whose open files are no longer those at the path, and refuse all later
-        operations: SQLite would mix the open files with the new ones."""
+        """Refuse all later operations, and return the error for a process whose open files are no longer those at the
+        path. SQLite would mix the open files with the new ones."""
         self._refusal = _REPLACED
         return self._unusable()
 
@@ -151,7 +151,8 @@ class Connections(Forkable):
         try:
             found = self._read(connection, function)
             if len(self._readers) < _POOL and not self._refusal:
-                mine = False  # no interrupt can come between this and `append`; afterwards other threads may use it
+                # No interrupt can come between this and `append`. After `append`, other threads may use the connection.
+                mine = False
                 self._readers.append(connection)
             else:
                 connection.close()
@@ -240,15 +241,20 @@ class Connections(Forkable):
             if files.full(error):
                 raise files.explained(self._path, error) from error
             raise OutcomeUnknownError(
-                f"the commit to sqlite://{self._path} failed ({error}): it may or may not be lost after a crash"
+                f"the commit to sqlite://{self._path} failed ({error}): it may or may not survive a crash"
             ) from error
         if not connection.is_current():
             raise OutcomeUnknownError(f"{self._replaced()}; the last commit may be lost")
         return outcome
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Repeat an attempt while another process holds the lock. Sleeps are short at first, and short again after a
-        long wait."""
+        """Repeat an attempt while another process holds the lock, and return its result. The pauses are short at first,
+        then grow, and are short again after a long wait.
+
+        Raises:
+            TryAgainError: the lock was not free before the time-out.
+            PolarisError: see `files.explained`.
+        """
         start, longest = self._clock.monotonic_ms(), 0.1
         while True:
             try:
@@ -264,7 +270,8 @@ class Connections(Forkable):
 
     def _no_turn(self) -> TryAgainError:
         return TryAgainError(
-            f"sqlite://{self._path} was busy for {self._settings.timeout} ms; nothing was changed, try again"
+            f"sqlite://{self._path} was locked by other operations for {self._settings.timeout} ms; nothing was "
+            "changed; try again"
         )
 
     def _opened(self) -> files.Connection:

@@ -29,10 +29,11 @@ FORMAT: Final = 1
 
 
 LOOK_AGAIN_S: Final = 1.0
-"""Maximum age of the last check of the files when a read or a commit begins, in seconds."""
+"""A read or a commit checks again whether the files are still at their paths if the last check is older than this, in
+seconds."""
 
 _SURE_NS: Final = 5_000_000_000
-"""Two changes of a folder within this time may leave the folder with the same change time, in nanoseconds."""
+"""Time after which another change of a folder certainly gives the folder another change time, in nanoseconds."""
 
 _PAGE_BYTES: Final = 4_096
 _creating = threading.Lock()
@@ -72,14 +73,14 @@ class Connection(sqlite3.Connection):
     file: Identity | None = None
     """The database file."""
     _folder = ""
-    """The folder of the path. Empty if the path is a link, because the files are then in another folder."""
+    """The folder of the database file. Empty if the path is a link, because the files are then in another folder."""
     _unchanged: tuple[int, int, int] | None = None
-    """Device, inode and change time of the folder at the last check that confirmed the open files. The change time is
-    the inode's ctime, which programs cannot set."""
+    """Device, inode and change time of the folder at the last check that found all open files at their paths; None if
+    not recorded. The change time is the inode's ctime, which programs cannot set."""
     _looked_at = 0.0
     _open: tuple[tuple[str, Identity], ...] = ()
     """The paths of the database, of its log (`-wal`) and of the log's index (`-shm`, which holds the locks), each with
-    the file that is open. SQLite removes the last two with the last connection of all processes."""
+    the file that is open. SQLite removes the log and its index when the last connection of all processes is closed."""
 
     def identify(self, path: str, before: Identity | None) -> bool:
         """Record which files are open. Call it after the first statement, which opens all of them.
@@ -97,7 +98,7 @@ class Connection(sqlite3.Connection):
         if not found or found[0] != (path, before):
             return False
         self.file = before
-        # Without a log there are no other files.
+        # If the database does not use a log, there are no other files.
         return len(found) == len(names) or self.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
 
     def close(self) -> None:
@@ -110,8 +111,8 @@ class Connection(sqlite3.Connection):
         open_files.release(*(file for _, file in self._open))  # if it was collected without being closed
 
     def is_current(self) -> bool:
-        """Whether the paths still lead to the open files. If a file was removed or replaced, SQLite would continue with
-        the removed file, which no other process sees."""
+        """Whether the paths still lead to the open files. If not, SQLite would continue with the removed files, which
+        no other process sees."""
         try:
             if not self._folder:
                 return self._look(None)
@@ -122,7 +123,8 @@ class Connection(sqlite3.Connection):
             return False
 
     def _look(self, folder: tuple[int, int, int] | None) -> bool:
-        """Whether all open files are still at their paths. The check is unnecessary while the folder is unchanged."""
+        """Whether all open files are still at their paths. `folder` is the folder's current state (None: unknown). It
+        is recorded so that `is_current` can skip this check while the folder is unchanged."""
         for path, file in self._open:
             found = os.stat(path)
             if (found.st_dev, found.st_ino) != file:
@@ -132,8 +134,8 @@ class Connection(sqlite3.Connection):
         return True
 
     def was_current(self) -> bool:
-        """Whether the open files are current, as in `is_current`; but True without a check if the last check was less
-        than `LOOK_AGAIN_S` ago."""
+        """Return the result of `is_current`; but True without a check if the last check was less than `LOOK_AGAIN_S`
+        seconds ago and its result was True."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_AGAIN_S:
             if not self.is_current():
@@ -143,8 +145,8 @@ class Connection(sqlite3.Connection):
 
 
 def all_paths(path: str) -> tuple[str, str, str]:
-    """Return the paths of a database, of its log, and of the log's index. The latter two are beside the link's target
-    if the path is a link."""
+    """Return the paths of a database, of its log, and of the log's index. If the path is a link, the log and its index
+    are beside the link's target."""
     real = os.path.realpath(path)
     return path, f"{real}-wal", f"{real}-shm"
 
@@ -175,7 +177,8 @@ def connect(path: str) -> Connection:
 
 
 def create_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Create the tables if the file is empty. May raise SQLite's error that the database is locked; repeat it then.
+    """Create the tables if the file is empty. If this raises SQLite's error that the database is locked, the caller
+    must try again.
 
     Raises:
         StoreURIError, NewerFormatError: as `check_tables`.
@@ -206,7 +209,7 @@ def check_tables(connection: sqlite3.Connection, path: str) -> None:
     if _number(connection, "PRAGMA application_id") != APPLICATION_ID:
         tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
         if tables:
-            raise StoreURIError(f"sqlite://{path} is a database of another program")
+            raise StoreURIError(f"sqlite://{path} is a database of another program; choose another path")
         raise NoStoreError(f"sqlite://{path}")
     version = _number(connection, "PRAGMA user_version")
     if version > FORMAT:

@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 PATIENCE_S: Final = 10.0
-"""Maximum time that a fork waits for operations in progress, in seconds. After that, the child may not use the file."""
+"""Maximum time that a fork waits for operations in progress, in seconds. If these operations have not ended by then,
+the child cannot use the file."""
 
 
 class _Forking(_thread.RLock):  # type: ignore[misc]  # final for type checkers only
@@ -32,7 +33,7 @@ class _Forking(_thread.RLock):  # type: ignore[misc]  # final for type checkers 
 
 
 forking: Final = _Forking()
-"""Held while this process forks. If Ctrl-C interrupts the wait for the lock, Python forks without it."""
+"""Lock that is held while this process forks. If Ctrl-C interrupts the wait for the lock, Python forks without it."""
 
 
 class Forkable(ABC):

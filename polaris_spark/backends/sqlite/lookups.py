@@ -22,7 +22,7 @@ _GET: Final = "SELECT value FROM objects WHERE realm = ? AND id = ? AND part = ?
 
 
 def found(connection: sqlite3.Connection, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-    """Return the rows that exist among `keys`."""
+    """Return the values of the rows that exist among `keys`, by key."""
     rows: dict[ObjectKey, bytes] = {}
     firsts = {key.id: key for key in keys if key.part == 0}
     if len(firsts) > 1:
@@ -40,7 +40,7 @@ def found(connection: sqlite3.Connection, realm: str, keys: Collection[ObjectKey
 def _first_parts(
     connection: sqlite3.Connection, realm: str, ids: Sequence[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield id and value of the existing rows of part 0."""
+    """Yield id and value of the rows that have one of these ids and the part 0."""
     steps = list(map(sub, ids[1:], ids))
     joined, values = _of_ids, ids
     if 2 * steps.count(1) > len(ids):
@@ -66,7 +66,8 @@ def _ends(ids: Sequence[int], steps: Sequence[int]) -> list[int]:
 
 @cache
 def _of_ids(width: int) -> str:
-    """Return the statement whose parameters are `width` ids and a realm."""
+    """Return the statement that selects id and value of the rows with part 0 and given ids. Its parameters are `width`
+    ids and a realm."""
     ids = ", ".join(["(?)"] * width)
     return (
         f"WITH wanted(id) AS (VALUES {ids}) SELECT objects.id, value FROM wanted CROSS JOIN objects"
@@ -76,7 +77,8 @@ def _of_ids(width: int) -> str:
 
 @cache
 def _of_ranges(width: int) -> str:
-    """Return the statement whose parameters are `width` ends of ranges (two for each range) and a realm."""
+    """Return the statement that selects id and value of the rows with part 0 and ids in given ranges. Its parameters
+    are `width` ends of ranges (two for each range, both inclusive) and a realm."""
     ranges = ", ".join(["(?, ?)"] * (width // 2))
     return (
         f"WITH wanted(low, high) AS (VALUES {ranges}) SELECT objects.id, value FROM wanted CROSS JOIN objects"

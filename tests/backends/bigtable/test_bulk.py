@@ -80,7 +80,7 @@ def test_entries_that_never_succeed_leave_the_outcome_in_doubt(hasty: Backend, r
         yield MutateRowsResponse.serialize(MutateRowsResponse(entries=entries))
 
     relay.rules["MutateRows"] = fail
-    with pytest.raises(OutcomeUnknownError, match="100 of 100 entries, such as: moving"):
+    with pytest.raises(OutcomeUnknownError, match="100 of 100 rows were not changed, one because of: moving"):
         hasty.write_objects("realm", _ROWS)
 
 

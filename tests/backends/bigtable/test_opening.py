@@ -149,7 +149,7 @@ def test_missing_permissions_to_write_are_told(far: Backend, relay: Relay) -> No
 @pytest.mark.parametrize("status", ["FAILED_PRECONDITION", "INVALID_ARGUMENT"])
 def test_an_app_profile_without_transactions_is_named(far: Backend, relay: Relay, status: str) -> None:
     relay.rules["CheckAndMutateRow"] = refuse(status, "single-row transactions are not allowed")
-    with pytest.raises(StateError, match=r"single-cluster routing .* option app-profile"):
+    with pytest.raises(StateError, match=r"single-cluster routing .* option 'app-profile'"):
         far.swap_reference("realm", "name", b"v", row())
 
 

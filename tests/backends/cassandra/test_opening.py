@@ -249,7 +249,9 @@ def test_a_driver_without_an_event_loop_is_told() -> None:
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "without an event loop that works here: install a wheel of it" in done.stdout, done.stderr
+    assert "without an event loop that works here: install cassandra-driver from a wheel" in done.stdout, (
+        done.stderr
+    )
 
 
 def test_a_program_that_forgets_to_close_its_store_ends_in_peace(uri: str, backend: Backend) -> None:

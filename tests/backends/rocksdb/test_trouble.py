@@ -124,7 +124,7 @@ def test_a_change_that_was_logged_when_the_disk_was_full_may_have_happened(
         monkeypatch.setattr(Handle, "_sync", sync)
         backend.setup()
         first, other = row(), row()
-        with pytest.raises(OutcomeUnknownError, match="may or may not be lost"):
+        with pytest.raises(OutcomeUnknownError, match="may or may not survive"):
             backend.insert_reference("realm", "name", first)
         monkeypatch.undo()
         assert backend.insert_reference("realm", "name", other) == Conflict(first)
@@ -224,5 +224,5 @@ def test_a_range_whose_first_row_was_not_read_for_once_is_not_taken_for_empty(
         if failures < scans._ATTEMPTS:
             assert sum(batch.num_rows for batch in backend.scan(split)) == 1
         else:
-            with pytest.raises(TryAgainError, match="no row of a non-empty range could be read"):
+            with pytest.raises(TryAgainError, match="no row of a range that is not empty could be read"):
                 list(backend.scan(split))
