@@ -54,7 +54,7 @@ def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
 def with_merged_columns(
     draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]
 ) -> list[Json] | None:
-    """Return the updates of a request whose requirements failed, with the added columns of the current schema merged in.
+    """Return the updates of a request whose requirements failed, merged with the columns added in the current schema.
 
     Return None if the request cannot be merged.
 
