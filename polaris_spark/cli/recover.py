@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import (
     AsJSON,
     CatalogBranch,
@@ -64,7 +65,7 @@ def recover(
 ) -> None:
     """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
     from polaris_spark.cli.opening import open_store
-    from polaris_spark.cli.survey import INCOMPLETE, chosen, reading, stray_words, strays
+    from polaris_spark.cli.survey import chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
     from polaris_spark.system.recovery.carrying_out import Recovery
     from polaris_spark.system.recovery.plan import plan
@@ -94,7 +95,7 @@ def recover(
             screen().print(stray_words(one), soft_wrap=True)
         _show(steps, running, done, screen())
     if any(step.action == "leave" or (done is None and _changes(step)) for step in steps):
-        raise typer.Exit(INCOMPLETE)
+        raise typer.Exit(PROBLEMS_FOUND)
 
 
 def _commit(text: str | None, name: str | None) -> int | None:

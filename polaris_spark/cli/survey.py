@@ -23,9 +23,6 @@ from polaris_spark.system.recovery.survey import SurveyedReference
 
 Json = dict[str, Any]
 
-INCOMPLETE = 1
-"""Exit code if a reference is incomplete."""
-
 NAMED = 3
 """Number of lost objects that are named; the others are only counted."""
 
