@@ -31,13 +31,12 @@ from polaris_spark.cli.output import (
     as_sql,
     errors,
     grid,
-    iso,
     mapped,
     plain,
     print_json,
     screen,
 )
-from polaris_spark.clock import SystemClock
+from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.import_catalog import IMPORT
 from polaris_spark.jobs.procedure import Call, Parameter, Procedure, Watch
@@ -308,7 +307,7 @@ def _cell(value: Any) -> str:
 
 
 def _json(value: Any) -> Any:
-    return iso(int(value.timestamp() * 1_000)) if isinstance(value, datetime) else value
+    return iso_text(int(value.timestamp() * 1_000)) if isinstance(value, datetime) else value
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from polaris_spark.cli.options import (
     Realm,
     Store,
 )
-from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen, utc
-from polaris_spark.clock import SystemClock
+from polaris_spark.cli.output import entity_name, hexadecimal, plain, print_json, screen, utc
+from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, StateError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _json(steps: list[RecoveryStep], stray: set[str], running: list[str], done: 
     return {
         "done": done is not None,
         "running": running,
-        "ids-from": None if done is None else iso(done.ids_from_ms),
+        "ids-from": None if done is None else iso_text(done.ids_from_ms),
         "references": [_step_json(step, stray, done) for step in steps],
     }
 
@@ -165,7 +165,7 @@ def _change_json(known: Known, entry: LogEntry) -> Json:
     kind, name = entity_name(entry.key)
     return {
         "commit": known.number,
-        "time": iso(entry.time),
+        "time": iso_text(entry.time),
         "principal": entry.principal,
         "action": entry.action,
         "kind": kind,
