@@ -17,7 +17,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
 from polaris_spark.catalog.unloaded import UNLOADED, LoadImported
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.state import CommitReader, State, StoredObjects
+from polaris_spark.commits.state import CommitReader, State, StoredObjects, reading_state
 from polaris_spark.errors import WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
@@ -94,7 +94,7 @@ class Catalog:
 
     def view(self, at: CommitReader | None = None) -> State:
         """Return a `State` for reading a commit, by default the newest commit, which is then read now."""
-        return State(self.head() if at is None else at, _no_id, rewrites=False)
+        return reading_state(self.head() if at is None else at)
 
     def commit(self, change: Change[P, R]) -> R:
         """Commit a change to this branch, and return the change's result. Lazily imported tables and views that the
@@ -122,7 +122,3 @@ class Catalog:
             unloaded = self.reader.get(last, Unloaded)
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
             self.references.commit(self.reference, load)
-
-
-def _no_id() -> int:
-    raise AssertionError("a state for reading cannot assign ids to new objects")

@@ -19,7 +19,7 @@ from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, h
 from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -162,14 +162,10 @@ def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str
     """
     for head in heads:
         with contextlib.suppress(CorruptionError):
-            found = owner_of(State(head, _no_id, rewrites=False), place)
+            found = owner_of(reading_state(head), place)
             if found is not None:
                 return found[0]
     return None
-
-
-def _no_id() -> int:
-    raise AssertionError("a state for reading cannot assign ids to new objects")
 
 
 def _refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
 from polaris_spark.catalog.properties import GC_ENABLED, MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace, id_bytes, id_from
-from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index import Entry, Index, IndexRoot
 from polaris_spark.index.keys import entry_keys_upwards, key_after
@@ -115,7 +115,7 @@ class Levels:
     """Properties of the namespaces in a commit, and of its catalog."""
 
     def __init__(self, snapshot: CommitReader, catalog: Properties) -> None:
-        state = State(snapshot, _no_id, rewrites=False)
+        state = reading_state(snapshot)
 
         def levels(namespace: NamespaceName) -> tuple[Properties, ...]:
             state.begin()  # forget what was read for another namespace
@@ -123,10 +123,6 @@ class Levels:
 
         self.of = lru_cache(_NAMESPACES)(levels)
         """Properties of a namespace and of those above it, the nearest first, followed by those of the catalog."""
-
-
-def _no_id() -> int:
-    raise AssertionError("a state for reading cannot assign ids to new objects")
 
 
 def _nearest(levels: Sequence[Properties], name: str) -> str | None:

@@ -22,7 +22,7 @@ from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, TABLE, id_bytes, id_from
 from polaris_spark.catalog.store_heads import StoreHead, store_heads
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import State, reading_state
 from polaris_spark.errors import BadRequestError, ForbiddenError
 from polaris_spark.index.keys import decode_key
 
@@ -84,7 +84,7 @@ class Neighbours:
             _Open(
                 head.realm,
                 (head.realm, head.reference) == (own.realm, catalog.reference),
-                State(head.snapshot(own.of_realm(head.realm)), _no_id, rewrites=False),
+                reading_state(head.snapshot(own.of_realm(head.realm))),
             )
             for head in heads
         ]
@@ -268,7 +268,7 @@ def foreign_owner(
     branches = head_name(catalog.row, "")
     for head in heads:
         mine = entity_id if head.realm == own.realm and head.reference.startswith(branches) else 0
-        state = State(head.snapshot(own.of_realm(head.realm)), _no_id, rewrites=False)
+        state = reading_state(head.snapshot(own.of_realm(head.realm)))
         found = owner_of(state, location, but=mine)
         if found is not None:
             return f"{'/'.join(found[0])}, which a table or view of {head.catalog} owns"
@@ -282,7 +282,3 @@ def table_content(state: State, entity_id: int) -> int | None:
         return None
     found = state.lookup(NAMES, entry.value)
     return None if found is None else found.pointer
-
-
-def _no_id() -> int:
-    raise AssertionError("a state for reading cannot assign ids to new objects")

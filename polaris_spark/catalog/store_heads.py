@@ -16,9 +16,8 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
-from polaris_spark.system.recovery.lost import refuse_lost, unlisted
+from polaris_spark.system.recovery.lost import strict_reader, unlisted
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
 """States of realms that cannot be recovered."""
@@ -71,7 +70,7 @@ def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreH
 def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator[StoreHead]:
     if record.state in _SERVED and MOVED_TO not in record.properties:
         _refuse_unlisted(record, store)
-    references = ReferenceReader(store, missing=lambda one: refuse_lost(store, one, clock))
+    references = strict_reader(store, clock)
     registered = references.listed()
     catalogs: dict[str, CatalogRow] = {}
     for one in registered:

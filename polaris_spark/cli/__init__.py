@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, by the convention of shells."""
+from polaris_spark.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polaris_spark import __version__
-from polaris_spark.cli import INTERRUPTED
 from polaris_spark.cli.commands import LazyGroup
+from polaris_spark.cli.exit_codes import FAILED, INTERRUPTED
 from polaris_spark.errors import PolarisError
 
 if TYPE_CHECKING:
     import click
-
-FAILED = 2
-"""Exit code of a command that failed."""
 
 
 class OneLineErrors(LazyGroup):

@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from polaris_spark.cli.options import Password, Store, with_store
-from polaris_spark.cli.output import hexadecimal, iso, print_json
+from polaris_spark.cli.output import hexadecimal, print_json
+from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def described(place: OpenRealm, id: int, found: Decoded) -> Json:
         "id": hexadecimal(id),
         "decimal": str(id),
         "realm": place.record.name,
-        "made": {"time": iso(made.ms), "node": made.node, "sequence": made.sequence},
+        "made": {"time": iso_text(made.ms), "node": made.node, "sequence": made.sequence},
         "type": header.type,
         "revision": header.revision,
         "strong": [hexadecimal(pointer) for pointer in header.strong],

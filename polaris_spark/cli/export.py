@@ -13,7 +13,6 @@ from polaris_spark.cli.options import (
     Server,
     ServerToken,
     StoreOrServer,
-    from_command_line,
     required_store,
 )
 from polaris_spark.cli.output import NOTHING_TO_DO, as_sql, grid, plain, print_json, screen
@@ -58,18 +57,14 @@ def export(
             head = place.catalog_head(row, branch)
             done = _exported(head, row.name, table, namespace, location, overwrite=overwrite)
     else:
-        from polaris_spark.cli.remote import RemoteServer, require_no_other
+        from polaris_spark.cli.remote import chosen_server
         from polaris_spark.jobs.export_metadata import PROCEDURE
 
-        chosen = {
-            "STORE": from_command_line(store),
-            "--realm": realm if realm != "default" else None,
-            "--branch": branch if branch != MAIN else None,
-            "--password": password,
-        }
-        require_no_other(chosen)
+        remote = chosen_server(
+            server, token, catalog, store=store, realm=realm, branch=branch, password=password
+        )
         arguments = {"table": table, "namespace": namespace, "location": location, "overwrite": overwrite}
-        done = RemoteServer(server, token, catalog).call(PROCEDURE, arguments)
+        done = remote.call(PROCEDURE, arguments)
     if as_json:
         print_json(
             [dict(zip(("name", *_COLUMNS[1:]), (as_sql(one[0]), *one[1:]), strict=True)) for one in done]

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import AsJSON, Password, Store
 from polaris_spark.cli.output import NO_PROBLEMS, errors, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock
 
 if TYPE_CHECKING:
+    from polaris_spark.backends.base import Backend
     from polaris_spark.catalog.engine import Progress as Watch
     from polaris_spark.maintenance.checking.ahead import Repaired
-
-FAULTY = 1
-"""Exit code if problems were found."""
 
 
 def fsck(
@@ -39,23 +38,24 @@ def fsck(
     as_json: AsJSON = False,
 ) -> None:
     """Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one."""
-    from polaris_spark.backends import open_backend
     from polaris_spark.cli.opening import store_options
     from polaris_spark.config import StoreURI
     from polaris_spark.maintenance.checking.ahead import repair as repair_clock
     from polaris_spark.maintenance.checking.checker import Check
-    from polaris_spark.maintenance.checking.references import reference_names
     from polaris_spark.spark.options import refuse_memory
-    from polaris_spark.system.stores import SYSTEM_REALM, check_store
+    from polaris_spark.system.stores import check_store, open_checked, system_references
+
+    def check(backend: Backend) -> None:
+        if (
+            repair or not system_references(backend).names()
+        ):  # else a damaged store, which is checked as it is
+            check_store(backend)
 
     uri = StoreURI.parse(store)
     refuse_memory(uri)
-    backend = open_backend(uri, store_options(uri, password))
+    backend = open_checked(uri, store_options(uri, password), check=check)
     try:
-        if not reference_names(backend, SYSTEM_REALM):
-            check_store(backend)
         if repair:
-            check_store(backend)
             _tell(repair_clock(backend, SystemClock()))
         with _bar() as watch:
             found = Check(backend, SystemClock(), realm=realm, progress=watch).run()
@@ -77,7 +77,7 @@ def fsck(
             f"{len(found):,} {'problem' if len(found) == 1 else 'problems'}" if found else NO_PROBLEMS
         )
     if found:
-        raise typer.Exit(FAULTY)
+        raise typer.Exit(PROBLEMS_FOUND)
 
 
 def _tell(repaired: Repaired) -> None:

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import (
     AsJSON,
     CatalogBranch,
@@ -36,7 +37,7 @@ def heads(
 ) -> None:
     """List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is missing."""
     from polaris_spark.cli.opening import open_store
-    from polaris_spark.cli.survey import INCOMPLETE, chosen, found_json, reading, stray_words, strays
+    from polaris_spark.cli.survey import chosen, found_json, reading, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey
 
     with open_store(store, password) as opened, reading() as on_read:
@@ -54,7 +55,7 @@ def heads(
         for one in sorted(stray):
             screen().print(stray_words(one), soft_wrap=True)
     if not all(found.complete for found in listed):
-        raise typer.Exit(INCOMPLETE)
+        raise typer.Exit(PROBLEMS_FOUND)
 
 
 def _show(found: SurveyedReference, console: Console) -> None:

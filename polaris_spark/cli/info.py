@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import errors, grid, hexadecimal, iso, kind_of, plain, print_json, screen, size
+from polaris_spark.cli.output import errors, grid, hexadecimal, kind_of, plain, print_json, screen, size
+from polaris_spark.clock import iso_text
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _facts(store: OpenStore, sizes: dict[str, Size] | None) -> Json:
     return {
         "store": str(store.uri),
         "format": store.record.format,
-        "created": iso(store.record.created_ms),
+        "created": iso_text(store.record.created_ms),
         "realms": [_realm(realm, sizes) for realm in store.realms()],
         "node-leases": [
             _node(number, record) for number, record in sorted(node_records(store.backend).items())
@@ -70,7 +71,7 @@ def _realm(realm: OpenRealm, sizes: dict[str, Size] | None) -> Json:
         "name": record.name,
         "state": record.state.value,
         "instance": record.instance,
-        "created": iso(record.created_ms),
+        "created": iso_text(record.created_ms),
     }
     if sizes is not None:
         facts |= {
@@ -95,7 +96,7 @@ def _head(name: str, state: str, snapshot: CommitReader) -> Json:
         "state": state,
         "commit": head.number,
         "id": hexadecimal(head.commit),
-        "time": iso(head.time),
+        "time": iso_text(head.time),
         "history-floor": head.floor_number,
     }
 
@@ -116,7 +117,7 @@ def _catalog(realm: OpenRealm, name: str) -> Json:
         "name": row.name,
         "id": hexadecimal(row.entity_id),
         "owner": row.owner,
-        "created": iso(row.created),
+        "created": iso_text(row.created),
         "branches": branches,
         "namespaces": counts["namespace"],
         "tables": counts["table"],
@@ -129,8 +130,8 @@ def _node(number: int, record: NodeRecord) -> Json:
     return {
         "node": number,
         "holder": record.holder,
-        "from": iso(record.start_ms),
-        "until": iso(record.end_ms),
+        "from": iso_text(record.start_ms),
+        "until": iso_text(record.end_ms),
         "released": record.released,
     }
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import counted, entity_name, hexadecimal, iso, plain, print_json, screen
+from polaris_spark.cli.output import counted, entity_name, hexadecimal, plain, print_json, screen
+from polaris_spark.clock import iso_text
 from polaris_spark.errors import PolarisError
 from polaris_spark.names import MAIN
 
@@ -64,7 +65,7 @@ def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
         yield {
             "number": commit.number,
             "id": hexadecimal(id),
-            "time": iso(commit.time),
+            "time": iso_text(commit.time),
             "principals": list(dict.fromkeys(entry.principal for entry in entries)),
             "merged": [_merged(objects, other) for other in commit.merged],
             "changes": [_change(entry) for entry in entries],
@@ -79,7 +80,7 @@ def _merged(objects: ObjectStore, id: int) -> Json:
     except PolarisError:
         # The commit that merged another one does not keep it from being swept.
         return {"id": hexadecimal(id)}
-    return {"id": hexadecimal(id), "number": commit.number, "time": iso(commit.time)}
+    return {"id": hexadecimal(id), "number": commit.number, "time": iso_text(commit.time)}
 
 
 def _change(entry: LogEntry) -> Json:
@@ -90,7 +91,7 @@ def _change(entry: LogEntry) -> Json:
         "name": name,
         "entity": hexadecimal(entry.entity),
         "principal": entry.principal,
-        "time": iso(entry.time),
+        "time": iso_text(entry.time),
         "operation": entry.operation.hex() or None,
         "before": hexadecimal(entry.before) if entry.before else None,
         "after": hexadecimal(entry.after) if entry.after else None,

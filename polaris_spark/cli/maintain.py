@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import (
     AsJSON,
     Password,
@@ -22,7 +23,6 @@ from polaris_spark.cli.options import (
     Server,
     ServerToken,
     StoreOrServer,
-    from_command_line,
     required_store,
 )
 from polaris_spark.cli.output import (
@@ -31,13 +31,12 @@ from polaris_spark.cli.output import (
     as_sql,
     errors,
     grid,
-    iso,
     mapped,
     plain,
     print_json,
     screen,
 )
-from polaris_spark.clock import SystemClock
+from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.import_catalog import IMPORT
 from polaris_spark.jobs.procedure import Call, Parameter, Procedure, Watch
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from polaris_spark.backends.base import Backend
-
-FAULTS_FOUND = 1
-"""Exit code of a job that looks for faults and found some."""
 
 LARGE = 100_000
 """Number of object rows above which a job reads a store on Spark, unless an option says otherwise."""
@@ -93,7 +89,7 @@ def _place(
     token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
-    """The options that every job has; see `_run` and `_run_remotely`."""
+    """The options that every job has; see `_run` and `chosen_server`."""
 
 
 _VALUES: Mapping[str, Any] = {
@@ -145,7 +141,11 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
                 given["store"] = required_store(given["store"], token)
                 rows = _run(procedure, arguments, **given)
             else:
-                rows = _run_remotely(procedure, arguments, server, token, **given)
+                from polaris_spark.cli.remote import chosen_server
+
+                remote = chosen_server(server, token, given.pop("catalog"), **given)
+                with _bars(errors()) as watch:
+                    rows = remote.call(procedure, arguments, watch)
         except PolarisError as error:
             error.args = (
                 in_options(_named_as_typed(str(error), procedure.name, typed), procedure.parameters),
@@ -245,31 +245,6 @@ def _run(
         started.stop()
 
 
-def _run_remotely(
-    procedure: Procedure,
-    arguments: Mapping[str, Any],
-    server: str,
-    token: str | None,
-    *,
-    store: str | None,
-    catalog: str | None,
-    realm: str,
-    branch: str,
-    **others: Any,
-) -> list[tuple[Any, ...]]:
-    from polaris_spark.cli.remote import RemoteServer, require_no_other
-
-    chosen = {
-        "STORE": from_command_line(store),
-        "--realm": realm if realm != "default" else None,
-        "--branch": branch if branch != MAIN else None,
-        **{f"--{name}": value for name, value in others.items()},
-    }
-    require_no_other(chosen)
-    with _bars(errors()) as watch:
-        return RemoteServer(server, token, catalog).call(procedure, arguments, watch)
-
-
 def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
     names = [column.name for column in procedure.columns]
     if as_json:
@@ -282,7 +257,7 @@ def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) 
     if failure is not None:
         raise InputError(failure)
     if rows and procedure.finds_faults:
-        raise typer.Exit(FAULTS_FOUND)
+        raise typer.Exit(PROBLEMS_FOUND)
 
 
 def is_large(backend: Backend, limit: int = LARGE) -> bool:
@@ -332,7 +307,7 @@ def _cell(value: Any) -> str:
 
 
 def _json(value: Any) -> Any:
-    return iso(int(value.timestamp() * 1_000)) if isinstance(value, datetime) else value
+    return iso_text(int(value.timestamp() * 1_000)) if isinstance(value, datetime) else value
 
 
 @contextmanager

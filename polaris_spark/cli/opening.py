@@ -17,6 +17,7 @@ from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import FILE_SCHEMES, Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.secret_options import REFERENCE, is_secret
+from polaris_spark.spark.options import refuse_memory
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.reading import ReferenceReader
@@ -165,8 +166,7 @@ def open_store(
         NewerFormatError: a newer release created the store.
     """
     parsed = StoreURI.parse(uri)
-    if parsed.scheme == "memory":
-        raise InputError("a memory: store exists only in the process that created it; no command can open it")
+    refuse_memory(parsed)
     if options is None:
         options = store_options(parsed, password)
     connection = connect_store(parsed, options, create=False)

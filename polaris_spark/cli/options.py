@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,24 +15,22 @@ PASSWORD_VARIABLE = "POLARIS_SPARK_STORE_PASSWORD"
 STORE_VARIABLE = "POLARIS_SPARK_STORE"
 """Environment variable with the store's URI; used if the command line has none."""
 
-Store = Annotated[
-    str,
-    typer.Argument(
+
+def _store(more: str = "") -> Any:
+    return typer.Argument(
         metavar="STORE",
-        help="URI of the store, such as sqlite:///path/of/catalog.db",
+        help=f"URI of the store, such as sqlite:///path/of/catalog.db{more}",
         envvar=STORE_VARIABLE,
         show_default=False,
-    ),
-]
-StoreOrServer = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="STORE",
-        help="URI of the store, such as sqlite:///path/of/catalog.db; left out with --server",
-        envvar=STORE_VARIABLE,
-        show_default=False,
-    ),
-]
+    )
+
+
+def _secret(help: str) -> Any:
+    return typer.Option(metavar="env:NAME", help=help, show_default=False)
+
+
+Store = Annotated[str, _store()]
+StoreOrServer = Annotated[str | None, _store("; left out with --server")]
 Server = Annotated[
     str | None,
     typer.Option(
@@ -43,19 +41,11 @@ Server = Annotated[
 ]
 ServerToken = Annotated[
     str | None,
-    typer.Option(
-        metavar="env:NAME",
-        help="Environment variable with the token for --server; POLARIS_SPARK_TOKEN if not given.",
-        show_default=False,
-    ),
+    _secret("Environment variable with the token for --server; POLARIS_SPARK_TOKEN if not given."),
 ]
 Password = Annotated[
     str | None,
-    typer.Option(
-        metavar="env:NAME",
-        help=f"Environment variable with the store's password; default: {PASSWORD_VARIABLE}.",
-        show_default=False,
-    ),
+    _secret(f"Environment variable with the store's password; default: {PASSWORD_VARIABLE}."),
 ]
 Property = Annotated[
     list[str] | None,
@@ -95,11 +85,6 @@ def required_store(store: str | None, token: str | None) -> str:
             f"STORE is missing; it may be left out if {STORE_VARIABLE} is set, or with --server where a command has it"
         )
     return store
-
-
-def from_command_line(store: str | None) -> str | None:
-    """Return the store if it was not taken from the environment."""
-    return None if store == os.environ.get(STORE_VARIABLE) else store
 
 
 def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:

@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from polaris_spark.clock import iso_text
-from polaris_spark.errors import CorruptionError
+from polaris_spark.errors import CorruptionError, MissingLibraryError
 
 WIDTH_OF_FILES = 200
 """Output width, in characters, if standard output is not a terminal; wide enough to avoid cutting text."""
@@ -33,6 +32,20 @@ def screen() -> Console:
 def errors() -> Console:
     """Return the console of standard error, for progress and error messages."""
     return Console(stderr=True, highlight=False, emoji=False)
+
+
+def require_matplotlib(command: str) -> None:
+    """Refuse to begin `demo` or `report` without the library that draws its pictures at the end.
+
+    Raises:
+        MissingLibraryError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"the {command} needs the library matplotlib; install it with: pip install 'polaris-spark[{command}]'"
+        ) from error
 
 
 def print_json(value: object) -> None:
@@ -57,14 +70,6 @@ def utc(ms: int) -> str:
     """
     moment = _moment(ms)
     return str(ms) if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def iso(ms: int) -> str:
-    """Return a time, given in milliseconds since 1970, as ISO 8601 text to the millisecond.
-
-    Returns the number itself if it is out of range, as `utc` does.
-    """
-    return iso_text(ms)
 
 
 def hexadecimal(id: int) -> str:

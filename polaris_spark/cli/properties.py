@@ -15,7 +15,6 @@ from polaris_spark.cli.options import (
     Server,
     ServerToken,
     StoreOrServer,
-    from_command_line,
     required_store,
 )
 from polaris_spark.cli.output import grid, plain, print_json, screen
@@ -56,13 +55,11 @@ def properties(
     if server is None:
         found = _changed(required_store(store, token), realm, catalog, password, updates, unset or ())
     else:
-        from polaris_spark.cli.remote import RemoteServer, require_no_other
+        from polaris_spark.cli.remote import chosen_server
         from polaris_spark.jobs.set_catalog_properties import PROCEDURE
 
-        realm_given = realm if realm != "default" else None
-        require_no_other({"STORE": from_command_line(store), "--realm": realm_given, "--password": password})
-        arguments = {"properties": updates, "unset": list(unset or ())}
-        rows = RemoteServer(server, token, catalog).call(PROCEDURE, arguments)
+        remote = chosen_server(server, token, catalog, store=store, realm=realm, password=password)
+        rows = remote.call(PROCEDURE, {"properties": updates, "unset": list(unset or ())})
         found = {name: text for name, text, _ in rows if text is not None}
     if as_json:
         print_json(dict(sorted(found.items())))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import grid, iso, plain, print_json, screen, utc
-from polaris_spark.clock import SystemClock
+from polaris_spark.cli.output import grid, plain, print_json, screen, utc
+from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, RealmStateError
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ def realms(
     if as_json:
         print_json(
             [
-                {"name": r.name, "state": r.state.value, "instance": r.instance, "created": iso(r.created_ms)}
+                {
+                    "name": r.name,
+                    "state": r.state.value,
+                    "instance": r.instance,
+                    "created": iso_text(r.created_ms),
+                }
                 for r in listed
             ]
         )

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import (
     AsJSON,
     CatalogBranch,
@@ -17,8 +18,8 @@ from polaris_spark.cli.options import (
     Realm,
     Store,
 )
-from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen, utc
-from polaris_spark.clock import SystemClock
+from polaris_spark.cli.output import entity_name, hexadecimal, plain, print_json, screen, utc
+from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, StateError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def recover(
 ) -> None:
     """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
     from polaris_spark.cli.opening import open_store
-    from polaris_spark.cli.survey import INCOMPLETE, chosen, reading, stray_words, strays
+    from polaris_spark.cli.survey import chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
     from polaris_spark.system.recovery.carrying_out import Recovery
     from polaris_spark.system.recovery.plan import plan
@@ -94,7 +95,7 @@ def recover(
             screen().print(stray_words(one), soft_wrap=True)
         _show(steps, running, done, screen())
     if any(step.action == "leave" or (done is None and _changes(step)) for step in steps):
-        raise typer.Exit(INCOMPLETE)
+        raise typer.Exit(PROBLEMS_FOUND)
 
 
 def _commit(text: str | None, name: str | None) -> int | None:
@@ -138,7 +139,7 @@ def _json(steps: list[RecoveryStep], stray: set[str], running: list[str], done: 
     return {
         "done": done is not None,
         "running": running,
-        "ids-from": None if done is None else iso(done.ids_from_ms),
+        "ids-from": None if done is None else iso_text(done.ids_from_ms),
         "references": [_step_json(step, stray, done) for step in steps],
     }
 
@@ -164,7 +165,7 @@ def _change_json(known: Known, entry: LogEntry) -> Json:
     kind, name = entity_name(entry.key)
     return {
         "commit": known.number,
-        "time": iso(entry.time),
+        "time": iso_text(entry.time),
         "principal": entry.principal,
         "action": entry.action,
         "kind": kind,

@@ -11,9 +11,11 @@ from urllib.parse import quote, urlsplit
 
 import requests
 
+from polaris_spark.cli.options import STORE_VARIABLE
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.procedure import Procedure, Watch
 from polaris_spark.jobs.types import TYPES
+from polaris_spark.names import MAIN
 from polaris_spark.secret_options import REFERENCE
 
 TOKEN_VARIABLE = "POLARIS_SPARK_TOKEN"
@@ -29,19 +31,39 @@ _TRY_AGAIN = 503
 _NO_SERVER = "is this the address of polaris-spark serve?"
 
 
-def require_no_other(options: Mapping[str, Any]) -> None:
-    """Refuse options that choose a store or how to reach it, because the server was started with its own.
+def chosen_server(
+    url: str,
+    token: str | None,
+    catalog: str | None,
+    *,
+    store: str | None,
+    realm: str,
+    branch: str = MAIN,
+    **others: object,
+) -> RemoteServer:
+    """Return the server that runs a procedure for a command.
+
+    Options that choose a store or how to reach it are refused, because the server was started with its own.
 
     Args:
-        options: values by option; options that were not given have the value None, or False.
+        url, token, catalog: arguments of `RemoteServer`.
+        store: the store; one from the environment is ignored.
+        others: values of further options that are refused; options that were not given have the value None, or False.
     Raises:
-        InputError: an option was given.
+        InputError: such an option was given, or `RemoteServer` refuses the address or the token.
     """
-    for name, value in options.items():
+    refused = {
+        "STORE": store != os.environ.get(STORE_VARIABLE) and store,
+        "--realm": realm != "default",
+        "--branch": branch != MAIN,
+        **{f"--{name}": value for name, value in others.items()},
+    }
+    for name, value in refused.items():
         if value not in (None, False, [], ()):
             raise InputError(
                 f"{name} cannot be given with --server: the server chose its store when it started"
             )
+    return RemoteServer(url, token, catalog)
 
 
 class RemoteServer:

@@ -12,7 +12,8 @@ from rich.text import Text
 from polaris_spark.catalog.references import CATALOGS, head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.cli.opening import OpenRealm
-from polaris_spark.cli.output import errors, hexadecimal, iso, plain
+from polaris_spark.cli.output import errors, hexadecimal, plain
+from polaris_spark.clock import iso_text
 from polaris_spark.commits.completeness import Lost
 from polaris_spark.commits.lineage import Known
 from polaris_spark.commits.rows import Commit, Head
@@ -22,9 +23,6 @@ from polaris_spark.names import MAIN
 from polaris_spark.system.recovery.survey import SurveyedReference
 
 Json = dict[str, Any]
-
-INCOMPLETE = 1
-"""Exit code if a reference is incomplete."""
 
 NAMED = 3
 """Number of lost objects that are named; the others are only counted."""
@@ -76,7 +74,7 @@ def commit_json(known: Known) -> Json:
     return {
         "number": known.number,
         "id": hexadecimal(known.id),
-        "time": iso(known.time) if known.time else None,
+        "time": iso_text(known.time) if known.time else None,
     }
 
 

@@ -10,7 +10,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import dotted, hexadecimal, iso, plain, print_json, screen
+from polaris_spark.cli.output import dotted, hexadecimal, plain, print_json, screen
+from polaris_spark.clock import iso_text
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _entity(head: CommitReader, key: DecodedKey, value: object) -> Json:
             "id": hexadecimal(value.entity_id),
             "format-version": value.format_version,
             "snapshots": _count(head, value.snapshots),
-            "last-updated": iso(value.last_updated_ms),
+            "last-updated": iso_text(value.last_updated_ms),
             "location": value.location,
         }
     if isinstance(value, View):
@@ -89,7 +90,7 @@ def _entity(head: CommitReader, key: DecodedKey, value: object) -> Json:
         return facts | {
             "id": hexadecimal(value.entity_id),
             "versions": len(value.versions),
-            "last-updated": None if updated is None else iso(updated),
+            "last-updated": None if updated is None else iso_text(updated),
             "location": value.location,
         }
     if isinstance(value, Unloaded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -26,7 +27,8 @@ def amend_row(
 ) -> ReferenceRow:
     """Replace the head in a reference's row by `change(head)`, with a compare-and-swap.
 
-    No object is read, so this works even if objects of the head are lost.
+    No object is read, so this works even if objects of the head are lost. `retried` is not used, because lost swaps are
+    repeated without a deadline, and a later error must not hide that an earlier swap is in doubt.
 
     Args:
         change: returns the new head. It must be idempotent, because it is applied again while it is not known whether
@@ -71,3 +73,18 @@ def amend_row(
                 raise (doubt or error) from None
         attempt += 1
         clock.sleep_ms(backoff_ms(attempt, clock.monotonic_ms() - started, rng))
+
+
+def insert_row(backend: Backend, realm: str, name: str, row: Callable[[], ReferenceRow]) -> None:
+    """Insert the row of a reference, unless the row exists. The insertion is repeated while its outcome is unknown.
+
+    Args:
+        row: returns the row; called before each insertion. An error that it raises is passed on.
+    Raises:
+        TryAgainError: from the database.
+        OutcomeUnknownError: whether the row exists could not be read.
+    """
+    while backend.read_reference(realm, name) is None:
+        new = row()
+        with contextlib.suppress(OutcomeUnknownError):  # the next read shows the outcome
+            backend.insert_reference(realm, name, new)

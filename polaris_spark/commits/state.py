@@ -380,3 +380,12 @@ def _take(items: Iterable[tuple[bytes, Entry]], limit: int | None) -> tuple[tupl
             break
         taken.append(item)
     return tuple(taken)
+
+
+def reading_state(base: CommitReader) -> State:
+    """Return a state of a commit on which no change can be made."""
+    return State(base, _no_id, rewrites=False)
+
+
+def _no_id() -> int:
+    raise AssertionError("reading needs no ids")

@@ -23,6 +23,7 @@ from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import Clock
 from polaris_spark.errors import InputError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.migrating.migration import MOVING_FROM, MOVING_FROM_INSTANCE
+from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
@@ -177,18 +178,13 @@ class Purge:
         The registry's row is deleted first: without it, no process can find or create another reference.
         """
         deleted = 0
-        names = {
-            name for split in self._backend.splits("references", [instance], 1) for name in self._names(split)
-        }
+        names = ReferenceStore(self._backend, instance).names()
         for name in sorted(names, key=lambda name: (name != ROOT, name)):
             while (row := self._backend.read_reference(instance, name)) is not None:
                 self._backend.delete_reference(instance, name, row.version)
             deleted += 1
             self._progress(f"deleting references of {instance}", deleted, len(names))
         return deleted
-
-    def _names(self, split: Split) -> list[str]:
-        return [name for batch in self._backend.scan(split) for name in batch.column("name").to_pylist()]
 
     def _has_rows(self, instance: str) -> bool:
         tables: tuple[Table, ...] = ("references", "objects")

@@ -75,14 +75,14 @@ from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, entries
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
-from polaris_spark.maintenance.trimming import head_unchanged, trim
+from polaris_spark.maintenance.trimming import trim
 from polaris_spark.system.clocks import StoreClock
-from polaris_spark.system.recovery.lost import unlisted
+from polaris_spark.system.reading import ReferenceReader
+from polaris_spark.system.recovery.lost import strict_reader, unlisted
 from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
 
@@ -190,9 +190,10 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
     ended = expired(listed, now, policy.grace_of)
     floors = {ROOT: after.get(ROOT, root.head.floor_number)}
     roots = _history(references, root.head, floors[ROOT])
+    reader = strict_reader(references.store, references.clock)
     for position, registered in enumerate(listed):
         progress("listing commits", position, len(listed))
-        head = head_unchanged(references, registered)
+        head = reader.head_of(registered)
         if registered in ended or not head.commit:
             continue
         live = registered.registration.state == "live"
@@ -213,10 +214,9 @@ def was_overtaken(references: References, roots: Roots) -> bool:
 
     Another sweep may then have deleted objects that only this history needed.
     """
-    store = references.store
+    reader = ReferenceReader(references.store)
     for row_name, floor in roots.floors.items():
-        row = store.backend.read_reference(store.realm, row_name)
-        head = None if row is None else read_head(row, row_name)
+        head = reader.head(row_name)
         if head is not None and (not head.commit or head.floor_number > floor):
             return True
     return False
@@ -304,12 +304,9 @@ class _Fencing:
         return [registered for name, registered in born.items() if name not in self.floors]
 
     def _head(self, row_name: str) -> Head | None:
-        store = self._references.store
-        row = store.backend.read_reference(store.realm, row_name)
-        if row is None:
-            return None
-        head = read_head(row, row_name)
-        self._references.ids.observe_head(head.commit, head.fence)
+        head = ReferenceReader(self._references.store).head(row_name)
+        if head is not None:
+            self._references.ids.observe_head(head.commit, head.fence)
         return head
 
 

@@ -18,8 +18,7 @@ from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError, ReferenceGoneError
 from polaris_spark.property_values import duration_text
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.reading import ReferenceReader
-from polaris_spark.system.recovery.lost import refuse_lost
+from polaris_spark.system.recovery.lost import strict_reader
 from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 
@@ -99,18 +98,9 @@ def trim(
     return done
 
 
-def head_unchanged(references: References, registered: Registered) -> Head:
-    """Return the head of a reference, without writing anything. Opening the reference would write a missing first row.
-
-    Raises:
-        CorruptionError: the reference is live, and its row was lost.
-    """
-    store, clock = references.store, references.clock
-    return ReferenceReader(store, missing=lambda one: refuse_lost(store, one, clock)).head_of(registered)
-
-
 def _would_trim(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
-    head = references.root.read().head if registered is None else head_unchanged(references, registered)
+    reader = strict_reader(references.store, references.clock)
+    head = references.root.read().head if registered is None else reader.head_of(registered)
     floor = None if head.sealed else _new_floor(references.store, head, age)
     return None if floor is None else _trimmed(registered, head, floor)
 

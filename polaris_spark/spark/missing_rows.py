@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.errors import HistoryTrimmedError, MissingObjectError, RealmStateError, ReferenceGoneError
 from polaris_spark.spark.reading import ReadStore
+from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.registry import ROOT
 
 T = TypeVar("T")
@@ -51,10 +51,10 @@ def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
     except MissingObjectError as error:
         if before is None:
             raise
-        row = store.backend.read_reference(before.instance, ROOT)
-        if row is None:
+        head = head_in_row(store.backend, before.instance, ROOT)
+        if head is None:
             raise RealmStateError(f"realm {before.name!r} was purged while it was being read") from error
-        if read_head(row, ROOT).fence == before.fence:
+        if head.fence == before.fence:
             raise
         raise HistoryTrimmedError(
             f"{error}: history of realm {before.name!r} was trimmed and swept while it was being read, because the "

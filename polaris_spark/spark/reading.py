@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name
 from polaris_spark.catalog.rows import CatalogRow
@@ -23,7 +22,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import RealmRecord, Realms
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in, registered_by
-from polaris_spark.system.stores import check_store
+from polaris_spark.system.stores import check_store, open_checked
 
 _ATTEMPTS = 10
 
@@ -172,21 +171,17 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
             del _opened[key]
             found.store.backend.close()
         archives.keep_known()
-        backend = open_backend(uri, dict(location.options))
-        try:
-            if backend.scope == "process":
-                raise InputError(
-                    f"a {uri.scheme}: store exists in one process only; Spark's workers cannot read it"
-                )
-            check_store(backend)
-        except BaseException:
-            backend.close()
-            raise
-        opened = _Opened(
-            ReadStore(location, backend, _cache_key(uri.located(dict(location.options)), file)), file
-        )
-        _opened[key] = opened
-        return opened.store
+        options = dict(location.options)
+        backend = open_checked(uri, options, check=_check_shared)
+        store = ReadStore(location, backend, f"{uri.located(options).key}:{file}")
+        _opened[key] = _Opened(store, file)
+        return store
+
+
+def _check_shared(backend: Backend) -> None:
+    if backend.scope == "process":
+        raise InputError("this store exists in one process only; Spark's workers cannot read it")
+    check_store(backend)
 
 
 def machine() -> str:
@@ -241,7 +236,3 @@ def _file(uri: StoreURI) -> tuple[int, int] | None:
     except OSError as error:
         raise StoreURIError(f"{uri} cannot be opened: {error.strerror}") from None
     return found.st_dev, found.st_ino
-
-
-def _cache_key(uri: StoreURI, file: tuple[int, int] | None) -> str:
-    return f"{uri.key}:{file}"

@@ -84,6 +84,18 @@ class ReferenceStore:
                 f"reference {self.realm}/{name} is not a {cls.__name__}: {error}"
             ) from error
 
+    def rows(self) -> Iterator[tuple[str, ReferenceRow]]:
+        """Yield (name, row) of every reference. Reads all rows of the realm."""
+        for split in self.backend.splits("references", [self.realm], 1):
+            for batch in self.backend.scan(split):
+                columns = (batch.column(name).to_pylist() for name in ("name", "version", "value"))
+                for name, version, value in zip(*columns, strict=True):
+                    yield name, ReferenceRow(version, value)
+
+    def names(self) -> set[str]:
+        """Return the names of all references. Reads all rows of the realm."""
+        return {name for name, _ in self.rows()}
+
     def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
         """Insert a row if no row of this name exists."""
         return self.backend.insert_reference(self.realm, name, new)

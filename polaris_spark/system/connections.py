@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
-from polaris_spark.backends import open_backend
+from polaris_spark.backends import Options
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.config import Secret, StoreURI
+from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.objects import known_types
@@ -24,9 +25,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.realms import RealmRecord, Realms
 from polaris_spark.system.registry import References
-from polaris_spark.system.stores import check_store, open_store
-
-Options = Mapping[str, "str | Secret"]
+from polaris_spark.system.stores import check_store, open_checked, open_store
 
 _numbers = count()
 
@@ -139,7 +138,9 @@ def connect_store(
     if joined is not None:
         return joined
     # The guard is not held here, so that a database that does not answer does not delay the opening of other stores.
-    opened = _opened(uri, options, clock or SystemClock(), create=create)
+    clock = clock or SystemClock()
+    backend = open_checked(uri, options, check=partial(open_store, clock=clock) if create else check_store)
+    opened = StoreConnection(uri.located(options), backend, clock)
     with _guard:
         first = _open.setdefault(key, opened)
         first.users += 1
@@ -160,16 +161,3 @@ def _join(key: object) -> StoreConnection | None:
         if found is not None:
             found.users += 1
         return found
-
-
-def _opened(uri: StoreURI, options: Options | None, clock: Clock, *, create: bool) -> StoreConnection:
-    backend = open_backend(uri, options)
-    try:
-        if create:
-            open_store(backend, clock)
-        else:
-            check_store(backend)
-    except BaseException:
-        backend.close()
-        raise
-    return StoreConnection(uri.located(options), backend, clock)

@@ -9,7 +9,6 @@ would begin in the future, so the node is not used until then. The record `clock
 
 from __future__ import annotations
 
-import datetime
 import random
 from collections.abc import Iterator
 from typing import Final
@@ -17,12 +16,12 @@ from typing import Final
 import msgspec
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.clock import AHEAD_MS, EPOCH_MS, Clock
+from polaris_spark.clock import AHEAD_MS, EPOCH_MS, Clock, iso_text
 from polaris_spark.errors import TryAgainError
 from polaris_spark.ids import NODES, Lease, id_time_ms
 from polaris_spark.store.references import Versioned
 from polaris_spark.system.clocks import APART_MS, CLOCK, ClockRecord, StoreClock, process_name
-from polaris_spark.system.stores import SYSTEM_REALM, system_references
+from polaris_spark.system.stores import system_references
 
 LEASE_MS: Final = 60 * 60_000
 """Duration of a lease or a renewal, in milliseconds."""
@@ -91,7 +90,7 @@ class NodeLeases:
             found = self._references.read(f"{_NODE}/{node}", NodeRecord)
             if lease := self._taken(node, found, least):
                 return lease
-        until = f" The first of them ends at {_utc(earliest)}." if earliest else ""
+        until = f" The first of them ends at {iso_text(earliest)}." if earliest else ""
         raise TryAgainError(
             f"all {self._nodes} node numbers are leased, so no id can be made here now.{until}"
         )
@@ -153,13 +152,11 @@ def node_records(backend: Backend) -> dict[int, NodeRecord]:
     """Return the record of each node that is or was leased, by node number."""
     found = {}
     references = system_references(backend)
-    for split in backend.splits("references", [SYSTEM_REALM], 1):
-        for batch in backend.scan(split):
-            for name in batch.column("name").to_pylist():
-                kind, _, number = name.partition("/")
-                record = references.read(name, NodeRecord) if kind == _NODE else None
-                if record is not None:
-                    found[int(number)] = record.value
+    for name in references.names():
+        kind, _, number = name.partition("/")
+        record = references.read(name, NodeRecord) if kind == _NODE else None
+        if record is not None:
+            found[int(number)] = record.value
     return found
 
 
@@ -225,7 +222,3 @@ def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
                 break
             found = references.read(name, NodeRecord)
     return floor
-
-
-def _utc(ms: int) -> str:
-    return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc).isoformat(timespec="seconds")

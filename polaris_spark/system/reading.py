@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polaris_spark.backends.base import Backend
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
+
+
+def head_in_row(backend: Backend, realm: str, row_name: str) -> Head | None:
+    """Return the head in the row of a reference; None if there is no row.
+
+    Args:
+        realm: instance id of the realm.
+    Raises:
+        CorruptionError: the row cannot be decoded.
+    """
+    row = backend.read_reference(realm, row_name)
+    return None if row is None else read_head(row, row_name)
 
 
 class ReferenceReader:
@@ -33,16 +46,19 @@ class ReferenceReader:
         Raises:
             CorruptionError: the row cannot be decoded.
         """
-        row = self.store.backend.read_reference(self.store.realm, row_name)
-        return None if row is None else read_head(row, row_name)
+        return head_in_row(self.store.backend, self.store.realm, row_name)
 
     def head_of(self, registered: Registered) -> Head:
-        """Return the newest head of a registered reference; its first head if it has no row. The head may be sealed."""
+        """Return the newest head of a registered reference; its first head if it has no row.
+
+        The head of a dropped reference is sealed, unless the process that dropped it has not sealed its row yet.
+        """
         head = self.head(registered.row_name)
         if head is None and self._missing is not None and registered.registration.state == "live":
             self._missing(registered)
             head = self.head(registered.row_name)
-        return registered.first_head() if head is None else head
+        dropped = registered.registration.state == "dropped"
+        return registered.first_head(sealed=dropped) if head is None else head
 
     def registry(self) -> CommitReader | None:
         """Return the newest commit of the registry; None if the realm has no registry, as while it is created."""

@@ -24,7 +24,7 @@ from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
 from polaris_spark.store.references import Versioned
-from polaris_spark.system.stores import STORE_FORMAT, SYSTEM_REALM, refuse_newer_format, system_references
+from polaris_spark.system.stores import STORE_FORMAT, refuse_newer_format, system_references
 
 MAX_REALM_BYTES: Final = 255
 """Largest length of a realm name, in UTF-8 bytes."""
@@ -130,11 +130,8 @@ class Realms:
             CorruptionError: a record cannot be read.
             NewerFormatError: a newer release made a realm.
         """
-        records = []
-        for split in self._backend.splits("references", [SYSTEM_REALM], 1):
-            for batch in self._backend.scan(split):
-                names = batch.column("name").to_pylist()
-                records += [self._read(name[len(_PREFIX) :]) for name in names if name.startswith(_PREFIX)]
+        names = self._references.names()
+        records = [self._read(name.removeprefix(_PREFIX)) for name in names if name.startswith(_PREFIX)]
         return sorted((found.value for found in records if found is not None), key=lambda record: record.name)
 
     def create(

@@ -24,7 +24,7 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.amending import amend_row
+from polaris_spark.commits.amending import amend_row, insert_row
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publishing import encode_head, read_head
@@ -42,6 +42,7 @@ from polaris_spark.errors import (
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
+from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registrations import (
     REFERENCES as REFERENCES,
@@ -290,22 +291,19 @@ class References:
 
     def _insert(self, registered: Registered) -> None:
         """Insert the row of a live registration, unless the row exists."""
-        backend, realm = self.store.backend, self.store.realm
-        first = ReferenceRow(new_version(), encode_head(registered.first_head()))
-        while backend.read_reference(realm, registered.row_name) is None:
+
+        def first() -> ReferenceRow:
             current = self.lookup(registered.name)
             if current is None or current.registration != registered.registration:
                 raise ReferenceGoneError(f"reference {registered.name!r} was dropped meanwhile")
-            with contextlib.suppress(OutcomeUnknownError):  # the next read tells
-                backend.insert_reference(realm, registered.row_name, first)
+            return ReferenceRow(new_version(), encode_head(registered.first_head()))
+
+        insert_row(self.store.backend, self.store.realm, registered.row_name, first)
 
     def _seal(self, registered: Registered) -> None:
         """Seal the row by a swap. A row that its creator has not written yet is inserted sealed."""
-        backend, realm, name = self.store.backend, self.store.realm, registered.row_name
         sealed = ReferenceRow(new_version(), encode_head(registered.first_head(sealed=True)))
-        while backend.read_reference(realm, name) is None:
-            with contextlib.suppress(OutcomeUnknownError):  # the next read tells
-                backend.insert_reference(realm, name, sealed)
+        insert_row(self.store.backend, self.store.realm, registered.row_name, lambda: sealed)
         self._amend(registered.row_name, lambda head: msgspec.structs.replace(head, sealed=True))
 
     def _amend(self, row_name: str, change: Callable[[Head], Head]) -> ReferenceRow:
@@ -346,8 +344,7 @@ class References:
             ReferenceGoneError: the reference was permanently given up.
         """
         self._seal(registered)
-        row = self.store.backend.read_reference(self.store.realm, registered.row_name)
-        head = None if row is None else read_head(row, registered.row_name)
+        head = head_in_row(self.store.backend, self.store.realm, registered.row_name)
         if head is None or not head.commit:
             raise ReferenceGoneError(
                 f"reference {registered.name!r} was dropped longer ago than the grace period and cannot be restored"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from polaris_spark.backends import Options, open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
+from polaris_spark.config import StoreURI
 from polaris_spark.errors import NewerFormatError, NoStoreError
 from polaris_spark.store.references import ReferenceStore
 
@@ -63,6 +66,25 @@ def check_store(backend: Backend) -> StoreRecord:
         raise NoStoreError("the database")
     refuse_newer_format(found.value.format, "the store", found.value.needs)
     return found.value
+
+
+def open_checked(
+    uri: StoreURI, options: Options | None = None, *, check: Callable[[Backend], object] = check_store
+) -> Backend:
+    """Return the open backend of a store that passed a check.
+
+    Args:
+        options: properties under `store.` without that prefix.
+        check: raises an error if the store cannot be used, and the backend is then closed. The default is
+            `check_store`, which requires a store and writes nothing.
+    """
+    backend = open_backend(uri, options)
+    try:
+        check(backend)
+    except BaseException:
+        backend.close()
+        raise
+    return backend
 
 
 def refuse_newer_format(format: int, what: str, needs: str = "") -> None:

@@ -11,7 +11,6 @@ and taken over if it was not renewed.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import socket
 import threading
@@ -21,7 +20,7 @@ from typing import Final
 import msgspec
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.clock import Clock
+from polaris_spark.clock import Clock, iso_text
 from polaris_spark.errors import (
     InputError,
     OutcomeUnknownError,
@@ -188,7 +187,7 @@ class HeldTask:
         """
         if self._lost or self._ended.is_set() or self._process != os.getpid():
             raise TaskLostError(
-                f"{self.name} is no longer held here; it ended at {_utc(self._record.until_ms)}"
+                f"{self.name} is no longer held here; it ended at {iso_text(self._record.until_ms)}"
             )
 
     def renew(self) -> None:
@@ -293,11 +292,7 @@ def _may_run(record: TaskRecord, now: int) -> bool:
 
 def _running(kind: str, scope: str, record: TaskRecord) -> TaskRunningError:
     return TaskRunningError(
-        f"task {kind!r} of {scope} is being run by {record.holder} since {_utc(record.started_ms)}; its lease lasts "
-        f"until {_utc(record.until_ms)} and is renewed while it runs: if its process has died, try again "
+        f"task {kind!r} of {scope} is being run by {record.holder} since {iso_text(record.started_ms)}; its lease "
+        f"lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its process has died, try again "
         f"{BEHIND_MS // 1_000} s after that"
     )
-
-
-def _utc(ms: int) -> str:
-    return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc).isoformat(timespec="seconds")

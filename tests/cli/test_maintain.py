@@ -13,6 +13,7 @@ import pytest
 import polaris_spark
 from polaris_spark.backends import open_backend
 from polaris_spark.cli import maintain
+from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
@@ -104,7 +105,7 @@ def test_options_hold_what_parameters_take(tmp_path: Path, monkeypatch: pytest.M
 def test_found_faults_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintain.app, "registered_commands", list(maintain.app.registered_commands))
     maintain.add(a_job(finds_faults=True))
-    assert run("maintain", "a-job", make_catalog(tmp_path)).code == maintain.FAULTS_FOUND
+    assert run("maintain", "a-job", make_catalog(tmp_path)).code == PROBLEMS_FOUND
 
 
 def test_a_parameter_that_every_command_has_is_refused() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import polaris_spark
-from polaris_spark.cli import INTERRUPTED, remote
+from polaris_spark.cli import remote
+from polaris_spark.cli.exit_codes import INTERRUPTED
 from polaris_spark.jobs.set_catalog_properties import PROCEDURE
 from tests.cli.catalogs import fill, run
 from tests.server.servers import Server, token_file

@@ -77,7 +77,7 @@ def test_an_unknown_option_of_the_store_is_refused(shop: Catalog) -> None:
 
 
 def test_a_store_in_memory_is_refused() -> None:
-    with pytest.raises(InputError, match=r"memory: store .* Spark's workers cannot read it"):
+    with pytest.raises(InputError, match=r"memory: store .* exists only in the process"):
         rows("tables", store="memory:")
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from polaris_spark.cli.options import PASSWORD_VARIABLE, Password
-from polaris_spark.cli.output import errors, plain
+from polaris_spark.cli.output import errors, plain, require_matplotlib
 from polaris_spark.errors import InputError, PolarisError
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ def _tell_failure(error: Exception, place: DemoCatalog) -> None:
 def _require(store: str | None) -> None:
     """Check now for conditions that would make the demo fail later."""
     from polaris_spark.backends import require_backend
-    from polaris_spark.cli.demo import picture, session
+    from polaris_spark.cli.demo import session
     from polaris_spark.config import StoreURI
 
-    picture.require_matplotlib()
+    require_matplotlib("demo")
     session.require_java()
     parsed = None if store is None else StoreURI.parse(store)
     if parsed is not None:

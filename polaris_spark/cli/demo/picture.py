@@ -6,24 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polaris_spark.errors import MissingLibraryError
-
 COLOURS = {"engineer": "#1f6f8b", "analyst": "#d1495b"}
 _BEFORE, _AFTER = "#b8c4cc", "#1f6f8b"
-
-
-def require_matplotlib() -> None:
-    """Refuse to begin the demo without the library that draws its picture at the end.
-
-    Raises:
-        MissingLibraryError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingLibraryError(
-            "the demo needs the library matplotlib; install it with: pip install 'polaris-spark[demo]'"
-        ) from error
 
 
 def draw(

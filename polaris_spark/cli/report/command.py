@@ -12,7 +12,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from polaris_spark.cli.options import Password, Realm, Store
-from polaris_spark.cli.output import errors, plain, screen, utc
+from polaris_spark.cli.output import errors, plain, require_matplotlib, screen, utc
 from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
@@ -49,13 +49,12 @@ def report(
     """Write an HTML page with charts of a catalog: its commits, tables, storage, growth and garbage."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.report.page import render
-    from polaris_spark.cli.report.plots import require_matplotlib
 
     if not seconds > 0:
         raise InputError(f"--seconds is {seconds:g}; it must be a number above 0")
     if output.is_dir() or not output.parent.is_dir():
         raise InputError(f"--output is {str(output)!r}; it must be a file in a folder that exists")
-    require_matplotlib()
+    require_matplotlib("report")
     with open_store(store, password) as opened:
         page = _read(opened, realm, catalog, branch, seconds)
     _replace(output, render(page))

@@ -14,7 +14,6 @@ from polaris_spark.cli.output import counted, plain, size
 from polaris_spark.cli.report.history import CommitFigures
 from polaris_spark.cli.report.lake import Lake
 from polaris_spark.cli.report.rows import AGE_NAMES, ObjectFigures
-from polaris_spark.errors import MissingLibraryError
 
 _MAIN, _OTHER, _LIGHT = "#1f6f8b", "#d1495b", "#b8c4cc"
 _WIDTH, _HEIGHT = 9.0, 3.2
@@ -36,20 +35,6 @@ SNAPSHOT_AGES = (
 )
 OLDER = "1 year and more"
 _WAITS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
-
-
-def require_matplotlib() -> None:
-    """Refuse to begin a report without the library that draws its pictures at the end.
-
-    Raises:
-        MissingLibraryError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingLibraryError(
-            "the report needs the library matplotlib; install it with: pip install 'polaris-spark[report]'"
-        ) from error
 
 
 def commits_over_time(history: CommitFigures) -> str:

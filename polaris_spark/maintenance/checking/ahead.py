@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import AHEAD_MS, Clock
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import id_time_ms
-from polaris_spark.maintenance.checking.references import reference_names
+from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.clocks import APART_MS, CLOCK, ClockRecord, StoreClock
 from polaris_spark.system.leases import LEASE_MS, end_lease, node_records
+from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.realms import Realms
 from polaris_spark.system.stores import system_references
 
@@ -63,10 +63,9 @@ def _times(backend: Backend, clock: Clock) -> Iterator[int]:
     for record in node_records(backend).values():
         yield record.end_ms
     for realm in Realms(backend, clock).records():
-        for name in reference_names(backend, realm.instance):
-            row = backend.read_reference(realm.instance, name)
+        for name in ReferenceStore(backend, realm.instance).names():
             try:
-                head = None if row is None else read_head(row, name)
+                head = head_in_row(backend, realm.instance, name)
             except CorruptionError:  # the check reports it
                 continue
             if head is not None:

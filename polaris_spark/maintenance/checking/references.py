@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.clock import AHEAD_MS, iso_text
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import CorruptionError, PolarisError
 from polaris_spark.ids import id_time_ms
@@ -27,6 +25,8 @@ from polaris_spark.maintenance.checking.rows import (
     Problem,
     RowReader,
 )
+from polaris_spark.store.references import ReferenceStore
+from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.recovery.lost import commits_of_missing
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 
@@ -71,7 +71,7 @@ class _References:
         self._problems: list[Problem] = []
 
     def run(self) -> FoundReferences:
-        names = reference_names(self._rows.backend, self._rows.place.instance)
+        names = ReferenceStore(self._rows.backend, self._rows.place.instance).names()
         heads = {name: head for name in sorted(names) if (head := self._head(name)) is not None}
         root = self._head(ROOT)
         if ROOT not in names and root is None:
@@ -99,14 +99,13 @@ class _References:
 
     def _head(self, row_name: str) -> Head | None:
         """Return the value of a row; None if the row does not exist or cannot be read."""
-        row = self._rows.backend.read_reference(self._rows.place.instance, row_name)
-        if row is None:
-            return None
         name = row_name.rpartition("@")[0] or row_name
         try:
-            head = read_head(row, row_name)
+            head = head_in_row(self._rows.backend, self._rows.place.instance, row_name)
         except CorruptionError as error:
             self._blame(UNREADABLE, name, row_name, str(error))
+            return None
+        if head is None:
             return None
         fence_ms = id_time_ms(head.fence) if head.fence > 0 else 0
         for message in head_faults(head, self._times.latest_ms, fence_ms):
@@ -245,15 +244,6 @@ class _References:
     def _blame_object(self, kind: str, id: int, message: str, *, reference: str = ROOT) -> None:
         path = f"head of {ROOT}, index {REFERENCES}"
         self._problems.append(self._rows.problem(kind, id, message, reference=reference, path=path))
-
-
-def reference_names(backend: Backend, instance: str) -> set[str]:
-    """Return the names of the reference rows of a realm."""
-    names: set[str] = set()
-    for split in backend.splits("references", [instance], 1):
-        for batch in backend.scan(split):
-            names.update(batch.column("name").to_pylist())
-    return names
 
 
 def _is_hexadecimal(text: str) -> bool:

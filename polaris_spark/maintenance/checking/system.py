@@ -11,7 +11,6 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import NODES
-from polaris_spark.maintenance.checking.references import reference_names
 from polaris_spark.maintenance.checking.rows import AHEAD, MISSING, REPAIR, UNREADABLE, Problem
 from polaris_spark.system.clocks import APART_MS, CLOCK, ClockRecord
 from polaris_spark.system.leases import LEASE_MS, NodeRecord
@@ -49,7 +48,7 @@ class _System:
         self._realms: dict[str, RealmRecord] = {}
 
     def run(self) -> System:
-        names = reference_names(self._references.backend, SYSTEM_REALM)
+        names = self._references.names()
         if self._read(STORE, StoreRecord) is None and STORE not in names:
             self._blame(MISSING, STORE, "the store's own record is missing")
         clock = self._read(CLOCK, ClockRecord)

@@ -19,7 +19,6 @@ and none in the target before it, however many runs overlap, and however late an
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,11 +28,11 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits import upkeep
-from polaris_spark.commits.amending import amend_row
+from polaris_spark.commits.amending import amend_row, insert_row
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head, Move
-from polaris_spark.errors import OutcomeUnknownError, RealmStateError, TaskLostError
+from polaris_spark.errors import RealmStateError, TaskLostError
 from polaris_spark.store.references import new_version
 from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
@@ -108,8 +107,7 @@ class SourceRealm:
         return [Held(ROOT, self._root()), *concurrently(self._held, self._listed())]
 
     def _held(self, registered: Registered) -> Held:
-        name = registered.row_name
-        return Held(name, self._reader.head(name) or _first_head(registered))
+        return Held(registered.row_name, self._reader.head_of(registered))
 
     def _describe(self, change: Callable[[RealmRecord], Mapping[str, str]]) -> RealmRecord:
         return retried(
@@ -167,17 +165,15 @@ class SourceRealm:
         Raises:
             CorruptionError: the reference is live, and its row was lost.
         """
-        backend, realm, name = self.store.backend, self.store.realm, registered.row_name
-        first = change(_first_head(registered))
-        checked = registered.registration.state != "live"
-        while backend.read_reference(realm, name) is None:
-            if not checked:
+
+        def first() -> ReferenceRow:
+            live = registered.registration.state == "live"
+            if live:
                 refuse_lost(self.store, registered, self.references.clock)
-                checked = True
-                continue
-            with contextlib.suppress(OutcomeUnknownError):  # the next read shows the outcome
-                backend.insert_reference(realm, name, ReferenceRow(new_version(), encode_head(first)))
-        return self._amend(name, change)
+            return ReferenceRow(new_version(), encode_head(change(registered.first_head(sealed=not live))))
+
+        insert_row(self.store.backend, self.store.realm, registered.row_name, first)
+        return self._amend(registered.row_name, change)
 
     # Moving
 
@@ -353,10 +349,6 @@ class SourceRealm:
         clock, instance = self.references.clock, self.store.realm
         retried(clock, lambda: self._realms.move(self.name, RealmState.INACTIVE, instance=instance))
         self._describe(lambda record: _without(record.properties, MOVING_TO, MOVING_TO_INSTANCE, PAUSE))
-
-
-def _first_head(registered: Registered) -> Head:
-    return registered.first_head(sealed=registered.registration.state == "dropped")
 
 
 def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

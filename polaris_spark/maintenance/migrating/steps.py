@@ -237,13 +237,7 @@ class Switch:
         later attempt has written rows of references that `kept` lacks. Rows that a later attempt writes afterwards have
         other versions, so they are not removed.
         """
-        others = []
-        for split in references.backend.splits("references", [references.realm], 1):
-            for batch in references.backend.scan(split):
-                names, versions = (batch.column(name).to_pylist() for name in ("name", "version"))
-                others += [
-                    (name, version) for name, version in zip(names, versions, strict=True) if name not in kept
-                ]
+        others = [(name, row.version) for name, row in references.rows() if name not in kept]
         self._source.refuse_ended(self._token)
         for name, version in others:
             references.delete(name, version)

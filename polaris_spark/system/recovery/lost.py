@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.completeness import Completeness
 from polaris_spark.commits.lineage import Known, lineage, named_by
@@ -13,6 +12,7 @@ from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.registrations import ROOT, Registered
@@ -48,6 +48,11 @@ def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> Non
             f"{registered.registration.number}, where it began, up to commit {newer[0].number} "
             f"({newer[0].id:x}): run recover first"
         )
+
+
+def strict_reader(store: ObjectStore, clock: Clock) -> ReferenceReader:
+    """Return a reader of a realm's references that refuses live references whose row was lost, as `refuse_lost`."""
+    return ReferenceReader(store, missing=lambda registered: refuse_lost(store, registered, clock))
 
 
 def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known]:
@@ -96,13 +101,8 @@ def unlisted(store: ObjectStore) -> Iterator[tuple[str, Head]]:
 
 def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
     """Yield (row name, head) of every reference row of the realm."""
-    for split in store.backend.splits("references", [store.realm], 1):
-        for batch in store.backend.scan(split):
-            names, versions, values = (
-                batch.column(name).to_pylist() for name in ("name", "version", "value")
-            )
-            for name, version, value in zip(names, versions, values, strict=True):
-                yield name, read_head(ReferenceRow(version, value), name)
+    for name, row in ReferenceStore(store.backend, store.realm).rows():
+        yield name, read_head(row, name)
 
 
 def _made_by_others(store: ObjectStore, registered: Registered, objects: Completeness) -> set[int]:

@@ -14,12 +14,13 @@ from polaris_spark.commits.lineage import (
     lineage,
     named_by,
 )
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.errors import InputError, NotFoundError
 from polaris_spark.index import Index
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.references import ReferenceStore
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
 
@@ -183,17 +184,13 @@ class Survey:
 
     def _generations(self) -> Iterator[tuple[str, int]]:
         """Yield (name, generation) of every row, except the registry's."""
-        backend = self._store.backend
-        for split in backend.splits("references", [self._store.realm], 1):
-            for batch in backend.scan(split):
-                for row_name in batch.column("name").to_pylist():
-                    name, at, generation = row_name.rpartition("@")
-                    if at:
-                        yield name, int(generation, 16)
+        for row_name in ReferenceStore(self._store.backend, self._store.realm).names():
+            name, at, generation = row_name.rpartition("@")
+            if at:
+                yield name, int(generation, 16)
 
     def _row(self, name: str, row_name: str, state: ReferenceState, registered: Registered | None) -> _Row:
-        row = self._store.backend.read_reference(self._store.realm, row_name)
-        head = None if row is None else read_head(row, row_name)
+        head = ReferenceReader(self._store).head(row_name)
         if head is not None:
             self._saw(head.fence, *(known.id for known in named_by(head)))
         return _Row(name, row_name, state, registered, head)
