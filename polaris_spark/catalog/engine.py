@@ -1,20 +1,35 @@
-"""Functions of many items, which an engine runs in this process or on executors with the same code."""
+"""The work of jobs on many items and many rows, which an engine does in this process or on executors with one code.
+
+A job calls functions of items (`map`), turns parts of a store into rows (`scan`), rows into other rows (`apply`), and
+relates rows to each other by SQL (`query`, `without`, `closure`). The SQL must mean the same to Spark and to SQLite:
+joins, `UNION ALL`, `DISTINCT`, `GROUP BY`, `CASE` and window functions do; arrays, structs and casts do not.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from functools import cached_property, partial
+from itertools import count
+from typing import Any, Generic, TypeVar
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.files import Files
 from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.commits.retry import retried
 from polaris_spark.commits.state import StoredObjects
+from polaris_spark.config import Properties
 from polaris_spark.store.objects import ObjectStore
 
 I = TypeVar("I")  # noqa: E741  # an item
 R = TypeVar("R")
+P = TypeVar("P")
+
+Row = tuple[Any, ...]
+"""The values of a row, in the order of its columns."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the work."""
@@ -72,8 +87,49 @@ class MapFunction(ABC, Generic[I, R]):
         """Return the result for one item. Several threads may call this at a time."""
 
 
+ScanFunction = Callable[[Reach, P], Iterable[Row]]
+"""A function that produces rows from one part of a store.
+
+It can be pickled: it is a module-level function, or a `partial` of a module-level function.
+"""
+
+RowFunction = Callable[[Reach, Iterator[Row]], Iterable[Row]]
+"""A function that produces rows from rows. It can be pickled, like a `ScanFunction`."""
+
+
+class Rows(ABC):
+    """Rows with named columns, on executors or in a temporary database of this process."""
+
+    @abstractmethod
+    def kept(self) -> Rows:
+        """Return the same rows, computed once and kept until `release`. They are computed when they are first read.
+
+        An executor that is lost loses its part of the rows, which is then computed again.
+        """
+
+    @abstractmethod
+    def fixed(self, *by: str) -> Rows:
+        """Return the same rows, computed now and never again.
+
+        Args:
+            by: columns by which the result will be joined.
+        """
+
+    @abstractmethod
+    def collect(self) -> list[Row]:
+        """Return the rows to this process, in no particular order unless the query has one."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Free the space of rows that `kept` returned."""
+
+
 class Engine(ABC):
-    """Runs functions of many items. Reports progress, and ends the work if the caller of the job no longer waits."""
+    """Works on many items and rows. Reports progress, and ends the work if the job's caller no longer waits.
+
+    Schemas of rows have the form of Spark's DDL, such as `id bigint, type string`, with the types `bigint`, `int`,
+    `string`, `boolean` and `binary`.
+    """
 
     def __init__(self, reach: Reach, progress: Progress = lambda _step, _done, _total: None) -> None:
         """
@@ -106,12 +162,224 @@ class Engine(ABC):
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
         """Yield the result of each item, in the order of the items."""
 
+    @abstractmethod
+    def rows(self, values: Iterable[Row], schema: str) -> Rows:
+        """Return rows of values that this process holds."""
+
+    @abstractmethod
+    def scan(self, function: ScanFunction[P], parts: Sequence[P], schema: str, doing: str = "") -> Rows:
+        """Return the rows that a function produces from the parts of a store, such as splits.
+
+        Args:
+            parts: can be pickled; executors work on one part at a time.
+            doing: the step that is reported as progress; empty if the caller reports progress.
+        """
+
+    @abstractmethod
+    def apply(
+        self,
+        function: RowFunction,
+        rows: Rows,
+        schema: str,
+        *,
+        by: Sequence[str] = (),
+        tasks_per_core: int = 0,
+        doing: str = "",
+    ) -> Rows:
+        """Return the rows that a function produces from rows. Executors call it once for each partition of the rows.
+
+        Args:
+            by: columns by which the rows of each call are sorted. Rows with equal values come in one call.
+            tasks_per_core: see `MapFunction`; 0 to leave the rows where they are.
+            doing: the step that is reported as progress; empty if the caller reports progress.
+        """
+
+    @abstractmethod
+    def query(self, sql: str, **rows: Rows) -> Rows:
+        """Return the result of a query of rows, which the text names in braces, such as `SELECT id FROM {found}`."""
+
+    @abstractmethod
+    def without(self, rows: Rows, others: Rows, on: Sequence[str], where: str = "true") -> Rows:
+        """Return the rows that no other row matches (an anti-join).
+
+        Args:
+            on: columns that are equal in matching rows.
+            where: another condition of a match, in which the rows are named `mine` and `other`.
+        """
+
+    @abstractmethod
+    def closure(self, start: Rows, further: Callable[[Rows], Rows], doing: str) -> Rows:
+        """Return all ids that can be reached, each once, found breadth first. `fixed` in the sense of rows.
+
+        Args:
+            start: the ids to start from. Rows of ids have one column, `id bigint`.
+            further: returns the ids that some ids lead to. It may return ids more than once.
+            doing: the step that is reported as progress.
+        """
+
+    @abstractmethod
+    def opener(self, properties: Properties, backend: Backend) -> Callable[[], Backend]:
+        """Return a function that opens another store, wherever this engine works. It can be pickled for executors.
+
+        Args:
+            properties: names the store.
+            backend: the store, as this process has opened it.
+        """
+
 
 class LocalEngine(Engine):
-    """An engine that works in this process, on several items at a time."""
+    """An engine that works in this process, on several items at a time. It holds rows in a temporary SQLite database.
+
+    SQLite writes rows that exceed its cache to a file, so the memory that they take is bounded.
+    """
+
+    @cached_property
+    def _database(self) -> _Database:
+        return _Database()
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
         return run_here(function, self.reach, items)
+
+    def rows(self, values: Iterable[Row], schema: str) -> Rows:
+        table = self._database.create(f"({', '.join(_columns(schema))})")
+        self._database.insert(table, schema, values)
+        return _LocalRows(self._database, table)
+
+    def scan(self, function: ScanFunction[P], parts: Sequence[P], schema: str, doing: str = "") -> Rows:
+        table = self.rows((), schema)
+        for done, part in enumerate(parts):
+            if doing:
+                self.progress(doing, done, len(parts))
+            retried(self.reach.clock, partial(self._read, function, part, table, schema))
+        return table
+
+    def _read(self, function: ScanFunction[P], part: P, table: Rows, schema: str) -> None:
+        """Add the rows of a part to a table: all of them, or none."""
+        name, database = _source(table), self._database
+        [(last,)] = database.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}")
+        try:
+            database.insert(name, schema, function(self.reach, part))
+        except BaseException:
+            database.execute(f"DELETE FROM {name} WHERE rowid > {last}")
+            raise
+
+    def apply(
+        self,
+        function: RowFunction,
+        rows: Rows,
+        schema: str,
+        *,
+        by: Sequence[str] = (),
+        tasks_per_core: int = 0,
+        doing: str = "",
+    ) -> Rows:
+        order = f" ORDER BY {', '.join(by)}" if by else ""
+        found = self._database.execute(f"SELECT * FROM {_source(rows)}{order}")
+        return self.rows(function(self.reach, self._watched(found, doing)), schema)
+
+    def _watched(self, rows: Iterable[Row], doing: str) -> Iterator[Row]:
+        for done, row in enumerate(rows):
+            if doing and done % _ROWS_BETWEEN_REPORTS == 0:
+                self.progress(doing, done, 0)
+            yield row
+
+    def query(self, sql: str, **rows: Rows) -> Rows:
+        text = sql.format(**{name: _source(one) for name, one in rows.items()})
+        return _LocalRows(self._database, f"({text})")
+
+    def without(self, rows: Rows, others: Rows, on: Sequence[str], where: str = "true") -> Rows:
+        equal = " AND ".join(f"mine.{column} = other.{column}" for column in on)
+        return self.query(
+            "SELECT mine.* FROM {rows} mine "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {{others}} other WHERE {equal} AND ({where}))",
+            rows=rows,
+            others=others.fixed(*on),
+        )
+
+    def closure(self, start: Rows, further: Callable[[Rows], Rows], doing: str) -> Rows:
+        reached, level, before = self._database.create("(id INTEGER PRIMARY KEY)"), start, 0
+        while True:
+            fresh = f"SELECT DISTINCT id FROM {{level}} WHERE id NOT IN {reached}"
+            level = self.query(fresh, level=level).fixed()
+            self._database.execute(f"INSERT INTO {reached} SELECT id FROM {_source(level)}")
+            [(n,)] = self._database.execute(f"SELECT count(*) FROM {reached}")
+            if n == before:
+                return _LocalRows(self._database, reached)
+            before = n
+            self.progress(doing, n, 0)
+            level = further(level)
+
+    def opener(self, properties: Properties, backend: Backend) -> Callable[[], Backend]:
+        return lambda: backend
+
+
+_CACHE_KIB = 65_536
+_ROWS_BETWEEN_REPORTS = 500
+
+
+class _Database:
+    """A temporary database for one engine."""
+
+    def __init__(self) -> None:
+        # An empty name stands for a file that SQLite makes when it needs it, and deletes at the end.
+        database = sqlite3.connect("", check_same_thread=False, isolation_level=None)
+        weakref.finalize(self, database.close)
+        self.execute = database.execute
+        self._insert = database.executemany
+        self._numbers = count()
+        self.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self.execute("PRAGMA journal_mode = OFF")
+        self.execute("BEGIN")
+
+    def create(self, what: str) -> str:
+        """Create a table, and return its name.
+
+        Args:
+            what: the columns in parentheses, or `AS` and a query. Columns without types keep values as they are.
+        """
+        name = f"rows_{next(self._numbers)}"
+        self.execute(f"CREATE TABLE {name} {what}")
+        return name
+
+    def insert(self, table: str, schema: str, rows: Iterable[Row]) -> None:
+        """Add rows to a table."""
+        places = ", ".join("?" * len(_columns(schema)))
+        self._insert(f"INSERT INTO {table} VALUES ({places})", rows)
+
+
+def _columns(schema: str) -> list[str]:
+    return [column.split(" ")[0] for column in schema.split(", ")]
+
+
+class _LocalRows(Rows):
+    """A table of a temporary database, or a query in parentheses."""
+
+    def __init__(self, database: _Database, source: str) -> None:
+        self._database = database
+        self.source = source
+
+    def kept(self) -> _LocalRows:
+        if not self.source.startswith("("):
+            return self
+        return _LocalRows(self._database, self._database.create(f"AS SELECT * FROM {self.source}"))
+
+    def fixed(self, *by: str) -> _LocalRows:
+        found = self.kept()
+        if by:
+            index = f"{found.source}_by_{'_'.join(by)}"
+            self._database.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {found.source} ({', '.join(by)})")
+        return found
+
+    def collect(self) -> list[Row]:
+        return self._database.execute(f"SELECT * FROM {self.source}").fetchall()
+
+    def release(self) -> None:
+        self._database.execute(f"DROP TABLE {self.source}")
+
+
+def _source(rows: Rows) -> str:
+    assert isinstance(rows, _LocalRows)
+    return rows.source
 
 
 def run_here(function: MapFunction[I, R], reach: Reach, items: Sequence[I]) -> Iterator[R]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from polaris_spark.errors import ForbiddenError
@@ -15,10 +14,8 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.checking.checker import Check
     from polaris_spark.maintenance.periods import realm_policy
-    from polaris_spark.spark.engine import SparkEngine
-    from polaris_spark.spark.jobs.fsck import find_lost
 
-    session, engine = call.session, engine_of(call)
+    session = call.session
     realm, served = arguments.get("only"), session.properties.realm
     if call.over_http:
         if realm not in (None, served):
@@ -29,8 +26,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         session.connection.clock,
         realm=realm,
         grace_ms=realm_policy(session.catalog).shortest_grace_ms,
-        engine=engine,
-        find_lost=partial(find_lost, engine) if isinstance(engine, SparkEngine) else None,
+        engine=engine_of(call),
     )
     return [tuple(problem) for problem in check.run()]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
@@ -16,8 +15,6 @@ from polaris_spark.secret_options import REFERENCE, is_secret
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
-    from polaris_spark.maintenance.migrating.marks import SourceRealm
-    from polaris_spark.maintenance.migrating.migration import Migration
     from polaris_spark.maintenance.migrating.steps import MigrationStep
     from polaris_spark.system.connections import StoreConnection
 
@@ -28,7 +25,7 @@ Row = tuple[str, int | None, int | None, int | None, float | None, str | None]
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     from polaris_spark.maintenance.migrating.marks import SourceRealm
-    from polaris_spark.maintenance.migrating.migration import give_up
+    from polaris_spark.maintenance.migrating.migration import Migration, give_up
     from polaris_spark.spark.options import refuse_memory
 
     session = call.session
@@ -46,12 +43,14 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
         return [("abort", None, None, None, None, None)]
     assert target is not None
     with _opened(target) as there:
-        migration = _migration(
-            call,
+        engine = engine_of(call, writes_to=there.backend)
+        migration = Migration(
             source,
+            str(session.connection.uri),
             there,
             name,
-            target,
+            engine=engine,
+            open_target=engine.opener(target, there.backend),
             max_pause_ms=duration_ms("max_pause", arguments.get("max_pause", _PAUSE)),
             verify=arguments.get("verify", True),
         )
@@ -94,23 +93,6 @@ def _opened(target: Properties) -> Iterator[StoreConnection]:
         yield connection
     finally:
         connection.close()
-
-
-def _migration(
-    call: Call, source: SourceRealm, there: StoreConnection, name: str, target: Properties, **options: Any
-) -> Migration:
-    """Return the migration, which works on executors if they can access both stores."""
-    from polaris_spark.maintenance.migrating.migration import Migration
-    from polaris_spark.spark.engine import SparkEngine
-    from polaris_spark.spark.jobs.migrating import compare, opener
-    from polaris_spark.spark.options import location_of
-
-    engine = engine_of(call, writes_to=there.backend)
-    if isinstance(engine, SparkEngine):
-        location = location_of(target).resolved()
-        options |= {"open_target": opener(location), "compare": partial(compare, engine, location)}
-    uri = str(call.session.connection.uri)
-    return Migration(source, uri, there, name, engine=engine, **options)
 
 
 def _rows(step: MigrationStep) -> Iterator[Row]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
 from polaris_spark.jobs.engine import engine_of
@@ -16,8 +15,6 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.commits.change import Operation
     from polaris_spark.ids import id_time_ms
     from polaris_spark.maintenance.marking import Count, sweep
-    from polaris_spark.spark.engine import SparkEngine
-    from polaris_spark.spark.jobs.sweep import SparkGarbage
 
     session, properties = call.session, call.session.properties
     references = session.catalog.references
@@ -25,14 +22,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     policy, dry_run = policy_of(call, arguments), bool(arguments.get("dry_run", False))
     operation = Operation(b"", session.principal)
     engine = engine_of(call, writes_to=references.store.backend)
-    swept = sweep(
-        references,
-        policy,
-        operation=operation,
-        progress=engine.progress,
-        dry_run=dry_run,
-        find=partial(SparkGarbage, engine) if isinstance(engine, SparkEngine) else None,
-    )
+    swept = sweep(references, policy, operation=operation, engine=engine, dry_run=dry_run)
     kept_from = references.clock.now_ms() - policy.retention_of(session.catalog.reference)
     return [
         (

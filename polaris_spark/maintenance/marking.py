@@ -1,22 +1,24 @@
 """Mark and delete the unreachable rows of a realm.
 
-Without Spark, for stores that are small or live in one process, the process holds in memory the ids of all reachable
-objects, about 100 bytes for each, and the ids of all garbage.
-`polaris_spark.spark.jobs.sweep` finds and deletes the same rows on executors.
+Headers are read once, in a scan that also finds the rows to delete. Reading headers by id, level by level, would read
+most rows a second time, and in random order. The caller's process only holds the ids of the commits from which marking
+starts, eight bytes each; the engine holds all other ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from polaris_spark import objects
-from polaris_spark.backends.base import Backend, ObjectKey
-from polaris_spark.catalog.engine import Progress
+from polaris_spark.backends.base import ObjectKey, Split
+from polaris_spark.catalog.engine import Engine, LocalEngine, Reach, Row, Rows
+from polaris_spark.catalog.files import Files
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
-from polaris_spark.ids import id_time_ms
 from polaris_spark.maintenance.sweeping import (
     Policy,
     Roots,
@@ -24,22 +26,17 @@ from polaris_spark.maintenance.sweeping import (
     list_roots_only,
     was_overtaken,
 )
-from polaris_spark.objects import Header
 from polaris_spark.system.registry import References
 
-READ_TOGETHER = 256
 DELETE_TOGETHER = 500
 """Number of rows deleted in one batch, in the order of their ids."""
 
+_SPLITS_PER_PART = 2
+_HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
+"""Columns of all rows. `points` holds the ids that the object points to strongly, eight bytes each.
 
-class GarbageRow(NamedTuple):
-    """A row to be deleted."""
-
-    id: int
-    part: int
-    type: str | None
-    """Type of the row's object; None if no header can be read."""
-    bytes: int
+Unless the row begins with a header that can be read, `type` is null and `points` is empty.
+"""
 
 
 class Count(NamedTuple):
@@ -49,23 +46,6 @@ class Count(NamedTuple):
     objects: int
     rows: int
     bytes: int
-
-
-class Garbage(Protocol):
-    """The rows that a sweep deletes: all unreachable rows below its limit."""
-
-    @property
-    def counts(self) -> list[Count]:
-        """Counts of the rows by type, sorted by type; rows without a type come last.
-
-        Raises:
-            TryAgainError, CorruptionError, NewerFormatError: as `sweep`.
-        """
-        ...
-
-    def delete(self) -> None:
-        """Delete the rows."""
-        ...
 
 
 class Swept(NamedTuple):
@@ -81,75 +61,92 @@ def sweep(
     policy: Policy,
     *,
     operation: Operation,
-    progress: Progress = lambda _step, _done, _of: None,
+    engine: Engine | None = None,
     dry_run: bool = False,
-    find: Callable[[References, Roots, Progress], Garbage] | None = None,
 ) -> Swept:
     """Delete the unreachable rows of a realm that serves. After an interruption, call this again.
 
     Args:
         operation: names the principal, for the log of the registry.
-        progress: called between all steps.
+        engine: marks and deletes; by default in this process.
         dry_run: change nothing.
-        find: finds the garbage; by default in this process.
     Raises:
         ClockError: this machine's clock is too far behind the store's.
         TryAgainError: another sweep is running.
         CorruptionError: an object that is needed is missing or unreadable; nothing was deleted.
         NewerFormatError: a newer release wrote an object that is needed; nothing was deleted.
     """
+    engine = engine or LocalEngine(Reach(references.store, Files({}), references.clock))
     if dry_run:
-        roots = list_roots_only(references, policy, progress)
+        roots = list_roots_only(references, policy, engine.progress)
     else:
-        roots = list_roots(references, policy, operation, progress)
-    found = (find or LocalGarbage)(references, roots, progress)
-    counts = found.counts
+        roots = list_roots(references, policy, operation, engine.progress)
+    found = garbage(engine, references, roots).fixed()
+    counts = _counted(engine, found)
     if not dry_run:
-        found.delete()
+        delete = partial(_delete, realm=references.store.realm)
+        engine.apply(delete, found, "rows bigint", by=("id", "part"), doing="deleting rows").collect()
     return Swept(roots, counts)
 
 
-class LocalGarbage:
-    """A `Garbage` in the memory of this process."""
+def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
+    """Return the rows that are not marked and whose ids are below the limit.
 
-    def __init__(self, references: References, roots: Roots, progress: Progress) -> None:
-        self._backend, self._realm = references.store.backend, references.store.realm
-        self._progress = progress
-        marked = marked_from(references, roots, progress)
-        progress("looking for garbage", 0, 0)
-        self._rows = sorted(garbage(self._backend, self._realm, roots.limit, marked))
-
-    @property
-    def counts(self) -> list[Count]:
-        return counted(self._rows)
-
-    def delete(self) -> None:
-        keys = [ObjectKey(row.id, row.part) for row in self._rows]
-        for start in range(0, len(keys), DELETE_TOGETHER):
-            self._progress("deleting rows", start, len(keys))
-            self._backend.delete_objects(self._realm, keys[start : start + DELETE_TOGETHER])
-
-
-def marked_from(references: References, roots: Roots, progress: Progress) -> set[int]:
-    """Return the ids of all objects that can be reached from the roots, found breadth first.
-
+    Returns:
+        columns `id`, `part`, `type` (null if no header contains it) and `bytes`.
     Raises:
         TryAgainError, CorruptionError, NewerFormatError: as `sweep`.
     """
     backend, realm = references.store.backend, references.store.realm
-    marked: set[int] = set()
-    level = dict.fromkeys(roots.commits, 0)
+    splits = backend.splits("objects", [realm], _SPLITS_PER_PART * engine.parts)
+    rows = engine.scan(partial(_headers, realm=realm), splits, _HEADERS, "reading headers").fixed("id")
+    first = engine.query("SELECT id, type, points FROM {rows} WHERE part = 0", rows=rows)
+    marked = _marked(engine, roots, first)
+    _check(engine, references, roots, first, marked)
+    engine.progress("looking for garbage", 0, 0)
+    below = engine.query(f"SELECT id, part, type, bytes FROM {{rows}} WHERE id < {roots.limit}", rows=rows)
+    return engine.query(
+        "SELECT id, part, max(type) OVER (PARTITION BY id) AS type, bytes FROM {found}",
+        found=engine.without(below, marked, ["id"]),
+    )
+
+
+def _marked(engine: Engine, roots: Roots, first: Rows) -> Rows:
+    """Return the ids of all objects that can be reached from the roots, by strong pointers."""
+
+    def pointed_to(level: Rows) -> Rows:
+        points = "SELECT points FROM {first} first JOIN {level} level ON first.id = level.id"
+        return engine.apply(_pointers, engine.query(points, first=first, level=level), "id bigint")
+
+    start = engine.rows(((id,) for id in roots.commits), "id bigint")
+    return engine.closure(start, pointed_to, "marking")
+
+
+def _check(engine: Engine, references: References, roots: Roots, first: Rows, marked: Rows) -> None:
+    """Raise an error if a marked object is missing, or if its header cannot be read."""
+    realm = references.store.realm
+    lost = engine.query("SELECT id FROM {lost} LIMIT 1", lost=engine.without(marked, first, ["id"])).collect()
+    joined = "FROM {first} first JOIN {marked} marked ON first.id = marked.id"
     try:
-        while level:
-            marked |= level.keys()
-            deeper: dict[int, int] = {}
-            for id, header in _headers(backend, realm, level):
-                deeper |= {pointer: id for pointer in header.strong if pointer not in marked}
-            progress("marking", len(marked), 0)
-            level = deeper
+        for (id,) in lost:
+            needed = engine.query(f"SELECT first.id, points {joined}", first=first, marked=marked)
+            holders = engine.apply(partial(_holders, pointer=id), needed, "id bigint")
+            holder = engine.query("SELECT id FROM {holders} LIMIT 1", holders=holders).collect()
+            raise CorruptionError(missing(realm, id, holder[0][0] if holder else 0))
+        unread = f"SELECT first.id {joined} WHERE type IS NULL LIMIT 1"
+        for (id,) in engine.query(unread, first=first, marked=marked).collect():
+            row = references.store.backend.read_objects(realm, [ObjectKey(id)]).get(ObjectKey(id), b"")
+            objects.decode_header(row, f"{realm}/{id}")
+            raise CorruptionError(f"the header of object {realm}/{id} could not be read")
     except CorruptionError as error:
         raise explained(references, roots, error) from error
-    return marked
+
+
+def _counted(engine: Engine, found: Rows) -> list[Count]:
+    """Return counts of rows by type, sorted by type."""
+    sums = "SELECT type, count(DISTINCT id), count(*), sum(bytes) FROM {found} GROUP BY type"
+    counts = [Count(*row) for row in engine.query(sums, found=found).collect()]
+    return sorted(counts, key=lambda count: (count.type is None, count.type))
 
 
 def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
@@ -157,22 +154,6 @@ def explained(references: References, roots: Roots, error: CorruptionError) -> P
     if was_overtaken(references, roots):
         return TryAgainError(f"another sweep of this realm is running: {error}")
     return CorruptionError(f"{error}; nothing was deleted: `fsck` shows what is damaged")
-
-
-def _headers(backend: Backend, realm: str, level: Mapping[int, int]) -> Iterator[tuple[int, Header]]:
-    """Yield the id and header of each object of a level.
-
-    Args:
-        level: ids of objects, each with the id of an object that points to it (0: a reference does).
-    """
-    ids = iter(sorted(level))
-    while some := list(islice(ids, READ_TOGETHER)):
-        rows = backend.read_objects(realm, [ObjectKey(id) for id in some])
-        for id in some:
-            row = rows.get(ObjectKey(id))
-            if row is None:
-                raise CorruptionError(missing(realm, id, level[id]))
-            yield id, objects.decode_header(row, f"{realm}/{id}")
 
 
 def missing(realm: str, id: int, holder: int) -> str:
@@ -184,44 +165,35 @@ def missing(realm: str, id: int, holder: int) -> str:
     return f"object {realm}/{id} is missing; {f'object {holder}' if holder else 'a reference'} points to it"
 
 
-def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -> Iterator[GarbageRow]:
-    """Yield the rows that are not marked and whose ids are below a limit, in no particular order."""
-    for split in backend.splits("objects", [realm], 1):
-        for batch in backend.scan(split):
-            columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
-            for id, part, value in zip(*columns, strict=True):
-                if id < limit and id not in marked:
-                    first = (
-                        value
-                        if part == 0
-                        else backend.read_objects(realm, [ObjectKey(id)]).get(ObjectKey(id))
-                    )
-                    yield GarbageRow(id, part, type_of(first), len(value))
+def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
+    """Yield the rows of a split, with the columns of `_HEADERS`."""
+    for batch in reach.backend.scan(split):
+        columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
+        for id, part, value in zip(*columns, strict=True):
+            type, points = None, b""
+            if part == 0:
+                try:
+                    header = objects.decode_header(value, f"{realm}/{id}")
+                    type, points = header.type, array("q", header.strong).tobytes()
+                except PolarisError:  # an error only if the object is needed
+                    pass
+            yield id, part, type, len(value), points
 
 
-def type_of(part_0: bytes | None) -> str | None:
-    """Return the type in the header of an object's first row; None if the row is missing or unreadable."""
-    if part_0 is None:
-        return None
-    try:
-        return objects.decode_header(part_0, "").type
-    except PolarisError:
-        return None
+def _pointers(_: Reach, rows: Iterator[Row]) -> Iterator[Row]:
+    for (points,) in rows:
+        for pointer in array("q", points):
+            yield (pointer,)
 
 
-def counted(rows: Iterable[GarbageRow]) -> list[Count]:
-    """Return counts of rows by type, sorted by type."""
-    ids: dict[str | None, set[int]] = {}
-    sums: dict[str | None, list[int]] = {}
-    for row in rows:
-        ids.setdefault(row.type, set()).add(row.id)
-        found = sums.setdefault(row.type, [0, 0])
-        found[0] += 1
-        found[1] += row.bytes
-    counts = [Count(type, len(ids[type]), n, size) for type, (n, size) in sums.items()]
-    return sorted(counts, key=lambda count: (count.type is None, count.type))
+def _holders(_: Reach, rows: Iterator[Row], *, pointer: int) -> Iterator[Row]:
+    for id, points in rows:
+        if pointer in array("q", points):
+            yield (id,)
 
 
-def age_ms(id: int, now_ms: int) -> int:
-    """Return the age of an object by the clock of the process that made it, in milliseconds."""
-    return now_ms - id_time_ms(id)
+def _delete(reach: Reach, rows: Iterator[Row], *, realm: str) -> Iterable[Row]:
+    """Delete rows by their sorted keys. Yield the numbers of deleted rows."""
+    while some := [ObjectKey(id, part) for id, part, _, _ in islice(rows, DELETE_TOGETHER)]:
+        reach.backend.delete_objects(realm, some)
+        yield (len(some),)

@@ -1,20 +1,36 @@
-"""The engine that runs functions of many items on Spark's executors."""
+"""The engine that works on Spark's executors, with rows in DataFrames."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polaris_spark.catalog.engine import Engine, I, LocalEngine, MapFunction, R, Reach, run_here
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.engine import (
+    Engine,
+    I,
+    LocalEngine,
+    MapFunction,
+    P,
+    R,
+    Reach,
+    Row,
+    RowFunction,
+    Rows,
+    ScanFunction,
+    run_here,
+)
 from polaris_spark.catalog.files import Files
+from polaris_spark.config import Properties
 from polaris_spark.errors import StateError
-from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.options import StoreLocation, location_of
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.store.objects import ObjectStore
@@ -23,16 +39,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-P = TypeVar("P")
-
-ScanFunction = Callable[[Reach, P], "Iterable[pa.RecordBatch]"]
-"""A function that produces record batches from one part of a store.
-
-It can be pickled: it is a module-level function, or a `partial` of a module-level function.
-"""
-
 BatchFunction = Callable[[Reach, "Iterable[pa.RecordBatch]"], "Iterable[pa.RecordBatch]"]
-"""A function that produces record batches from record batches, such as rows of a DataFrame."""
+"""A function that produces record batches from record batches. It can be pickled."""
+
+_TASKS_PER_CORE = 2
+_ROWS_TOGETHER = 4_096
 
 _TOGETHER = 10_000
 """Maximum number of items of one Spark job, to limit the results that the driver holds at a time."""
@@ -96,43 +107,111 @@ class SparkEngine(Engine):
         if function.tasks_per_core > 1:
             frame = frame.repartition(min(len(items), function.tasks_per_core * slices))
         each = partial(_each_item, function=function)
-        found = self.apply(each, frame, "position int, result binary").collect()
+        found = self.batches(each, frame, "position int, result binary").collect()
         decode = msgspec.msgpack.Decoder(function.result).decode
         for row in sorted(found, key=itemgetter(0)):
             yield decode(row[1])
 
-    def scan(
-        self,
-        function: ScanFunction[P],
-        parts: Sequence[P],
-        schema: str,
-        *,
-        store: StoreLocation | None = None,
-    ) -> DataFrame:
-        """Return the rows that executors produce from the parts of a store, one Spark task for each part.
+    def rows(self, values: Iterable[Row], schema: str) -> SparkRows:
+        return self._rows(self.spark.createDataFrame(_table(values, schema)))
 
-        Args:
-            function: produces record batches from a part.
-            parts: parts of the store, such as splits; can be pickled.
-            schema: the columns of the record batches, as a Spark DDL string.
-            store: another store to scan, with resolved secrets.
-        """
+    def scan(self, function: ScanFunction[P], parts: Sequence[P], schema: str, doing: str = "") -> SparkRows:
+        if doing:
+            self.progress(doing, 0, 0)
         # Distribute numbers of parts: a table of the parts would be so small that Spark would put it into one task.
         numbers = self.spark.range(0, len(parts), 1, max(1, len(parts)))
-        return self.apply(partial(_each_part, parts=parts, function=function), numbers, schema, store=store)
+        each = partial(_each_part, parts=parts, function=function)
+        return self.apply(each, self._rows(numbers), schema)
 
     def apply(
-        self, function: BatchFunction, frame: DataFrame, schema: str, *, store: StoreLocation | None = None
-    ) -> DataFrame:
-        """Return the rows that executors produce from the rows of a DataFrame.
+        self,
+        function: RowFunction,
+        rows: Rows,
+        schema: str,
+        *,
+        by: Sequence[str] = (),
+        tasks_per_core: int = 0,
+        doing: str = "",
+    ) -> SparkRows:
+        if doing:
+            self.progress(doing, 0, 0)
+        frame = frame_of(rows)
+        if by:
+            frame = frame.repartitionByRange(self._tasks, *by).sortWithinPartitions(*by)
+        elif tasks_per_core:
+            frame = frame.repartition(tasks_per_core * self.parts)
+        return self._rows(self.batches(partial(_each_row, function=function, schema=schema), frame, schema))
 
-        Args:
-            function: produces record batches from record batches; can be pickled.
-            schema: the columns of the produced record batches, as a Spark DDL string.
-            store: another store that the function accesses, with resolved secrets.
-        """
-        opening = self._open if store is None else replace(self._open, store=PlannedStore(store))
-        return frame.mapInArrow(_WithReach(opening, function), schema)
+    def query(self, sql: str, **rows: Rows) -> SparkRows:
+        frames: dict[str, Any] = {name: frame_of(one) for name, one in rows.items()}
+        return self._rows(self.spark.sql(sql, **frames))
+
+    def without(self, rows: Rows, others: Rows, on: Sequence[str], where: str = "true") -> SparkRows:
+        from pyspark.sql.functions import expr
+
+        match = " AND ".join([*(f"mine.{column} = other.{column}" for column in on), f"({where})"])
+        mine, other = frame_of(rows).alias("mine"), frame_of(others).alias("other")
+        return self._rows(mine.join(other, expr(match), "left_anti"))
+
+    def closure(self, start: Rows, further: Callable[[Rows], Rows], doing: str) -> SparkRows:
+        def spread(frame: DataFrame) -> DataFrame:
+            return frame.repartition(self._tasks, "id").distinct()
+
+        level = spread(frame_of(start)).localCheckpoint()
+        marked, n, reached = level, level.count(), 0
+        while n:
+            reached += n
+            self.progress(doing, reached, 0)
+            found = spread(frame_of(further(self._rows(level))))
+            level = found.join(marked, "id", "left_anti").localCheckpoint()
+            n = level.count()
+            marked = marked.union(level)
+        return self._rows(marked)
+
+    def opener(self, properties: Properties, backend: Backend) -> Callable[[], Backend]:
+        return partial(_opened, PlannedStore(location_of(properties).resolved()))
+
+    @property
+    def _tasks(self) -> int:
+        return _TASKS_PER_CORE * self.parts
+
+    def _rows(self, frame: DataFrame) -> SparkRows:
+        return SparkRows(frame, self._tasks)
+
+    def batches(self, function: BatchFunction, frame: DataFrame, schema: str) -> DataFrame:
+        """Return the rows that executors produce from the record batches of a DataFrame."""
+        return frame.mapInArrow(_WithReach(self._open, function), schema)
+
+
+class SparkRows(Rows):
+    """The rows of a DataFrame."""
+
+    def __init__(self, frame: DataFrame, tasks: int) -> None:
+        self.frame = frame
+        self._tasks = tasks
+
+    def kept(self) -> SparkRows:
+        return SparkRows(self.frame.persist(), self._tasks)
+
+    def fixed(self, *by: str) -> SparkRows:
+        frame = self.frame.repartition(self._tasks, *by) if by else self.frame
+        return SparkRows(frame.localCheckpoint(), self._tasks)
+
+    def collect(self) -> list[Row]:
+        return [tuple(row) for row in self.frame.collect()]
+
+    def release(self) -> None:
+        self.frame.unpersist()
+
+
+def frame_of(rows: Rows) -> DataFrame:
+    """Return the DataFrame of rows that a `SparkEngine` returned."""
+    assert isinstance(rows, SparkRows)
+    return rows.frame
+
+
+def _opened(store: PlannedStore) -> Backend:
+    return store.open().backend
 
 
 @dataclass(frozen=True, repr=False)  # `files` may contain secrets
@@ -193,9 +272,37 @@ def _each_item(
 
 
 def _each_part(
-    reach: Reach, batches: Iterable[pa.RecordBatch], *, parts: Sequence[P], function: ScanFunction[P]
+    reach: Reach, numbers: Iterator[Row], *, parts: Sequence[P], function: ScanFunction[P]
+) -> Iterator[Row]:
+    """Yield the rows of parts, from numbers of parts."""
+    for (number,) in numbers:
+        yield from function(reach, parts[number])
+
+
+def _each_row(
+    reach: Reach, batches: Iterable[pa.RecordBatch], *, function: RowFunction, schema: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of parts, from numbers of parts."""
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield from function(reach, parts[number])
+    """Yield the record batches of the rows that a function produces, from record batches."""
+    rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+    produced = iter(function(reach, rows))
+    while run := list(islice(produced, _ROWS_TOGETHER)):
+        yield from _table(run, schema).to_batches()
+
+
+def _table(rows: Iterable[Row], schema: str) -> pa.Table:
+    """Return rows as an Arrow table of a schema."""
+    import pyarrow as pa
+
+    types = {
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "binary": pa.binary(),
+        "array<string>": pa.list_(pa.string()),
+    }
+    named = [column.split(" ") for column in schema.split(", ")]
+    fields = [pa.field(name, types[type]) for name, type in named]
+    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

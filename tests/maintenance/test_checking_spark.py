@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.checking.rows import Problem
 from polaris_spark.spark.engine import SparkEngine
-from polaris_spark.spark.jobs.fsck import find_lost
 from polaris_spark.spark.options import location_of
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
@@ -64,7 +62,7 @@ def with_spark(spark: SparkSession, uri: str, store: Damaged, clock: ManualClock
     location = location_of(Properties.parse({"store": uri})).resolved()
     own = ObjectStore(store.backend, store.instance, process_cache(), store_key=uri)
     engine = ThreeParts(lambda: spark, location, {}, LocalEngine(Reach(own, Files({}))), realm="default")
-    return Check(store.backend, clock, engine=engine, find_lost=partial(find_lost, engine)).run()
+    return Check(store.backend, clock, engine=engine).run()
 
 
 def found(problems: list[Problem]) -> set[tuple[str, str, str, str]]:

@@ -96,13 +96,13 @@ def test_few_items_start_no_spark_job(session: Session, tmp_path: Path) -> None:
 def test_every_item_is_done_once_while_executors_come(
     session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def apply(engine: SparkEngine, function: Any, table: Any, _: str) -> SimpleNamespace:
+    def batches(engine: SparkEngine, function: Any, table: Any, _: str) -> SimpleNamespace:
         rows = [row for batch in function(engine.reach, table.to_batches()) for row in batch.to_pylist()]
         return SimpleNamespace(collect=lambda: [tuple(row.values()) for row in rows])
 
     cores = count(2)
     monkeypatch.setattr(SparkEngine, "parts", property(lambda _: next(cores)))
-    monkeypatch.setattr(SparkEngine, "apply", apply)
+    monkeypatch.setattr(SparkEngine, "batches", batches)
     looked_for = items(tmp_path)
     engine = engine_of(Call(session, lambda: SimpleNamespace(createDataFrame=lambda table: table)))  # type: ignore[arg-type, return-value]  # a session that calls functions in this process
     assert list(engine.map(FindAbsent(), looked_for)) == [

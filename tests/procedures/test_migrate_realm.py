@@ -11,12 +11,11 @@ from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.errors import InputError, RealmMovedError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.migrating.check import Difference
+from polaris_spark.maintenance.migrating.check import Difference, compare
 from polaris_spark.maintenance.migrating.copy import RealmRows, copy_all
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
-from polaris_spark.spark.jobs.migrating import compare, opener
 from polaris_spark.spark.options import location_of
 from polaris_spark.system.connections import connect_store
 from tests.cli.catalogs import fill
@@ -58,26 +57,26 @@ def test_it_moves_by_executors_while_others_write(
 
 def test_differences_are_found_on_executors(spark: SparkSession, filled: Session, store_on: StoreOn) -> None:
     target = opened(store_on("sqlite"), warehouse="/nowhere", realm="other")
-    heres, theres = (location_of(one.properties) for one in (filled, target))
     references = filled.catalog.references
     local = LocalEngine(Reach(references.store, filled.catalog.files))
-    engine = SparkEngine(lambda: spark, heres, {}, local, realm="default")
+    engine = SparkEngine(lambda: spark, location_of(filled.properties), {}, local, realm="default")
     source = RealmRows(references.store.backend, references.store.realm, references.clock)
     copy = RealmRows(target.connection.backend, "copy", references.clock)
-    copied = copy_all(source, copy, engine, opener(theres))
+    opened_there = engine.opener(target.properties, target.connection.backend)
+    copied = copy_all(source, copy, engine, opened_there)
     heads = SourceRealm(filled.connection.realms, "default", references).heads()
-    same = compare(engine, theres, source, copy, heads)
+    same = compare(engine, opened_there, source, copy, heads)
     assert (same.rows, same.different) == (copied.rows, 0)
 
     garbage = filled.connection.ids.next_id()
     source.backend.write_objects(source.realm, [ObjectRow(garbage, 0, b"left by an attempt")])
-    assert compare(engine, theres, source, copy, heads).different == 0
+    assert compare(engine, opened_there, source, copy, heads).different == 0
 
     head = filled.catalog.head()
     altered, missing = head.head.commit, head.commit.entries
     copy.backend.delete_objects(copy.realm, [ObjectKey(altered), ObjectKey(missing)])
     copy.backend.write_objects(copy.realm, [ObjectRow(altered, 0, b"something else")])
-    found = compare(engine, theres, source, copy, heads)
+    found = compare(engine, opened_there, source, copy, heads)
     assert found.different == 2
     assert set(found.differences) == {
         Difference("object", f"{altered}/0", "altered"),

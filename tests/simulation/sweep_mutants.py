@@ -92,7 +92,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         (Patch(clocks, "_refuse_behind", "start - BEHIND_MS < now < end - FAR_MS", "False"),), CLOCKS_AHEAD
     ),
     "marking ends at a level": Mutant(
-        (Patch(marking, "marked_from", "level = deeper", "level = deeper if not roots.commits else {}"),),
+        (Patch(marking, "_marked", 'engine.closure(start, pointed_to, "marking")', "start"),),
         BUSY,
     ),
 }

@@ -6,7 +6,7 @@
 | every row by itself, needed or not | `rows` |
 | registry and rows of references | `references` |
 | the history of every reference: numbers, times, parents, skip pointers | `history` |
-| every strong pointer below every commit from floor to head, also in types that are not installed | this module |
+| every strong pointer below every commit from floor to head, also in types that are not installed | `lost` |
 | every index of every commit; the log against the changes; every content that a log entry names | `log` |
 | names, ids, locations and contents of every catalog's head | `entities`, `tables` |
 
@@ -18,7 +18,7 @@ needed any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -28,11 +28,11 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED
 from polaris_spark.clock import Clock
-from polaris_spark.commits.completeness import Completeness, Lost
 from polaris_spark.errors import NotFoundError
 from polaris_spark.maintenance.checking.entities import EntitiesUnit, entity_problems, key_bounds
 from polaris_spark.maintenance.checking.history import Root, history
 from polaris_spark.maintenance.checking.log import CommitsUnit, commit_problems
+from polaris_spark.maintenance.checking.lost import Needed, find_lost
 from polaris_spark.maintenance.checking.references import Times, references
 from polaris_spark.maintenance.checking.rows import (
     ERROR,
@@ -44,14 +44,12 @@ from polaris_spark.maintenance.checking.rows import (
     Problem,
     RowReader,
     ScanUnit,
-    row_key,
     scan_problems,
 )
 from polaris_spark.maintenance.checking.system import System, system
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import RealmRecord, RealmState
-from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
@@ -70,18 +68,6 @@ class Unit(NamedTuple):
     place: CheckedRealm | None
     """The realm; None for a scan of the rows of several realms."""
     what: ScanUnit | CommitsUnit | EntitiesUnit
-
-
-class Needed(NamedTuple):
-    """A commit that must exist with all objects that it points to."""
-
-    reference: str
-    number: int
-    id: int
-
-
-FindLost = Callable[[CheckedRealm, Sequence[Needed]], Iterable[Problem]]
-"""Follows all strong pointers of a realm down from commits, and yields a problem for each missing object."""
 
 
 class CheckUnit(MapFunction[Unit, list[Problem]]):
@@ -119,16 +105,14 @@ class Check:
         realm: str | None = None,
         grace_ms: int = GRACE_MS,
         engine: Engine | None = None,
-        find_lost: FindLost | None = None,
         progress: Progress = lambda _what, _done, _total: None,
     ) -> None:
         """
         Args:
             realm: name of the only realm to check; None checks all realms, and finds rows that belong to no realm.
             grace_ms: shortest time for which objects that a dropped reference needs are kept, in milliseconds.
-            engine: carries out units; by default in this process, one after the other. The scan, each index and each
+            engine: carries out units and follows pointers; by default in this process. The scan, each index and each
                 history are split into about as many units as the engine has `parts`.
-            find_lost: follows pointers; by default in this process, by reading headers.
             progress: used by the default of `engine`.
         """
         self._backend = backend
@@ -138,7 +122,6 @@ class Check:
         rows = ObjectStore(backend, SYSTEM_REALM, process_cache(), store_key="check")
         self._engine = engine or LocalEngine(Reach(rows, Files({})), progress)
         self._parts = self._engine.parts
-        self._find_lost = find_lost or self._find_lost_here
         self._progress = self._engine.progress
 
     def run(self) -> list[Problem]:
@@ -204,7 +187,7 @@ class Check:
             if root.head.commit not in seen:
                 units += [Unit(place, what) for what in self._entity_units(rows, root, shared=shared)]
             units += [Unit(place, what) for what in self._commit_units(root, commits, seen)]
-        yield from self._find_lost(place, needed)
+        yield from find_lost(self._engine, place, needed)
 
     def _commit_units(
         self, root: Root, commits: Sequence[tuple[int, int]], seen: set[int]
@@ -234,26 +217,6 @@ class Check:
             for start, end in zip([b"", *bounds], [*bounds, None], strict=True):
                 yield EntitiesUnit(root.reference, root.head.commit, name, start, end, shared)
 
-    def _find_lost_here(self, place: CheckedRealm, needed: Sequence[Needed]) -> Iterator[Problem]:
-        read = 0
-
-        def on_read(count: int) -> None:
-            nonlocal read
-            read += count
-            self._progress(f"following pointers of {place.realm}", read, 0)
-
-        objects = Completeness(self._backend, place.instance, on_read, newer_is_lost=True)
-        objects.check([one.id for one in needed])
-        told: set[int] = set()
-        # The registry comes last, because it points to the commits where the other references began.
-        for one in sorted(needed, key=lambda one: one.reference == ROOT):
-            if objects.complete(one.id):
-                continue
-            for lost in objects.lost_below(one.id):
-                if lost.id not in told:
-                    told.add(lost.id)
-                    yield lost_problem(place, one, lost, objects.path_to(lost.id, one.id))
-
     def _leftovers(self, told: System) -> Iterator[Problem]:
         """Yield a problem for each instance that has references but belongs to no realm."""
         known = {
@@ -264,16 +227,6 @@ class Check:
                 for realm in set(batch.column("realm").to_pylist()) - known - {SYSTEM_REALM}:
                     message = "references of an instance without a realm: purge_realm deletes them"
                     yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
-
-
-def lost_problem(place: CheckedRealm, needed: Needed, lost: Lost, path: Sequence[int]) -> Problem:
-    """Return the problem of a needed object that cannot be read."""
-    steps = [f"{needed.reference}: commit {needed.number}", *map(str, path)]
-    by = f", which {lost.holder_type} {lost.holder} points to" if lost.holder else ""
-    kind = MISSING if "missing" in lost.reason else UNREADABLE
-    key = row_key(lost.id, lost.part)
-    message = f"object {lost.id}{by}: {lost.reason}"
-    return Problem(ERROR, kind, place.realm, needed.reference, key, " > ".join(steps), message)
 
 
 def _shares(root: Root, properties: dict[str, dict[str, str]]) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from polaris_spark.backends.base import ObjectKey
+from polaris_spark.backends.base import Backend, ObjectKey, Split
+from polaris_spark.catalog.engine import Engine, Reach, Row, Rows
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.retry import retried
-from polaris_spark.commits.rows import Head
-from polaris_spark.maintenance.migrating.copy import RealmRows, Walk, read_whole
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.errors import PolarisError
+from polaris_spark.maintenance.migrating.copy import RealmRows, Walk, read_whole, rows_of_batch
 from polaris_spark.maintenance.migrating.marks import Held, concurrently
+from polaris_spark.objects import decode_header, type_name
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -44,12 +48,114 @@ MOST = 1_000
 """Largest number of differences that a comparison lists."""
 
 
-def compare_objects(
+_MANY = 10_000
+"""From this many differing objects on, it is not worth checking whether heads need them before comparing each object.
+"""
+
+_SPLITS_PER_PART = 2
+_DIGESTS = "id bigint, part int, digest binary"
+_COMMIT = type_name(Commit)
+
+
+def compare(
+    engine: Engine,
+    open_target: Callable[[], Backend],
+    source: RealmRows,
+    target: RealmRows,
+    heads: Sequence[Held],
+) -> Compared:
+    """Compare the rows of all objects that heads need.
+
+    Both sides are joined by key. Rows that differ may be harmless: commit attempts that failed after the copy left
+    rows in the source only, and no object points to them. If a head or another object needs an object that differs,
+    this process compares object by object.
+
+    Args:
+        engine: an engine whose store is the source.
+        open_target: returns the target, wherever the engine works.
+    Raises:
+        CorruptionError: a row is missing in the source.
+    """
+    here, there = _side(engine, source, None), _side(engine, target, open_target)
+    differs = "copy.digest IS NULL OR copy.digest <> own.digest"
+    both = "FROM {here} own LEFT JOIN {there} copy ON own.id = copy.id AND own.part = copy.part"
+    count = f"SELECT count(*), count(CASE WHEN {differs} THEN 1 END) {both}"
+    [(rows, different)] = engine.query(count, here=here, there=there).collect()
+    if different:
+        ids = f"SELECT DISTINCT own.id {both} WHERE {differs} LIMIT {_MANY}"
+        suspects = {id for (id,) in engine.query(ids, here=here, there=there).collect()}
+        found = [held.head for held in heads]
+        if len(suspects) == _MANY or _needed(engine, source, suspects, found):
+            return _compare_objects(
+                source, target, found, lambda done: engine.progress("comparing objects", done, 0)
+            )
+    return Compared(0, rows, (), 0)
+
+
+def _side(engine: Engine, place: RealmRows, opened: Callable[[], Backend] | None) -> Rows:
+    """Return the rows of one store, with a digest in place of the value.
+
+    Args:
+        opened: returns the store if it is not the engine's own.
+    """
+    splits = _splits(engine, place)
+    return engine.scan(partial(_digests, opened=opened), splits, _DIGESTS, "comparing rows")
+
+
+def _splits(engine: Engine, place: RealmRows) -> Sequence[Split]:
+    return place.backend.splits("objects", [place.realm], _SPLITS_PER_PART * engine.parts)
+
+
+def _digests(reach: Reach, split: Split, *, opened: Callable[[], Backend] | None) -> Iterator[Row]:
+    for batch in (opened() if opened else reach.backend).scan(split):
+        for row in rows_of_batch(batch):
+            yield row.id, row.part, hashlib.sha256(row.value).digest()
+
+
+def _needed(engine: Engine, source: RealmRows, suspects: set[int], heads: Sequence[Head]) -> set[int]:
+    """Return the suspects that are reachable from a head, or from an object that is not a suspect."""
+    pointing = partial(_pointing, suspects=suspects)
+    pairs = engine.scan(
+        pointing, _splits(engine, source), "id bigint, pointer bigint", "reading rows that differ"
+    )
+    needed = {head.commit for head in heads} & suspects
+    below: dict[int, set[int]] = {}
+    for id, pointer in engine.query("SELECT DISTINCT id, pointer FROM {pairs}", pairs=pairs).collect():
+        below.setdefault(id, set()).add(pointer)
+        if id not in suspects:
+            needed.add(pointer)
+    waiting = list(needed)
+    while waiting:
+        further = below.get(waiting.pop(), set()) - needed
+        needed |= further
+        waiting += further
+    return needed
+
+
+def _pointing(reach: Reach, split: Split, *, suspects: set[int]) -> Iterator[Row]:
+    """Yield the id of each object of a split that points to a suspect, and the suspect's id.
+
+    A commit also needs its ancestors. Rows that cannot be read are left out.
+    """
+    for batch in reach.backend.scan(split):
+        for row in rows_of_batch(batch):
+            if row.part:
+                continue
+            try:
+                header = decode_header(row.value, "")
+            except PolarisError:
+                continue
+            points = header.strong + header.weak if header.type == _COMMIT else header.strong
+            for pointer in suspects.intersection(points):
+                yield row.id, pointer
+
+
+def _compare_objects(
     source: RealmRows, target: RealmRows, heads: Collection[Head], watch: Callable[[int], None]
 ) -> Compared:
-    """Compare the rows of all objects that heads and their histories need.
+    """Compare the rows of all objects that heads and their histories need, and list the differences.
 
-    Uses about 100 bytes of memory per object; for large realms, use `spark.jobs.migrating`.
+    Uses about 100 bytes of memory per object.
 
     Args:
         watch: called with the number of objects compared so far.

@@ -82,16 +82,16 @@ class CopySplit(MapFunction[Split, Copied]):
 
 
 def copy_all(
-    source: RealmRows, target: RealmRows, engine: Engine, open_target: Callable[[], Backend] | None = None
+    source: RealmRows, target: RealmRows, engine: Engine, open_target: Callable[[], Backend]
 ) -> Copied:
     """Copy every row that was written before the call, reachable or not.
 
     Args:
         engine: an engine whose store is the source.
-        open_target: returns the target on executors; can be pickled. None if the engine works in this process.
+        open_target: returns the target, wherever the engine works.
     """
     splits = source.backend.splits("objects", [source.realm], _SPLITS_PER_PART * max(_THREADS, engine.parts))
-    copy = CopySplit(source.realm, target.realm, open_target or (lambda: target.backend))
+    copy = CopySplit(source.realm, target.realm, open_target)
     total = Copied()
     for copied in engine.map(copy, splits, "copying rows"):
         total = total.plus(copied)

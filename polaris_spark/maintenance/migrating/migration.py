@@ -30,7 +30,6 @@ from polaris_spark.maintenance.migrating.check import compare_references
 from polaris_spark.maintenance.migrating.marks import MOVING_TO_INSTANCE, Held, SourceRealm
 from polaris_spark.maintenance.migrating.steps import (
     COPIED,
-    Compare,
     Copying,
     MigrationStep,
     Switch,
@@ -65,7 +64,6 @@ class Migration:
         *,
         engine: Engine | None = None,
         open_target: Callable[[], Backend] | None = None,
-        compare: Compare | None = None,
         max_pause_ms: float = 1_000.0,
         verify: bool = True,
     ) -> None:
@@ -75,9 +73,9 @@ class Migration:
             source_uri: URI of the source's store, without a password.
             target: the store to move the realm to.
             target_realm: name of the realm in the target.
-            engine: copies rows; by default in this process. If its progress raises an error, the migration ends at its
-                current step.
-            open_target, compare: see `Copying`.
+            engine: copies and compares rows; by default in this process. If its progress raises an error, the migration
+                ends at its current step.
+            open_target: returns the target, wherever the engine works; by default `target`'s.
             max_pause_ms: longest time for which commits may be stopped, in milliseconds; a switch that takes longer is
                 given up and tried again later.
             verify: whether both sides are compared, before and after the switch.
@@ -87,8 +85,7 @@ class Migration:
         self._target = target
         self._name = target_realm
         self._engine = engine or LocalEngine(Reach(source.store, Files({}), source.references.clock))
-        self._open_target = open_target
-        self._compare = compare
+        self._open_target = open_target or (lambda: target.backend)
         self._max_pause_ms = max_pause_ms
         self._verify = verify
         self._clock = source.references.clock
@@ -175,9 +172,7 @@ class Migration:
     # Comparison, and the end
 
     def _copying(self, record: RealmRecord, heads: Sequence[Held] = ()) -> Copying:
-        return Copying(
-            self._source, self._target, record, self._engine, self._open_target, self._compare, heads
-        )
+        return Copying(self._source, self._target, record, self._engine, self._open_target, heads)
 
     def _checked(self, copying: Copying) -> MigrationStep:
         """Compare the rows that were copied so far.

@@ -15,7 +15,7 @@ from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError, TryAgainError
-from polaris_spark.maintenance.migrating.check import Compared, Difference, compare_objects
+from polaris_spark.maintenance.migrating.check import Compared, Difference, compare
 from polaris_spark.maintenance.migrating.copy import (
     Copied,
     RealmRows,
@@ -50,10 +50,6 @@ class MigrationStep(NamedTuple):
     """Number of all differences."""
 
 
-Compare = Callable[[RealmRows, RealmRows, Sequence[Held]], Compared]
-"""Compares the rows of all objects that heads need, in the source and in the target."""
-
-
 class PauseTooLongError(TryAgainError):
     """The switch was given up because it took longer than was allowed. The source continues to serve."""
 
@@ -67,15 +63,13 @@ class Copying:
         target: StoreConnection,
         record: RealmRecord,
         engine: Engine,
-        open_target: Callable[[], Backend] | None,
-        compare: Compare | None,
+        open_target: Callable[[], Backend],
         heads: Sequence[Held] = (),
     ) -> None:
         """
         Args:
             record: the realm's record in the target.
             engine, open_target: see `copy_all`.
-            compare: compares rows; None to read objects by id in this process.
             heads: heads for which everything was copied already; empty if not known.
         """
         self.source = source
@@ -90,7 +84,6 @@ class Copying:
         """The last fence, an id: everything that commits in force at that fence need was copied."""
         self._engine = engine
         self._open_target = open_target
-        self._compare = compare or self._compare_here
         self._rounds = 0
         self._from = RealmRows(source.store.backend, source.store.realm, self.clock)
         self._to = RealmRows(target.backend, record.instance, target.clock)
@@ -137,13 +130,7 @@ class Copying:
 
     def compared(self) -> Compared:
         """Compare all objects that the heads need."""
-        return self._compare(self._from, self._to, self.heads)
-
-    def _compare_here(self, source: RealmRows, target: RealmRows, heads: Sequence[Held]) -> Compared:
-        progress = self._engine.progress
-        return compare_objects(
-            source, target, [held.head for held in heads], lambda done: progress("comparing objects", done, 0)
-        )
+        return compare(self._engine, self._open_target, self._from, self._to, self.heads)
 
     def _note(self) -> None:
         noted = f"{self._fence:x} {self.highest:x}"

@@ -55,7 +55,10 @@ CONTENT, MANIFEST, LIST, METADATA = range(4)
 
 
 class Gathering:
-    """Collector of the files that tables and views name."""
+    """Collector of the files that tables and views name, in the memory of one process.
+
+    `spark.jobs.known_files.KnownFiles` answers the same question with DataFrames, which may exceed any memory.
+    """
 
     def __init__(self, files: Files, names: Names) -> None:
         self._files = files

@@ -21,7 +21,7 @@ from polaris_spark.maintenance.needs import Content, Manifests, NamedLocations, 
 from polaris_spark.maintenance.orphans import known_files
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.known_files import Names, kept_drops, places_of
-from polaris_spark.spark.engine import SparkEngine
+from polaris_spark.spark.engine import SparkEngine, frame_of
 from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -108,16 +108,16 @@ class KnownFiles:
 
         read = partial(_contents, names=names, oldest_purge_ms=oldest_purge_ms)
         n = TASKS_PER_CORE * engine.parts
-        self._first = engine.scan(read, list(tasks), _FIRST).persist()
+        self._first = frame_of(engine.scan(read, list(tasks), _FIRST)).persist()
         lists = self._first.where(col("kind") == LIST).select("location").distinct().repartition(n)
         read_lists = partial(_named, kind=LIST, names=names, located=True)
-        self._lists = engine.apply(read_lists, lists, _NEXT).persist()
+        self._lists = engine.batches(read_lists, lists, _NEXT).persist()
         direct = self._first.where(col("kind") == MANIFEST).select("location")
         manifests = (
             self._lists.where("problem IS NULL").select("location").union(direct).distinct().repartition(n)
         )
         read_manifests = partial(_named, kind=MANIFEST, names=names, located=located)
-        self._manifests = engine.apply(read_manifests, manifests, _NEXT).persist()
+        self._manifests = engine.batches(read_manifests, manifests, _NEXT).persist()
 
     def names(self) -> DataFrame:
         """Return the normalized name of every file, with the columns of `NAMED`. It may contain duplicates."""
@@ -209,11 +209,13 @@ class KnownFiles:
 
 def _contents(
     reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_ms: int
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[tuple[Any, ...]]:
     """Yield the files and locations that the metadata of a task's tables and views references."""
     store = reach.own.of_realm(task.head.realm)
     contents = task.contents(store, oldest_purge_ms)
-    yield from in_batches(_rows(contents, store, reach.files, names), _FIRST)
+    columns = [column.split(" ")[0] for column in _FIRST.split(", ")]
+    for row in _rows(contents, store, reach.files, names):
+        yield tuple(map(row.get, columns))
 
 
 def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: Names) -> Iterator[Row]:

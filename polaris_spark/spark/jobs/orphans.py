@@ -44,7 +44,6 @@ _LISTED = f"location string, size bigint, modified bigint, root string, {NAMED},
 """A row is a file, or a folder with the problem why it cannot be listed."""
 _ORPHANS = "location string, size bigint, modified bigint, owner string"
 _DOOMED = f"{_ORPHANS}, rank bigint, owners array<string>"
-_OUTCOMES = "number bigint, outcome string, error string"
 
 _ANCESTORS = """concat(array('/'), transform(
     filter(sequence(1, size(split(path, '/'))), i -> i > 1 AND i < size(split(path, '/'))),
@@ -84,7 +83,7 @@ class SparkSearch:
         # Folders differ in size: more tasks than cores balance the load.
         tasks = max(1, min(len(folders), _FOLDERS_PER_CORE * self._cores))
         frame = self._engine.spark.createDataFrame(table).repartition(tasks)
-        self._listed = self._engine.apply(partial(_list, search=search), frame, _LISTED).persist()
+        self._listed = self._engine.batches(partial(_list, search=search), frame, _LISTED).persist()
         self._listed.count()  # list now, because heads must be read after listing
 
     def _known(self, search: Search, heads: Sequence[StoreHead]) -> KnownFiles:
@@ -105,7 +104,7 @@ class SparkSearch:
             around = known.places().union(named.places().where("unconfirmed"))
             unneeded = _outside_places(_unneeded(named.located(), known.names()), around)
             look = partial(_look, doomed=doomed, names=search.names)
-            found = self._engine.apply(look, unneeded, _DOOMED).orderBy("rank")
+            found = self._engine.batches(look, unneeded, _DOOMED).orderBy("rank")
             rows = found.limit(_most(search)).collect()
             ranked = [
                 (row.rank, Orphan(row.location, row.size, row.modified, row.owner), row.owners)
