@@ -241,7 +241,8 @@ class LocalEngine(Engine):
         return run_here(function, self.reach, items)
 
     def rows(self, values: Iterable[Row], schema: str) -> Rows:
-        table = self._database.create(f"({', '.join(_columns(schema))})")
+        columns = (f"{name} {_AFFINITIES[type]}" for name, type in _columns(schema))
+        table = self._database.create(f"({', '.join(columns)})")
         self._database.insert(table, schema, values)
         return _LocalRows(self._database, table)
 
@@ -335,7 +336,7 @@ class _Database:
         """Create a table, and return its name.
 
         Args:
-            what: the columns in parentheses, or `AS` and a query. Columns without types keep values as they are.
+            what: the columns in parentheses, or `AS` and a query.
         """
         name = f"rows_{next(self._numbers)}"
         self.execute(f"CREATE TABLE {name} {what}")
@@ -347,8 +348,14 @@ class _Database:
         self._insert(f"INSERT INTO {table} VALUES ({places})", rows)
 
 
-def _columns(schema: str) -> list[str]:
-    return [column.split(" ")[0] for column in schema.split(", ")]
+_AFFINITIES = {"bigint": "INTEGER", "int": "INTEGER", "boolean": "INTEGER", "string": "TEXT", "binary": "BLOB"}
+"""SQLite's types. Without them, it uses no index where a column is compared with an `INTEGER` column."""
+
+
+def _columns(schema: str) -> list[tuple[str, str]]:
+    """Return the columns of a schema as (name, type)."""
+    columns = (column.split(" ") for column in schema.split(", "))
+    return [(name, type) for name, type in columns]
 
 
 class _LocalRows(Rows):

@@ -31,6 +31,8 @@ from polaris_spark.system.registry import References
 DELETE_TOGETHER = 500
 """Number of rows deleted in one batch, in the order of their ids."""
 
+_POINTERS_TOGETHER = 5_000
+"""Number of objects whose pointers are listed without repetition."""
 _SPLITS_PER_PART = 2
 _HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
 """Columns of all rows. `points` holds the ids that the object points to strongly, eight bytes each.
@@ -181,9 +183,12 @@ def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
 
 
 def _pointers(_: Reach, rows: Iterator[Row]) -> Iterator[Row]:
-    for (points,) in rows:
-        for pointer in array("q", points):
-            yield (pointer,)
+    """Yield the ids in rows of pointers. Most objects point to the same ids as others, so few are repeated."""
+    while some := list(islice(rows, _POINTERS_TOGETHER)):
+        found: set[int] = set()
+        for (points,) in some:
+            found.update(array("q", points))
+        yield from ((id,) for id in found)
 
 
 def _holders(_: Reach, rows: Iterator[Row], *, pointer: int) -> Iterator[Row]:
