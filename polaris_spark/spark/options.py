@@ -202,10 +202,10 @@ def refuse_memory(uri: StoreURI) -> None:
     Raises:
         InputError: the store is in memory.
     """
-    if uri.scheme == "memory":
+    if uri.address == "name":
         raise InputError(
-            f"a memory: store ({uri}) exists only in the process that created it, so Spark's workers cannot read it; "
-            "use sqlite:///path/of/store.db or a database server"
+            f"a {uri.scheme}: store ({uri}) exists only in the process that created it, so Spark's workers cannot read "
+            "it; use sqlite:///path/of/store.db or a database server"
         )
 
 
