@@ -163,7 +163,7 @@ def _commits(database: Database, sizes: Sizes) -> Figure:
     with contextlib.closing(open_backend(contended)) as backend:
         backend.setup()
         backend.insert_reference(REALM, "head", ReferenceRow(os.urandom(16), _VALUE))
-        one_process = backend.scope == "process"
+        by_processes = backend.scope in ("machine", "cluster")
 
     def ours() -> Rate:
         with smallest.mover(store, 0) as move:
@@ -171,7 +171,7 @@ def _commits(database: Database, sizes: Sizes) -> Figure:
             return run_for(WRITERS, sizes.seconds, move)
 
     sides: list[Callable[[], float | Rate]] = [ours, lambda: _by_threads(contended, sizes).per_second]
-    if not one_process and database.scheme != "rocksdb":
+    if by_processes:
         sides.append(lambda: _by_processes(contended, sizes).per_second)
     mine, *others = in_turns(sizes.rounds, sides)
     best = max(others, key=lambda side: side.median)

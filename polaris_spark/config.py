@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from polaris_spark.databases import FILE_SCHEMES, database_of
 from polaris_spark.errors import InputError, StoreURIError
 from polaris_spark.names import MAIN
 from polaris_spark.property_values import (
@@ -27,16 +28,8 @@ from polaris_spark.property_values import (
 )
 from polaris_spark.secret_options import REFERENCE, is_secret, without_secrets
 
-FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
-"""Schemes whose URI contains a path on this machine."""
-
-_FILES = ", ".join(f"{scheme}:" for scheme in sorted(FILE_SCHEMES))
-
-LOCATING = ("endpoint", "schema", "socket")
-"""Options that are part of a store's identity: stores that differ only in such an option are different stores."""
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
+_STORE_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
 
 
 def is_driver_text(text: str) -> bool:
@@ -110,7 +103,7 @@ class StoreURI:
     empty.
     """
     path: str = ""
-    """For file schemes, an absolute path; for `memory:`, the name; else the part after the authority and a slash."""
+    """By `address`: the part after the authority and a slash, an absolute path, or a name."""
     user: str | None = None
     password: Secret | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -121,6 +114,7 @@ class StoreURI:
 
         Raises:
             StoreURIError: the URI is malformed. The message says how, and never contains the password.
+            MissingLibraryError: the package that adds the scheme cannot be imported.
         """
         match = _SCHEME.fullmatch(text.strip())
         if match is None:
@@ -137,30 +131,38 @@ class StoreURI:
             raise StoreURIError(f"a store URI ({scheme}:) has no fragment; write '#' in a path as %23")
         rest, mark, query = rest.partition("?")
         options = _options(scheme, query) if mark else {}
-        if scheme == "memory":
-            return cls(scheme, path=_memory_name(rest), options=options)
-        if scheme in FILE_SCHEMES:
+        address = _address(scheme)
+        if address == "name":
+            return cls(scheme, path=_store_name(scheme, rest), options=options)
+        if address == "path":
             return cls(scheme, path=_file_path(scheme, rest), options=options)
         return _network(scheme, rest, options)
 
     @property
+    def address(self) -> Literal["host", "path", "name"]:
+        """What follows the scheme (`Database.address`); `host` if the scheme is unknown."""
+        return _address(self.scheme)
+
+    @property
     def key(self) -> str:
-        """Identity of the store within a process: the URI without credentials, and without options not in
-        `LOCATING`."""
-        located = "".join(f":{name}={self.options[name]}" for name in LOCATING if name in self.options)
+        """Identity of the store within a process: the URI without credentials, and without options that are not
+        `Database.locating`."""
+        names = _locating(self.scheme)
+        located = "".join(f":{name}={self.options[name]}" for name in names if name in self.options)
         return f"{self.scheme}:{self.authority}:{self.path}{located}"
 
     def located(self, options: Mapping[str, str | Secret] | None) -> StoreURI:
-        """Return this URI with those of `options`, which were given separately, that are in `LOCATING`."""
-        given = {name: text for name, text in (options or {}).items() if name in LOCATING}
+        """Return this URI with those of `options`, which were given separately, that are `Database.locating`."""
+        names = _locating(self.scheme)
+        given = {name: text for name, text in (options or {}).items() if name in names}
         return replace(
             self, options={**self.options, **{n: t for n, t in given.items() if isinstance(t, str)}}
         )
 
     def __str__(self) -> str:
         query = f"?{urlencode(self.options)}" if self.options else ""
-        if self.scheme == "memory":
-            return f"memory:{self.path}{query}"
+        if self.address == "name":
+            return f"{self.scheme}:{self.path}{query}"
         user = f"{quote(self.user, safe='')}@" if self.user else ""
         slash = "/" if self.path and not self.path.startswith("/") else ""
         return f"{self.scheme}://{user}{self.authority}{slash}{quote(self.path)}{query}"
@@ -221,7 +223,7 @@ class Properties:
                 continue
             if name.startswith("store."):
                 option = name[len("store.") :]
-                store_options[option] = Secret(text) if _is_hidden(option, text) else text
+                store_options[option] = Secret(text) if _is_hidden(uri, option, text) else text
             elif name in PROPERTIES:
                 value = PROPERTIES[name].parse(name, text)
                 own[name] = text
@@ -273,8 +275,19 @@ def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[st
             raise StoreURIError(f"a {scheme}: store has no option {name!r}; {hint}")
 
 
-def _is_hidden(option: str, text: str) -> bool:
-    return is_secret(option, text) or (text.startswith(REFERENCE) and option not in LOCATING)
+def _address(scheme: str) -> Literal["host", "path", "name"]:
+    database = database_of(scheme)
+    return "host" if database is None else database.address
+
+
+def _locating(scheme: str) -> tuple[str, ...]:
+    database = database_of(scheme)
+    return () if database is None else database.locating
+
+
+def _is_hidden(uri: StoreURI, option: str, text: str) -> bool:
+    locating = option in _locating(uri.scheme)
+    return is_secret(option, text) or (text.startswith(REFERENCE) and not locating)
 
 
 def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
@@ -455,11 +468,13 @@ def _unescaped(scheme: str, text: str) -> str:
     return found
 
 
-def _memory_name(rest: str) -> str:
+def _store_name(scheme: str, rest: str) -> str:
     if rest.startswith("//"):
-        raise StoreURIError("a store in memory has no host or path; write memory: or memory:name")
-    if not _MEMORY_NAME.fullmatch(rest):
-        raise StoreURIError("the name of a memory: store is letters, digits, '_', '.' and '-', at most 128")
+        raise StoreURIError(f"a {scheme}: store has no host or path; write {scheme}: or {scheme}:name")
+    if not _STORE_NAME.fullmatch(rest):
+        raise StoreURIError(
+            f"the name of a {scheme}: store is letters, digits, '_', '.' and '-', at most 128"
+        )
     return rest
 
 
@@ -485,12 +500,12 @@ def _file_path(scheme: str, rest: str) -> str:
 
 def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if not rest.startswith("//"):
-        near = difflib.get_close_matches(scheme, sorted(FILE_SCHEMES), n=1)
+        near = difflib.get_close_matches(scheme, FILE_SCHEMES, n=1)
         hint = f"did you mean '{near[0]}:{without_secrets(rest)}'? " if near else ""
+        files = ", ".join(f"{each}:" for each in FILE_SCHEMES)
         raise StoreURIError(
-            f"the store URI '{without_secrets(f'{scheme}:{rest}')}' is malformed; {hint}Only {_FILES} may have a "
-            "path "
-            "after the scheme; any other database needs two slashes and a host, as in postgresql://host/path"
+            f"the store URI '{without_secrets(f'{scheme}:{rest}')}' is malformed; {hint}Only {files} may have a "
+            "path after the scheme; any other database needs two slashes and a host, as in postgresql://host/path"
         )
     authority, _, path = rest[2:].partition("/")
     if "@" in path:  # the user or password probably contains a slash; a part of the password would be shown

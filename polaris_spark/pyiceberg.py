@@ -157,7 +157,7 @@ class PolarisCatalog(RestCatalog):
         return kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._opened.properties.store.scheme == "memory":
+        if self._opened.properties.store.address == "name":
             raise InputError(
                 "a catalog in a memory: store, or a table of it, cannot be pickled for another process"
             )

@@ -16,8 +16,9 @@ from typing import TypeVar, cast
 import pytest
 from _pytest.mark import ParameterSet
 
-from polaris_spark.backends import BUILT_IN
+from polaris_spark.backends import open_backend
 from polaris_spark.config import StoreURI
+from polaris_spark.databases import BUILT_IN, FILE_SCHEMES
 from polaris_spark.errors import StateError
 from polaris_spark.testing.server import Server
 from tests.servers import SERVERS, server_class
@@ -26,13 +27,13 @@ from tests.servers.versitygw import VersityGateway
 
 S = TypeVar("S", bound=Server)
 
-EMBEDDED = [scheme for scheme in ("memory", "sqlite", "rocksdb", "file") if scheme in BUILT_IN]
+EMBEDDED = [scheme for scheme, database in BUILT_IN.items() if database.address != "host"]
 """Schemes of the stores that need no server."""
 NETWORKED = list(SERVERS)
 """Schemes of the stores on servers."""
 DATABASES = [*EMBEDDED, *NETWORKED]
 """Every database that there is a backend for, by its scheme."""
-SHARED = [scheme for scheme in DATABASES if scheme not in ("memory", "rocksdb")]
+SHARED = [*(s for s in FILE_SCHEMES if open_backend(f"{s}:store").scope == "machine"), *NETWORKED]
 """Those that several processes can write to at the same time."""
 ORDINARY = ("memory", "sqlite", "postgresql", "s3")
 """The databases of an ordinary run; tests on the others have the marker `databases`."""
@@ -93,10 +94,10 @@ def store_on(server_of: ServerOf, tmp_path: Path) -> StoreOn:
 
     def uri(scheme: str) -> str:
         name = f"test_{next(_numbers)}"
-        if scheme == "memory":
-            return f"memory:{name}"
-        if scheme in EMBEDDED:
+        if scheme in FILE_SCHEMES:
             return f"{scheme}://{tmp_path}/{name}"
+        if scheme in EMBEDDED:
+            return f"{scheme}:{name}"
         return server_of(scheme).uri(name)
 
     return uri

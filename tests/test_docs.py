@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.cli import commands
 from polaris_spark.config import PROPERTIES, Properties
+from polaris_spark.databases import BUILT_IN as DATABASES
 from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
 from tests.simulation.mutants import MUTANTS
@@ -172,6 +173,11 @@ def test_links_between_the_pages_of_the_site_lead_somewhere(generated: Any) -> N
         for file in re.findall(r"\]\((?!http)([^)#\s]+)(?:#[^)]*)?\)", prose):
             target = (ROOT / page).parent.joinpath(file).resolve()
             assert target.exists() or str(target.relative_to(ROOT)) in made, f"{page}: {file}"
+
+
+def test_each_scheme_of_a_store_is_described() -> None:
+    text = PAGES["docs/operate/databases.md"]
+    assert [scheme for scheme in DATABASES if f"`{scheme}:" not in text] == []
 
 
 def test_the_number_of_broken_protocols_is_right() -> None:

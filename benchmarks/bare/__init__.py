@@ -13,20 +13,6 @@ from polaris_spark.backends.base import ReferenceRow
 
 REALM: Final = "bare"
 
-MODULES: Final = {
-    "bigtable": "benchmarks.bare.bigtable",
-    "cassandra": "benchmarks.bare.cassandra",
-    "dynamodb": "benchmarks.bare.dynamodb",
-    "mariadb": "benchmarks.bare.mariadb",
-    "mongodb": "benchmarks.bare.mongodb",
-    "mysql": "benchmarks.bare.mariadb",
-    "postgresql": "benchmarks.bare.postgresql",
-    "rocksdb": "benchmarks.bare.rocksdb",
-    "s3": "benchmarks.bare.s3",
-    "sqlite": "benchmarks.bare.sqlite",
-}
-"""Names of the modules with `open_bare(uri)`, by URI scheme."""
-
 
 class Client(Protocol):
     """A client for the swaps of one thread."""
@@ -56,8 +42,8 @@ def open_bare(uri: str) -> Bare:
     """Open the store of a URI.
 
     Raises:
-        KeyError: there is no module for the URI's scheme.
+        ImportError: there is no module for the URI's scheme.
     """
-    module = importlib.import_module(MODULES[uri.partition(":")[0]])
+    module = importlib.import_module(f"{__name__}.{uri.partition(':')[0]}")
     opened: Bare = module.open_bare(uri)
     return opened

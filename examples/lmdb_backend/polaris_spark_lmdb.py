@@ -31,8 +31,10 @@ from polaris_spark.backends.base import (
 )
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI, refuse_unknown_options
-from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
+from polaris_spark.databases import Database
+from polaris_spark.errors import NoStoreError, OutcomeUnknownError, StateError, StoreURIError, TryAgainError
 
+DATABASE = Database("polaris_spark_lmdb", "path", files=("",))
 MAP_BYTES = 1 << 38  # address space, not disk
 PLACE = struct.Struct(">qi")
 LENGTHS = struct.Struct(">HH")
@@ -58,7 +60,7 @@ inherited: list[
 def open_backend(uri: StoreURI, options: Options) -> LMDBBackend:
     """The store in the directory that `uri` names; it has no options."""
     refuse_unknown_options("lmdb", options, ())
-    return LMDBBackend(f"/{uri.path}")
+    return LMDBBackend(uri.path)
 
 
 class LMDBBackend(Backend):
@@ -76,6 +78,10 @@ class LMDBBackend(Backend):
         self._refuse_if_unusable()
         try:
             os.makedirs(self._path, mode=0o700, exist_ok=True)
+            with open(
+                f"{self._path}/POLARIS_SPARK", "w"
+            ) as mark:  # remove_orphans recognizes the store by it
+                mark.write("polaris_spark store, in LMDB\n")
             self._opened(create=True)
         except OSError as error:
             raise StoreURIError(f"lmdb://{self._path} cannot be created: {error}") from error
@@ -226,9 +232,7 @@ class LMDBBackend(Backend):
         with guard:
             if self._environment is None:
                 if not create and not os.path.exists(f"{self._path}/data.mdb"):
-                    raise StoreURIError(
-                        f"lmdb://{self._path} does not contain a store; open it with create=true"
-                    )
+                    raise NoStoreError(f"lmdb://{self._path}")
                 found = os.stat(self._path)
                 key = found.st_dev, found.st_ino
                 try:

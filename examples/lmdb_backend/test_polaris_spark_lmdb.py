@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.testing.conformance import BackendConformance
+from polaris_spark.testing.conformance import FileConformance
 
 
-class TestLMDB(BackendConformance):
+class TestLMDB(FileConformance):
     @pytest.fixture
     def uri(self, tmp_path: Path) -> str:
         return f"lmdb://{tmp_path}/store"

@@ -1,65 +1,22 @@
 """Backends: one module for each database that can hold a store, selected by the scheme of the store URI.
 
-A backend's module has a function `open_backend(uri, options)` that returns a `Backend`. Other packages add backends
-with the entry-point group `polaris_spark.backends`: the entry's name is the scheme, and its value is the function
-(`package.module:open_backend`).
+A backend's module has a function `open_backend(uri, options)` that returns a `Backend`. `polaris_spark.databases` names
+the module of each scheme.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 from polaris_spark.config import Secret, StoreURI
+from polaris_spark.databases import database_of, known_schemes
 from polaris_spark.errors import MissingLibraryError, StoreURIError
 
 if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend
-
-GROUP = "polaris_spark.backends"
-"""The entry-point group of backends."""
-
-BUILT_IN = {
-    "az": "polaris_spark.backends.objectstore",
-    "bigtable": "polaris_spark.backends.bigtable",
-    "cassandra": "polaris_spark.backends.cassandra",
-    "dynamodb": "polaris_spark.backends.dynamodb",
-    "file": "polaris_spark.backends.objectstore",
-    "gs": "polaris_spark.backends.objectstore",
-    "mariadb": "polaris_spark.backends.mariadb",
-    "memory": "polaris_spark.backends.memory",
-    "mongodb": "polaris_spark.backends.mongodb",
-    "mongodb+srv": "polaris_spark.backends.mongodb",
-    "mysql": "polaris_spark.backends.mariadb",
-    "postgres": "polaris_spark.backends.postgresql",
-    "postgresql": "polaris_spark.backends.postgresql",
-    "rocksdb": "polaris_spark.backends.rocksdb",
-    "s3": "polaris_spark.backends.objectstore",
-    "sqlite": "polaris_spark.backends.sqlite",
-}
-"""Module of each built-in backend, by scheme. These backends are listed here and not as entry points, so that they also
-work in a source tree whose package metadata is not installed."""
-
-EXTRAS = {
-    "rocksdb": "rocksdb",
-    "postgres": "postgresql",
-    "postgresql": "postgresql",
-    "mariadb": "mariadb",
-    "mysql": "mariadb",
-    "cassandra": "cassandra",
-    "bigtable": "bigtable",
-    "dynamodb": "dynamodb",
-    "mongodb": "mongodb",
-    "mongodb+srv": "mongodb",
-    "s3": "objectstore",
-    "gs": "objectstore",
-    "az": "objectstore",
-}
-"""Extra of this package that installs a backend's driver library, by scheme."""
 
 Options = Mapping[str, "str | Secret"]
 """Options of a store by name: the options of its URI, and the properties `store.*` without the prefix `store.`."""
@@ -108,33 +65,22 @@ def require_backend(scheme: str) -> None:
     _opener(scheme)
 
 
-def known_schemes() -> list[str]:
-    """Return the schemes of all built-in and installed backends, sorted."""
-    return sorted({**BUILT_IN, **_installed()})
-
-
 def _opener(scheme: str) -> OpenBackend:
+    database = database_of(scheme)
+    if database is None:
+        near = difflib.get_close_matches(scheme, known_schemes(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise StoreURIError(
+            f"no backend for {scheme!r} stores; {hint}the known schemes are: {', '.join(known_schemes())}"
+        )
     try:
-        # Built-in backends first: a search for entry points reads the directory of every archive on the module path.
-        if scheme in BUILT_IN:
-            return cast("OpenBackend", importlib.import_module(BUILT_IN[scheme]).open_backend)
-        if scheme in _installed():
-            return cast("OpenBackend", _installed()[scheme].load())
+        return cast("OpenBackend", importlib.import_module(database.module).open_backend)
     except ImportError as error:
         raise _missing(scheme, error) from error
-    near = difflib.get_close_matches(scheme, known_schemes(), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise StoreURIError(
-        f"no backend for {scheme!r} stores; {hint}the known schemes are: {', '.join(known_schemes())}"
-    )
-
-
-@cache
-def _installed() -> dict[str, importlib.metadata.EntryPoint]:
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
 def _missing(scheme: str, error: ImportError) -> MissingLibraryError:
-    extra = EXTRAS.get(scheme)
+    database = database_of(scheme)
+    extra = None if database is None else database.extra
     install = f"pip install 'polaris_spark[{extra}]'" if extra else "install this library"
     return MissingLibraryError(f"a {scheme}: store needs the library {error.name or error}; {install}")

@@ -4,7 +4,7 @@ A store consists of two tables. `objects` holds immutable rows `(realm, id, part
 rows `(realm, name) -> (version, value)`. Realms, names and ids are opaque to backends. All operations are synchronous
 and thread-safe. Conditional operations *return* `Swapped` or `Conflict`, and raise only for failures. An unknown
 outcome raises `OutcomeUnknownError`. No atomic operation has a default implementation, and a backend keeps no state
-outside the database.
+that another process needs outside the database.
 """
 
 from __future__ import annotations

@@ -348,7 +348,13 @@ class _Database:
         self._insert(f"INSERT INTO {table} VALUES ({places})", rows)
 
 
-_AFFINITIES = {"bigint": "INTEGER", "int": "INTEGER", "boolean": "INTEGER", "string": "TEXT", "binary": "BLOB"}
+_AFFINITIES = {
+    "bigint": "INTEGER",
+    "int": "INTEGER",
+    "boolean": "INTEGER",
+    "string": "TEXT",
+    "binary": "BLOB",
+}
 """SQLite's types. Without them, it uses no index where a column is compared with an `INTEGER` column."""
 
 

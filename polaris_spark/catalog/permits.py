@@ -31,7 +31,7 @@ from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.locations import SAME_SCHEME
 from polaris_spark.catalog.metadata.bounds import BOUNDS
 from polaris_spark.catalog.paths import is_in, normal_path, segments_of, split_location
-from polaris_spark.catalog.store_files import OBJECT_STORES, StoreFiles, folded
+from polaris_spark.catalog.store_files import StoreFiles, folded
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import ForbiddenError, PolarisError
 
@@ -40,7 +40,7 @@ def is_around(store: StoreURI, folder: str) -> bool:
     """Whether a folder contains files of a store, or lies inside a folder of the store."""
     path = local_path(folder)
     _, authority, inner = split_location(folder)
-    if (path is None) != (store.scheme in OBJECT_STORES):
+    if (path is None) == (store.address == "path"):
         return False
     if path is None and authority.partition("@")[0].lower() != store.authority.lower():
         return False

@@ -7,17 +7,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from polaris_spark.backends import BUILT_IN
 from polaris_spark.backends.open_files import Identity, identity
 from polaris_spark.catalog.paths import is_in, normal_path, split_location
 from polaris_spark.config import StoreURI
+from polaris_spark.databases import database_of
 from polaris_spark.system.connections import open_stores
-
-OBJECT_STORES = ("s3", "gs", "az")
-_IN_A_BUCKET = ("clock", "objects", "references", "tested")
-"""Names of a store's files and folders in an object store, relative to its prefix."""
-_OF_SQLITE = ("", "-wal", "-shm", "-journal")
-"""Suffixes of the files of a SQLite store."""
 
 
 class StoreFiles(NamedTuple):
@@ -38,18 +32,15 @@ class StoreFiles(NamedTuple):
         names: list[str] = []
         beginnings: list[str] = []
         for store in stores:
-            if store.scheme in OBJECT_STORES:
-                prefix = store.path.strip("/")
-                names += [f"{prefix}/{folder}" for folder in _IN_A_BUCKET]
-            elif store.scheme in ("file", "rocksdb", "sqlite"):
-                endings = _OF_SQLITE if store.scheme == "sqlite" else ("",)
+            database = database_of(store.scheme)
+            files = None if database is None else database.files
+            if store.address == "path":
                 for path in dict.fromkeys((store.path, os.path.realpath(store.path))):
-                    paths += [f"{path}{ending}" for ending in endings]
-            elif store.scheme not in BUILT_IN and not store.authority:
-                # A backend of another package may have files at this path, or files whose names begin with it.
-                path = f"/{store.path.lstrip('/')}"
-                paths.append(path)
-                beginnings.append(path)
+                    paths += [f"{path}{ending}" for ending in files or ("",)]
+                    beginnings += [path] if files is None else []
+            else:
+                prefix = store.path.strip("/")
+                names += [f"{prefix}{ending}" for ending in files or ()]
         names += paths
         return cls(tuple(paths), tuple(map(folded, names)), tuple(map(folded, beginnings)))
 

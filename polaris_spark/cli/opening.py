@@ -14,7 +14,7 @@ from polaris_spark.cli.options import PASSWORD_VARIABLE
 from polaris_spark.commits.reading import refuse_moved
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.config import FILE_SCHEMES, Properties, Secret, StoreURI
+from polaris_spark.config import Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.spark.options import refuse_memory
@@ -191,7 +191,7 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
         secret = Secret(password)
         secret.reveal()
         return {"password": secret}
-    if PASSWORD_VARIABLE in os.environ and uri.password is None and uri.scheme not in FILE_SCHEMES:
+    if PASSWORD_VARIABLE in os.environ and uri.password is None and uri.address == "host":
         return {"password": Secret(f"env:{PASSWORD_VARIABLE}")}
     return {}
 

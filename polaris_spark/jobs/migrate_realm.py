@@ -32,7 +32,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     properties = session.properties
     source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
     target = _target(arguments, aborting=arguments.get("abort", False))
-    if target is not None and session.properties.store.scheme != "memory":
+    if target is not None and session.properties.store.address != "name":
         refuse_memory(target.store)  # the realm would be lost at the end of this process
     name = arguments.get("target_realm") or properties.realm
     if arguments.get("abort", False):

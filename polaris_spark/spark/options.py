@@ -202,9 +202,9 @@ def refuse_memory(uri: StoreURI) -> None:
     Raises:
         InputError: the store is in memory.
     """
-    if uri.scheme == "memory":
+    if uri.address == "name":
         raise InputError(
-            f"a memory: store ({uri}) exists only in the process that created it: no command and no worker of Spark "
+            f"a {uri.scheme}: store ({uri}) exists only in the process that created it: no command and no worker of Spark "
             "can open it; use sqlite:///path/of/store.db or a database server"
         )
 

@@ -13,7 +13,7 @@ from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.rows import Head
-from polaris_spark.config import FILE_SCHEMES, StoreURI
+from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
 from polaris_spark.spark import archives
 from polaris_spark.spark.options import StoreLocation, refuse_memory
@@ -201,10 +201,10 @@ def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
     Raises:
         InputError: the store is in files, and this machine is not `planned_on`.
     """
-    scheme = StoreURI.parse(location.uri).scheme
-    if scheme in FILE_SCHEMES and machine() != planned_on:
+    uri = StoreURI.parse(location.uri)
+    if uri.address == "path" and machine() != planned_on:
         raise InputError(
-            f"a {scheme}: store can be used on one machine only, but Spark's driver and this executor run on "
+            f"a {uri.scheme}: store can be used on one machine only, but Spark's driver and this executor run on "
             "different machines: use a database server"
         )
 
@@ -225,7 +225,7 @@ def grouped(weights: Sequence[int], n: int) -> list[range]:
 
 
 def _file(uri: StoreURI) -> tuple[int, int] | None:
-    if uri.scheme not in FILE_SCHEMES:
+    if uri.address != "path":
         return None
     try:
         found = os.stat(uri.path)

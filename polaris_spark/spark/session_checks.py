@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.backends import require_backend
 from polaris_spark.catalog.properties import given_by
-from polaris_spark.config import FILE_SCHEMES, Properties, StoreURI
+from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import NoStoreError, StateError, StoreURIError
 from polaris_spark.secret_options import REFERENCE
 from polaris_spark.system.connections import connect_store
@@ -49,9 +49,9 @@ def check_properties(properties: Mapping[str, str]) -> None:
     if properties.get("python") != sys.executable:
         return  # another interpreter, with other drivers, opens the store
     require_backend(store.scheme)
-    if store.scheme == "memory":
+    if store.address == "name":
         return
-    if parsed.create and store.scheme in FILE_SCHEMES and not os.path.exists(store.path):
+    if parsed.create and store.address == "path" and not os.path.exists(store.path):
         _refuse_uncreatable(store)
         return  # the store is created at its first use
     try:

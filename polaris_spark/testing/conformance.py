@@ -7,7 +7,8 @@ A test class for a store without a server defines the fixture `uri`:
         def uri(self, tmp_path):
             return f"mydatabase://{tmp_path}/store"
 
-A test class for a store in files of this machine inherits from `FileConformance`, which also tests a full disk.
+A test class for a store in files of this machine inherits from `FileConformance`, which also tests that jobs keep the
+files, and a full disk.
 
 A test class for a store on a server defines the fixture `server` instead. It also has the cases of lost answers,
 silence, restarts, credentials and permissions:

@@ -1,4 +1,4 @@
-"""The storage contract for stores in files of this machine: behavior when the disk is full."""
+"""The storage contract for stores in files of this machine: protection of the files, and a full disk."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Final, TypeVar
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.traces import is_database, is_store_folder
+from polaris_spark.catalog.store_files import StoreFiles
+from polaris_spark.config import StoreURI
 from polaris_spark.errors import PolarisError
 from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.stores import StoreCases, row
@@ -26,7 +30,22 @@ used up first."""
 
 
 class FileCases(StoreCases):
-    """Cases of a store whose files cannot grow."""
+    """Cases of the files of a store, which jobs must not delete, and which cannot grow without limit."""
+
+    def test_no_job_deletes_files_of_the_store(self, uri: str) -> None:
+        store = StoreURI.parse(uri)
+        around = Path(store.path).parent
+        before = set(around.iterdir())
+        backend = open_backend(uri)
+        backend.setup()
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        files = set(around.iterdir()) - before
+        assert files
+        protected = StoreFiles.of([store])
+        assert [file for file in files if not protected.holds(str(file))] == []
+        backend.close()
+        # Jobs of processes that do not have the store open recognize it by its content.
+        assert is_store_folder(store.path) or is_database(store.path)
 
     def test_a_full_disk_is_told_and_what_was_acknowledged_stays(self, uri: str) -> None:
         """The size of a process's files is limited. This causes the same errors as a full disk, without a disk."""

@@ -6,13 +6,20 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
-from polaris_spark.errors import InputError, StateError, StoreURIError
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import InputError, NoStoreError, StateError, StoreURIError
 from polaris_spark.testing.processes import in_processes, in_threads, rows, set_up_store
 from polaris_spark.testing.stores import StoreCases, row, with_options
 
 
 class OpeningCases(StoreCases):
     """Cases of opening, setting up and closing a store."""
+
+    def test_the_uri_has_a_host_if_other_machines_can_open_the_store(self, uri: str) -> None:
+        """Otherwise the record of the database (`polaris_spark.databases`) must declare another `address`."""
+        backend = open_backend(uri)
+        assert (backend.scope == "cluster") == (StoreURI.parse(uri).address == "host")
+        backend.close()
 
     def test_setup_may_be_repeated_and_raced(self, uri: str) -> None:
         def set_up(number: int) -> None:
@@ -50,8 +57,8 @@ class OpeningCases(StoreCases):
         try:
             assert backend.read_reference("realm", "name") is None
             assert backend.read_objects("realm", [ObjectKey(1)]) == {}
-        except StoreURIError:
-            with pytest.raises(StoreURIError):
+        except NoStoreError:
+            with pytest.raises(NoStoreError):
                 backend.insert_reference("realm", "name", row())
         backend.close()
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 import pytest
 
-from polaris_spark import backends
-from polaris_spark.backends import known_schemes, open_backend
+from polaris_spark import databases
+from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, Split
 from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.config import StoreURI
+from polaris_spark.databases import BUILT_IN, Database, known_schemes
 from polaris_spark.errors import MissingLibraryError, StateError, StoreURIError
+from tests.stores import DATABASES
+
+PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+LAKE = Database("lake_backend", "path", locating=("cluster",))
+EXTRAS = sorted({database.extra for database in BUILT_IN.values() if database.extra})
 
 
 def test_the_built_in_backends_open_without_installed_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_installed", dict)
+    monkeypatch.setattr(databases, "_installed", dict)
     assert isinstance(open_backend("memory:open"), MemoryBackend)
     assert {"memory", "sqlite"} <= set(known_schemes())
 
@@ -23,7 +35,7 @@ def test_a_built_in_backend_opens_without_looking_for_outside_packages(
     def searched() -> None:
         pytest.fail("the entry points of all packages were read")
 
-    monkeypatch.setattr(backends, "_installed", searched)
+    monkeypatch.setattr(databases, "_installed", searched)
     assert isinstance(open_backend("memory:alone"), MemoryBackend)
 
 
@@ -33,10 +45,39 @@ def test_an_unknown_scheme_is_refused_with_the_nearest_known_one() -> None:
 
 
 def test_a_missing_driver_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backends.BUILT_IN, "mongodb", "no_such_driver_library")
-    monkeypatch.setattr(backends, "_installed", dict)
+    monkeypatch.setitem(BUILT_IN, "mongodb", Database("no_such_driver_library", extra="mongodb"))
+    monkeypatch.setattr(databases, "_installed", dict)
     with pytest.raises(MissingLibraryError, match=r"no_such_driver_library.*polaris_spark\[mongodb\]"):
         open_backend("mongodb://localhost/store")
+
+
+def test_the_record_of_another_package_decides_how_a_uri_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = EntryPoint("lake", f"{__name__}:LAKE", databases.GROUP)
+    other = EntryPoint("pond", f"{__name__}:EXTRAS", databases.GROUP)
+    missing = EntryPoint("sea", "no_such_module:SEA", databases.GROUP)
+    monkeypatch.setattr(
+        databases, "_installed", lambda: {each.name: each for each in (record, other, missing)}
+    )
+    assert StoreURI.parse("lake:a/b").path == os.path.abspath("a/b")
+    with_option = StoreURI.parse("lake:///a").located({"cluster": "x", "timeout": "1s"})
+    assert with_option.key == "lake::/a:cluster=x"
+    with pytest.raises(StoreURIError, match=r"EXTRAS.*pond.*is not a polaris_spark.databases.Database"):
+        StoreURI.parse("pond:///a")
+    with pytest.raises(MissingLibraryError, match=r"no_such_module.*sea"):
+        StoreURI.parse("sea:///a")
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_each_driver_is_an_extra_and_installed_for_tests(extra: str) -> None:
+    (extras,) = re.findall(r"\n\[project\.optional-dependencies\]\n(.*?)\n\n\[", PYPROJECT, re.DOTALL)
+    (tested,) = re.findall(r'^    "polaris-spark\[(.*)\]"', extras, re.MULTILINE)
+    assert re.search(rf"^{extra} = ", extras, re.MULTILINE)
+    assert extra in tested.split(",")
+
+
+def test_each_database_has_a_store_for_tests() -> None:
+    """One of its schemes: others are aliases, or have tests of their own."""
+    assert {BUILT_IN[scheme] for scheme in DATABASES} == set(BUILT_IN.values())
 
 
 def test_a_memory_store_has_no_options() -> None:

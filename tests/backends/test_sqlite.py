@@ -29,6 +29,7 @@ from polaris_spark.backends.sqlite.files import APPLICATION_ID
 from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.errors import (
     NewerFormatError,
+    NoStoreError,
     OutcomeUnknownError,
     StateError,
     StoreURIError,
@@ -126,7 +127,7 @@ def test_a_path_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_reading_a_store_that_was_never_set_up_says_so_and_creates_nothing(path: str) -> None:
-    with pytest.raises(StoreURIError, match=r"the file does not exist; check the path, or .* create=true"):
+    with pytest.raises(NoStoreError, match=r"create=true .*the file does not exist"):
         SQLiteBackend(path).read_reference("realm", "name")
     assert not os.path.exists(path)
     Path(path).touch()

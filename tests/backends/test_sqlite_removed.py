@@ -216,7 +216,7 @@ def read_elsewhere(path: Path) -> str:
 @pytest.mark.parametrize(
     ("change", "seen"),
     [
-        (remove, "StoreURIError"),
+        (remove, "NoStoreError"),
         (remove_directory, "StoreURIError"),
         (make_another, "None"),
         (restore_backup, str(ReferenceRow(b"1", b"one"))),

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.backends import open_backend
+from polaris_spark.databases import BUILT_IN
+from polaris_spark.databases import FILE_SCHEMES as FILES
 from polaris_spark.errors import PolarisError, StoreURIError
+from tests.stores import EMBEDDED, NETWORKED
 
-NETWORK = [
-    "postgresql", "postgres", "mariadb", "mysql", "mongodb", "mongodb+srv", "cassandra", "bigtable", "dynamodb", "s3",
-    "gs", "az", "nosuch", "",
-]  # fmt: skip  # a list of words
-FILES = ["file", "sqlite", "rocksdb"]
+NETWORK = [*(scheme for scheme in BUILT_IN if scheme not in EMBEDDED), "nosuch", ""]
 PIECES = [
     "/", "//", "%00", "\0", "%zz", "%", "%ff", "%C3%28", "%ED%A0%80", "é", "表", "x" * 300, "a" * 70_000, "@",
     "user:pw@", "%00:%00@", "[::1", "[::1]", ":0", ":99999", ":65536", ":-1", ":abc", ":", "host", "127.0.0.1", "?",
@@ -60,9 +59,7 @@ def test_a_malformed_uri_raises_only_errors_of_this_package(
         use(scheme + between + "".join(dice.choice(pieces) for _ in range(dice.randint(0, 4))))
 
 
-@pytest.mark.parametrize(
-    "scheme", ["postgresql", "mariadb", "mongodb", "cassandra", "bigtable", "dynamodb", "s3", "az"]
-)
+@pytest.mark.parametrize("scheme", [*NETWORKED, "az"])
 @pytest.mark.parametrize(
     "text", ["\0", "\ud800", "x" * 70_000, "", "é", "\n", "-1", "env:NO_SUCH_VARIABLE"], ids=ascii
 )

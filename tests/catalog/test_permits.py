@@ -16,6 +16,7 @@ from polaris_spark.catalog.paths import normal_path
 from polaris_spark.catalog.permits import Permit, is_around
 from polaris_spark.catalog.store_files import StoreFiles
 from polaris_spark.config import StoreURI
+from polaris_spark.databases import BUILT_IN, Database
 from polaris_spark.errors import ForbiddenError
 
 FOLDERS = Folders(Files({}))
@@ -182,7 +183,10 @@ def test_objects_of_any_store_in_a_bucket_are_kept() -> None:
         ("memory:w", "/w", False),
     ],
 )
-def test_files_of_a_store_are_recognized_in_every_spelling(store: str, location: str, held: bool) -> None:
+def test_files_of_a_store_are_recognized_in_every_spelling(
+    store: str, location: str, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BUILT_IN, "lmdb", Database("a_module_that_says_nothing_of_its_files", "path"))
     files = pickle.loads(pickle.dumps(StoreFiles.of([StoreURI.parse(store)])))
     assert files.holds(location) == held
 

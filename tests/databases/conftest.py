@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.databases import FILE_SCHEMES
 from tests.rest.client import Client, connect
-from tests.stores import DATABASES, StoreOn, databases
+from tests.stores import NETWORKED, StoreOn, databases
 
-VISIBLE = [scheme for scheme in DATABASES if scheme != "memory"]
+VISIBLE = [*FILE_SCHEMES, *NETWORKED]
 """Databases that more than the process that made the store can read."""
 
 Open = Callable[..., Client]

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.databases import FILE_SCHEMES
 from polaris_spark.rest.session import connect
 from tests.maintenance.hostile import JOBS, name_data_files, prepare, run, tree
 from tests.maintenance.lakes import ROWS, Lake, age, name_statistics, paths
 
 CASES = [("sqlite", job) for job in JOBS] + [
-    (s, job) for s in ("rocksdb", "file") for job in ("purge", "expire")
+    (s, job) for s in FILE_SCHEMES if s != "sqlite" for job in ("purge", "expire")
 ]
 
 
@@ -92,7 +93,7 @@ def test_another_store_that_the_process_has_open_stays(tmp_path: Path, job: str)
     lake.close()
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "rocksdb", "file"])
+@pytest.mark.parametrize("scheme", FILE_SCHEMES)
 @pytest.mark.parametrize("job", ["purge", "expire", "remove_orphans"])
 def test_a_store_below_the_warehouse_that_no_process_has_open_stays(
     tmp_path: Path, scheme: str, job: str
@@ -132,6 +133,7 @@ def test_a_namespace_that_is_named_like_the_mark_of_a_store_keeps_no_file(tmp_pa
 
 OTHER = """
 import sys
+from polaris_spark.databases import FILE_SCHEMES
 from polaris_spark.rest.session import connect
 with connect(store=sys.argv[1], warehouse=sys.argv[2]):
     print("open", flush=True)

@@ -27,8 +27,10 @@ def server_class(scheme: str) -> type[Server]:
     """The server of a scheme's stores.
 
     Raises:
-        KeyError: no server is known for it.
+        LookupError: no server is known for it.
     """
+    if scheme not in SERVERS:
+        raise LookupError(f"there is no server for {scheme}: stores; name one in SERVERS of {__file__}")
     module, name = SERVERS[scheme].split(":")
     found: type[Server] = getattr(importlib.import_module(module), name)
     return found

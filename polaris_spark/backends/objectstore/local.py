@@ -28,6 +28,7 @@ from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
 from polaris_spark.backends.store_options import Given
 from polaris_spark.errors import (
     NewerFormatError,
+    NoStoreError,
     OutcomeUnknownError,
     PolarisError,
     StateError,
@@ -323,17 +324,14 @@ class DirectoryRequests(Requests):
     def _refuse_no_store(self) -> None:
         """
         Raises:
-            StoreURIError: the directory holds no store.
+            NoStoreError: the directory holds no store.
             NewerFormatError: a newer release made the store.
         """
         if self._checked:
             return
         found = _body(self._root / "format")
         if found is None:
-            raise StoreURIError(
-                f"{self.where} does not contain a store; check the path, or open a catalog there with create=true "
-                "to create one"
-            )
+            raise NoStoreError(self.where)
         if found.decode(errors="replace") != _FORMAT:
             raise NewerFormatError(
                 f"{self.where} has a format that this release does not know; use a newer release"

@@ -155,7 +155,8 @@ def connect(path: str) -> Connection:
     """Return a connection to an existing file, in autocommit, for use by one thread at a time.
 
     Raises:
-        StoreURIError: the file does not exist or cannot be opened.
+        NoStoreError: the file does not exist.
+        StoreURIError: the file cannot be opened.
     """
     if os.path.isdir(path):
         raise StoreURIError(f"sqlite://{path} names a directory; a store is a file")
@@ -249,6 +250,8 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
     if "not a database" in text:
         return StoreURIError(f"{where} is not an SQLite database")
     if "unable to open" in text:
+        if _could_be_created(path):
+            return NoStoreError(where, "the file does not exist")
         return StoreURIError(f"{where} cannot be opened: {_reason(path)}")
     if "no such table" in text:
         return NoStoreError(where)
@@ -257,16 +260,21 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
     return TryAgainError(f"{where} failed: {text}; nothing was changed")
 
 
+def _could_be_created(path: str) -> bool:
+    """Whether there is no file at a path whose directory exists; False if the directory cannot be entered."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(path))
+    return False
+
+
 def _reason(path: str) -> str:
     directory = os.path.dirname(path)
     try:
         os.stat(path)
     except FileNotFoundError:
-        if not os.path.isdir(directory):
-            return f"the directory {directory} does not exist; check the path, or create the directory first"
-        return (
-            "the file does not exist; check the path, or open a catalog there with create=true to create it"
-        )
+        return f"the directory {directory} does not exist; check the path, or create the directory first"
     except OSError as error:
         return f"{(error.strerror or str(error)).lower()} in the directory {directory}"
     if not os.access(path, os.R_OK):

@@ -149,9 +149,9 @@ def _require(store: str | None) -> None:
     parsed = None if store is None else StoreURI.parse(store)
     if parsed is not None:
         require_backend(parsed.scheme)
-    if parsed is not None and parsed.scheme == "memory":
+    if parsed is not None and parsed.address == "name":
         raise InputError(
-            "Spark's workers cannot read a memory: store; choose another store, or leave out --store"
+            f"Spark's workers cannot read a {parsed.scheme}: store; choose another store, or leave out --store"
         )
     if parsed is not None and parsed.password is not None:
         raise InputError(
