@@ -274,7 +274,7 @@ def loaded(
     return chain.from_iterable(run for run, _ in with_loaded(store, entries, cls))
 
 
-WITHOUT_UNLOADED = "without tables and views that were imported lazily and are not loaded yet"
+WITHOUT_UNLOADED = "lazily imported tables and views have no rows until they are loaded"
 """Part of the comment of a view that reads entities by `loaded`."""
 
 
