@@ -42,8 +42,8 @@ OF_ENTITIES = [view for view in having("entity_id", "content_id") if view != "fi
 OF_HISTORY = [name for name, view in VIEWS.items() if isinstance(view, HistoryView)]
 """Views of commits."""
 
-EMPTY = {"shop": ("metrics", "deletions", "tasks"), "spark": ("deletions",)}
-"""Views without rows, by the fixture whose catalog has nothing for them to show."""
+EMPTY_IN_SHOP = ("metrics", "deletions", "tasks")
+"""Views without rows in the fixture `shop`."""
 
 
 class Catalog:

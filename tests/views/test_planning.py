@@ -25,7 +25,7 @@ from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.views import VIEWS
 from tests.names import unchecked_names
-from tests.views.catalogs import EMPTY, OF_ENTITIES, OF_HISTORY, Catalog, Row, batches, reader, rows
+from tests.views.catalogs import EMPTY_IN_SHOP, OF_ENTITIES, OF_HISTORY, Catalog, Row, batches, reader, rows
 
 NAMESPACES = ("db", "db2", "a.b", "`", "\x01", "zebra")
 TABLES = 1_500
@@ -155,7 +155,7 @@ def _compared(name: str, test: Callable[[Any], bool]) -> Test:
     return lambda row: row[name] is not None and test(row[name])
 
 
-@pytest.mark.parametrize("view", [view for view in VIEWS if view not in EMPTY["shop"]])
+@pytest.mark.parametrize("view", [view for view in VIEWS if view not in EMPTY_IN_SHOP])
 def test_pushed_filters_leave_out_nothing_that_passes_them(shop: Catalog, view: str) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from conftest import CatalogPlace
 from polaris_spark.jobs.registry import call
 from polaris_spark.spark.views import VIEWS
-from tests.views.catalogs import EMPTY, Catalog
+from tests.views.catalogs import Catalog
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +61,7 @@ def test_every_view_is_the_same_as_a_table_of_the_catalog(
         expected = load(place.store, view, catalog="polaris")
         ours = spark.table(f"polaris.system.{view}")
         assert_same(_without_maps(ours), _without_maps(expected))
-        assert (expected.count() > 0) == (view not in EMPTY["spark"])
+        assert expected.count() > 0, f"fill the view {view}"
 
 
 def assert_same(ours: DataFrame, expected: DataFrame) -> None:
