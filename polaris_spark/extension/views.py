@@ -30,8 +30,9 @@ def describe_view(_: Catalog, request: Request) -> Response:
     from polaris_spark.spark.views import VIEWS
     from polaris_spark.spark.views.columns import struct
 
-    view = VIEWS[_name(request)]
-    return json_response(encode(ViewResponse(view.name, view.comment, struct(view.columns).jsonValue())))
+    name = _name(request)
+    view = VIEWS[name]
+    return json_response(encode(ViewResponse(name, view.comment, struct(view.columns).jsonValue())))
 
 
 def view_columns(_: Catalog, request: Request) -> Response:

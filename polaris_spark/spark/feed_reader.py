@@ -77,8 +77,8 @@ class FeedReader(DataSourceStreamReader):
             InputError: the view cannot be streamed, an option is not available for streams, or the schema names a
                 column that the view does not have.
         """
-        if options.view != Changes.name:
-            raise InputError(f"the view {options.view!r} cannot be streamed; {Changes.name!r} can")
+        if options.view != "changes":
+            raise InputError(f"the view {options.view!r} cannot be streamed; 'changes' can")
         if options.as_of is not None or options.since is not None:
             raise InputError(
                 "a stream does not support as-of, from and to: set 'start' to choose where it begins"

@@ -29,7 +29,7 @@ DESCRIPTIONS = {
     "unreadable": "of the view 'files': if a manifest cannot be read, 'fail' (default), or 'report' it in 'error'",
     "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
     "splits": "approximate number of partitions for a large view, at most 100000 (default: twice the processors)",
-    "prune": "whether pushed filters may skip partitions; only for a table that is read by one scan",
+    "prune": "whether filters skip rows before they are read (default: false); only for a DataFrame that is used once",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
     "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
     "max-changes-per-batch": "of a stream: maximum number of changes in a batch (default: no limit)",

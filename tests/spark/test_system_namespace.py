@@ -16,7 +16,7 @@ from tests.spark.catalogs import add_catalog
 from tests.spark.processes import commands_below
 from tests.spark.sql import run
 from tests.spark.two_drivers import Driver
-from tests.views.catalogs import Catalog
+from tests.views.catalogs import OF_ENTITIES, Catalog
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
@@ -105,7 +105,7 @@ def test_its_views_show_the_catalog_as_of_a_time(
     assert names(spark, query, namespace) == ["early"]
 
 
-@pytest.mark.parametrize("view", ["tables", "views", "namespaces", "snapshots"])
+@pytest.mark.parametrize("view", OF_ENTITIES)
 def test_rows_are_counted_as_they_are_read(
     spark: SparkSession, namespace: str, two_commits: Row, view: str
 ) -> None:

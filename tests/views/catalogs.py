@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, Filter
+from pyspark.sql.types import StructType
 
 import polaris_spark
 from polaris_spark.clock import Clock
 from polaris_spark.spark.datasource import PolarisObjects
+from polaris_spark.spark.views import VIEWS
+from polaris_spark.spark.views.history import HistoryView
 from tests.stores import configured
 
 SCHEMA = {
@@ -26,6 +29,21 @@ SCHEMA = {
 }
 SPEC = {"fields": [{"name": "by_day", "transform": "identity", "source-id": 2, "field-id": 1000}]}
 Row = dict[str, Any]
+
+
+def having(*columns: str) -> list[str]:
+    """The views that have all these columns."""
+    return [name for name, view in VIEWS.items() if {*columns} <= {column.name for column in view.columns}]
+
+
+OF_ENTITIES = [view for view in having("entity_id", "content_id") if view != "files"]
+"""Views of the entities of a commit, except `files`: the manifests of these catalogs were never written."""
+
+OF_HISTORY = [name for name, view in VIEWS.items() if isinstance(view, HistoryView)]
+"""Views of commits."""
+
+EMPTY_IN_SHOP = ("metrics", "deletions", "tasks")
+"""Views without rows in the fixture `shop`."""
 
 
 class Catalog:
@@ -116,11 +134,12 @@ class Catalog:
         return self.session.catalog.head().head.commit
 
 
-def reader(view: str, *filters: Filter, **options: str) -> DataSourceReader:
-    """The reader of a view, as a worker gets it; filters are pushed, if there are any."""
+def reader(view: str, *filters: Filter, columns: Sequence[str] = (), **options: str) -> DataSourceReader:
+    """The reader of a view, as a worker gets it; filters are pushed, if there are any. No columns stand for all."""
     named = {name.replace("_", "-"): value for name, value in options.items()}
     source = pickle.loads(cloudpickle.dumps(PolarisObjects({"view": view, **named})))
-    found = source.reader(source.schema())
+    schema = source.schema()
+    found = source.reader(StructType([schema[name] for name in columns]) if columns else schema)
     if filters:
         assert list(found.pushFilters(list(filters))) == list(filters)
     return found
@@ -133,9 +152,11 @@ def batches(found: DataSourceReader) -> Iterator[Any]:
         yield from there.read(copy)
 
 
-def rows(view: str, *filters: Filter, **options: str) -> list[Row]:
+def rows(view: str, *filters: Filter, columns: Sequence[str] = (), **options: str) -> list[Row]:
     """The rows of a view as dictionaries; maps are dictionaries, too."""
-    return [row for batch in batches(reader(view, *filters, **options)) for row in _rows(batch)]
+    return [
+        row for batch in batches(reader(view, *filters, columns=columns, **options)) for row in _rows(batch)
+    ]
 
 
 def _rows(batch: Any) -> list[Row]:

@@ -13,10 +13,12 @@ import pytest
 from polaris_spark.catalog.importing.importer import ImportOptions
 from polaris_spark.catalog.importing.jobs import import_source
 from polaris_spark.catalog.importing.sources import SourceEntry
-from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.spark.views import VIEWS
+from polaris_spark.spark.views.entities import WITHOUT_UNLOADED
 from tests.cli.catalogs import run
 from tests.importing.support import Entries
-from tests.views.catalogs import Catalog, Row
+from tests.views.catalogs import OF_ENTITIES, Catalog, Row
 
 
 def _named(rows: list[Row], name: str) -> Row:
@@ -177,6 +179,17 @@ def test_numbers_and_times_that_no_column_holds_are_null_and_hide_no_other_row(b
         "registered",
     }
     assert {row["name"] for row in beyond.read("files", unreadable="report")} == {"t", "u"}
+
+
+@pytest.mark.parametrize("view", OF_ENTITIES)
+def test_a_view_without_rows_for_a_table_that_is_not_loaded_yet_says_so(tmp_path: Path, view: str) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    source = Entries(
+        SourceEntry(("db",), "t", TABLE, "file:///not/read"), SourceEntry(("db",), "v", VIEW, "file:///x")
+    )
+    import_source(catalog.session.catalog, source, principal="ann", options=ImportOptions(lazy=True))
+    assert (catalog.read(view) == []) == VIEWS[view].comment.endswith(WITHOUT_UNLOADED)
+    catalog.session.close()
 
 
 @pytest.mark.parametrize("snapshots", ["current", "refs", "all"])

@@ -25,7 +25,7 @@ from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.views import VIEWS
 from tests.names import unchecked_names
-from tests.views.catalogs import Catalog, Row, batches, reader, rows
+from tests.views.catalogs import EMPTY_IN_SHOP, OF_ENTITIES, OF_HISTORY, Catalog, Row, batches, reader, rows
 
 NAMESPACES = ("db", "db2", "a.b", "`", "\x01", "zebra")
 TABLES = 1_500
@@ -55,7 +55,7 @@ def test_every_table_is_in_one_partition(big: Catalog) -> None:
 
 @pytest.mark.parametrize("splits", ["1", "2", "7", "64"])
 def test_any_number_of_splits_gives_the_same_rows(big: Catalog, splits: str) -> None:
-    for view in ("index", "snapshots", "changes"):
+    for view in (*OF_ENTITIES, *OF_HISTORY):
         one = rows(view, store=big.store, splits="1")
         assert sorted(rows(view, store=big.store, splits=splits), key=repr) == sorted(one, key=repr)
 
@@ -91,7 +91,7 @@ def test_columns_that_the_index_knows_are_read_without_contents(
 
 
 def test_little_is_read_in_one_partition(shop: Catalog) -> None:
-    for view in ("tables", "commits", "changes", "index", "namespaces"):
+    for view in (*OF_ENTITIES, *OF_HISTORY):
         assert len(reader(view, store=shop.store, splits="50").partitions()) == 1
 
 
@@ -99,17 +99,19 @@ def test_commits_made_after_planning_do_not_show(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "c.db")
     catalog.namespace("db")
     catalog.table("db", "before")
-    views = ("tables", "index", "namespaces", "snapshots", "commits", "changes")
+    views = (*OF_ENTITIES, *OF_HISTORY)
     planned = {view: reader(view, store=catalog.store) for view in views}
     partitions = {view: found.partitions() for view, found in planned.items()}
     before = {view: rows(view, store=catalog.store) for view in views}
+    catalog.namespace("after")
     catalog.table("db", "after")
+    catalog.view("db", "after_view", "SELECT 1")
     catalog.set_property("db", "before", "x", "y")
     catalog.snapshot("db", "before", 1)
     for view in views:
         read = [b for partition in partitions[view] for b in planned[view].read(partition)]
         assert sum(batch.num_rows for batch in read) == len(before[view])
-        assert len(rows(view, store=catalog.store)) > len(before[view]) or view == "namespaces"
+        assert len(rows(view, store=catalog.store)) > len(before[view])
     catalog.session.close()
 
 
@@ -153,7 +155,7 @@ def _compared(name: str, test: Callable[[Any], bool]) -> Test:
     return lambda row: row[name] is not None and test(row[name])
 
 
-@pytest.mark.parametrize("view", [view for view in VIEWS if view not in ("metrics", "deletions", "tasks")])
+@pytest.mark.parametrize("view", [view for view in VIEWS if view not in EMPTY_IN_SHOP])
 def test_pushed_filters_leave_out_nothing_that_passes_them(shop: Catalog, view: str) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -225,12 +227,3 @@ def test_dotted_names_are_read_back(levels: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("text", [".", "a.", ".a", "a..b", "`", "`a", "`a`b", "`plain`"])
 def test_texts_that_name_no_namespace_are_known(text: str) -> None:
     assert parse_dotted(text) is None
-
-
-def test_snapshots_are_counted_by_snapshot_whatever_columns_are_asked_for(shop: Catalog) -> None:
-    source = PolarisObjects({"view": "snapshots", "store": shop.store})
-    schema = source.schema()
-    names = type(schema)([schema["namespace"], schema["name"]])
-    expected = [(row["namespace"], row["name"]) for row in rows("snapshots", store=shop.store)]
-    found = [tuple(row.values()) for b in batches(source.reader(names)) for row in b.to_pylist()]
-    assert sorted(found) == sorted(expected)

@@ -19,10 +19,10 @@ from polaris_spark.objects import ONE_PART
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.stored import stored_object
 from polaris_spark.store.cache import process_cache
-from tests.views.catalogs import Catalog, reader, rows
+from tests.views.catalogs import OF_ENTITIES, OF_HISTORY, Catalog, reader, rows
 
 _DAY = 86_400_000
-_LED_TO = ("tables", "namespaces", "snapshots", "refs", "index", "schemas", "commits", "changes")
+_LED_TO = [*OF_ENTITIES, *OF_HISTORY]
 """Views of what heads lead to."""
 
 
@@ -37,6 +37,7 @@ def catalog(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
     catalog.namespace("db")
     catalog.table("db", "t")
     catalog.snapshot("db", "t", 11)
+    catalog.view("db", "v", "SELECT 1")
     yield catalog
     catalog.session.close()
 

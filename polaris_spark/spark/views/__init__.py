@@ -9,45 +9,43 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from polaris_spark.spark.views.view import AnyView
 
-_CLASSES = {
-    "objects": "objects.Objects",
-    "references": "references.References",
-    "index": "index.IndexView",
-    "commits": "commits.Commits",
-    "changes": "changes.Changes",
-    "namespaces": "namespaces.Namespaces",
-    "tables": "tables.Tables",
-    "views": "sql_views.SqlViews",
-    "snapshots": "snapshots.Snapshots",
-    "schemas": "schemas.Schemas",
-    "refs": "refs.Refs",
-    "files": "files.FilesView",
-    "metrics": "metrics.Metrics",
-    "deletions": "deletions.Deletions",
-    "realms": "realms.RealmsView",
-    "nodes": "nodes.Nodes",
-    "tasks": "tasks.TasksView",
-}
+_NAMES = (
+    "objects",
+    "references",
+    "index",
+    "commits",
+    "changes",
+    "namespaces",
+    "tables",
+    "views",
+    "snapshots",
+    "schemas",
+    "refs",
+    "files",
+    "metrics",
+    "deletions",
+    "realms",
+    "nodes",
+    "tasks",
+)
+"""Names of the views. Each view is the constant `SYSTEM_VIEW` of the module with its name."""
 
 
 class _Views(Mapping[str, "AnyView"]):
-    def __init__(self) -> None:
-        self._loaded: dict[str, AnyView] = {}
-
     def __getitem__(self, name: str) -> AnyView:
-        if name not in self._loaded:
-            module, cls = _CLASSES[name].split(".")
-            self._loaded[name] = getattr(import_module(f"{__name__}.{module}"), cls)()
-        return self._loaded[name]
+        if name not in _NAMES:
+            raise KeyError(name)
+        view: AnyView = import_module(f"{__name__}.{name}").SYSTEM_VIEW
+        return view
 
     def __contains__(self, name: object) -> bool:
-        return name in _CLASSES
+        return name in _NAMES
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_CLASSES)
+        return iter(_NAMES)
 
     def __len__(self) -> int:
-        return len(_CLASSES)
+        return len(_NAMES)
 
 
 VIEWS: Mapping[str, AnyView] = _Views()

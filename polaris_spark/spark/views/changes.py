@@ -44,7 +44,6 @@ class ChangeRow(NamedTuple):
 class Changes(HistoryView[ChangeRow]):
     """One row per log entry."""
 
-    name = "changes"
     comment = "Who changed what: one row per entry of the log"
     columns = (
         ViewColumn(
@@ -142,6 +141,9 @@ class Changes(HistoryView[ChangeRow]):
                 registry = logged.task.reference == ROOT or entry.action == RECOVER
                 old = decode_key(entry.old_key) if entry.old_key else None
                 yield ChangeRow(logged, position, entry, _decoded(entry.key, registry=registry), old)
+
+
+SYSTEM_VIEW = Changes()
 
 
 def kind_name(kind: bytes) -> str:

@@ -52,7 +52,12 @@ class ViewColumn(NamedTuple, Generic[R_contra]):
     comment: str
     value: Callable[[R_contra], Any]
     needs: str = "content"
-    """Data that must be read for this column, as a view-specific name; empty if the index or the row's key suffices."""
+    """What must be read before `value` can return this column.
+
+    Empty: only the entry of the index `names`. `value` then gets the `EntityEntry` itself, or a row with `entry`.
+    "content": the object that the row is made from, such as a table. Any other text is the view's own name for data
+    that it reads only if it finds the name in the argument `needs` of `rows` or `of`.
+    """
 
     def field(self) -> StructField:
         """The column as Spark describes it."""

@@ -27,7 +27,6 @@ class CommitRow(NamedTuple):
 class Commits(HistoryView[CommitRow]):
     """One row per commit."""
 
-    name = "commits"
     comment = "The history of references, one row per commit"
     columns = (
         ViewColumn(
@@ -105,6 +104,9 @@ class Commits(HistoryView[CommitRow]):
         entries = entries_of(store, commits) if _ENTRIES in needs else {}
         for logged in commits:
             yield CommitRow(logged, entries.get(logged.commit.entries, ()))
+
+
+SYSTEM_VIEW = Commits()
 
 
 def entries_of(store: ObjectStore, commits: list[Logged]) -> dict[int, tuple[LogEntry, ...]]:

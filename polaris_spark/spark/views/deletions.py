@@ -23,7 +23,6 @@ class Deletion(NamedTuple):
 class Deletions(BatchesView[Deletion]):
     """One row per file, recorded before the deletion. If the deletion fails, a second row has the outcome `failed`."""
 
-    name = "deletions"
     index = DELETIONS
     together = 20
     comment = (
@@ -65,3 +64,6 @@ class Deletions(BatchesView[Deletion]):
 
     def weigh(self, row: Deletion) -> int:
         return 256 + 2 * len(row.file.location)
+
+
+SYSTEM_VIEW = Deletions()

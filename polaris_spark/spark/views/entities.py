@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
+T = TypeVar("T")
 
 READ_TOGETHER = 128
 """Number of contents that are read in one batch."""
@@ -266,17 +267,48 @@ def _unless_unloaded(column: ViewColumn[Any]) -> Callable[[MaybeUnloaded], Any]:
     return value
 
 
+def loaded(
+    store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
+) -> Iterator[tuple[EntityEntry, S]]:
+    """Yield tables or views with their contents, except those that are not loaded yet (`WITHOUT_UNLOADED`)."""
+    return chain.from_iterable(run for run, _ in with_loaded(store, entries, cls))
+
+
+WITHOUT_UNLOADED = "lazily imported tables and views have no rows until they are loaded"
+"""Part of the comment of a view that reads entities by `loaded`."""
+
+
+def with_pieces(
+    store: ObjectStore, items: Iterable[T], piece: Callable[[T], int], cls: type[S]
+) -> Iterator[tuple[T, S]]:
+    """Yield items with the objects to which they point, `READ_TOGETHER` of which are read in one batch.
+
+    Args:
+        piece: returns the id of an item's object.
+    Raises:
+        CorruptionError: an object is missing, or is not a `cls`.
+    """
+    remaining = iter(items)
+    while run := list(islice(remaining, READ_TOGETHER)):
+        found = store.get_many({piece(item) for item in run}, cls)
+        yield from ((item, found[piece(item)]) for item in run)
+
+
 def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S]:
     """Return objects by id. The id 0 is ignored; it stands for no object."""
     return store.get_many({id for id in ids if id}, cls)
 
 
 class EntityView(SystemView[NamesTask, R], Generic[R]):
-    """A view whose rows are derived from entities of one kind."""
+    """A view whose rows are derived from entities. A subclass defines `kind`, `columns` and `of`, and nothing else."""
 
-    kind: ClassVar[bytes]
-    one_each: ClassVar[bool] = True
-    """Whether every entity has exactly one row, so that the index alone is enough to count rows."""
+    kind: ClassVar[bytes | None]
+    """Kind of the entities: `NAMESPACE`, `TABLE` or `VIEW` of `catalog/rows.py`; None for all kinds."""
+    one_each: ClassVar[bool] = False
+    """Whether every entity has exactly one row.
+
+    If true, rows are counted, and columns that need nothing are read, from the index `names` alone, without `of`.
+    """
 
     def plan(self, request: ScanRequest) -> list[Weighted[NamesTask]]:
         return plan_names(request, self.kind, self.rows_per_partition)
@@ -309,7 +341,7 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
         """
         if task.names != ANYTHING or task.entities != ANYTHING:
             return sum(1 for _ in self._named(store, task))
-        mark = b"\x01" + self.kind
+        mark = b"" if self.kind is None else b"\x01" + self.kind
         names = task.pin.snapshot(store.objects(task.pin.realm)).index(NAMES)
         return sum(mark in key for key in names.keys(task.start, task.end))
 
@@ -318,7 +350,11 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
 
     @abstractmethod
     def of(self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]) -> Iterator[R]:
-        """Yield the rows of the given entities."""
+        """Yield the rows of the given entities, on an executor.
+
+        `with_contents` reads the objects of entities, `loaded` those of tables or views, and `with_pieces` the objects
+        to which these point. Each reads `READ_TOGETHER` objects at a time.
+        """
 
 
 class OfEntity(Protocol):

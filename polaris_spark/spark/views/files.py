@@ -88,7 +88,6 @@ _metadata = msgspec.json.Decoder(_Metadata).decode
 class FilesView(SystemView[FilesTask, FileRow]):
     """One row per file."""
 
-    name = "files"
     comment = "Data and delete files of every table's current snapshot, one row each"
     columns = FILE_COLUMNS
     rows_per_partition = 2_000
@@ -136,6 +135,9 @@ class FilesView(SystemView[FilesTask, FileRow]):
     def weigh(self, row: FileRow) -> int:
         file = row.item.file if row.item else {}
         return 512 + 64 * sum(len(value) for value in file.values() if isinstance(value, list))
+
+
+SYSTEM_VIEW = FilesView()
 
 
 class _Reading:

@@ -50,7 +50,6 @@ class MetricsRow(NamedTuple):
 class Metrics(BatchesView[MetricsRow]):
     """One row per stored report."""
 
-    name = "metrics"
     index = REPORTS
     together = 50
     comment = "Metrics reports of scans and commits, the newest ones, one row each"
@@ -121,6 +120,9 @@ class Metrics(BatchesView[MetricsRow]):
 
     def weigh(self, row: MetricsRow) -> int:
         return 512 + 2 * len(row.kept.text)
+
+
+SYSTEM_VIEW = Metrics()
 
 
 def _json(value: Any) -> str | None:

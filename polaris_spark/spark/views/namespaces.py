@@ -50,9 +50,9 @@ class NamespaceRow(NamedTuple):
 class Namespaces(EntityView[NamespaceRow]):
     """One row per namespace."""
 
-    name = "namespaces"
     comment = "Namespaces, one row each"
     kind = NAMESPACE
+    one_each = True
     columns = (
         ViewColumn("catalog", STRING, "Catalog that the namespace belongs to", lambda row: row.entry.catalog),
         ViewColumn(
@@ -103,6 +103,9 @@ class Namespaces(EntityView[NamespaceRow]):
 
     def weigh(self, row: NamespaceRow) -> int:
         return 512 + text_bytes(row.value.properties)
+
+
+SYSTEM_VIEW = Namespaces()
 
 
 def _keys(names: Condition) -> list[Range] | None:

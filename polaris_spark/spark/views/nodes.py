@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, TIMESTAMP, ViewColumn, micros
-from polaris_spark.spark.views.system import RecordView, SystemRow
+from polaris_spark.spark.views.records import RecordRow, RecordView
 from polaris_spark.system.leases import NodeRecord
 
-NodeRow = SystemRow[NodeRecord]
+NodeRow = RecordRow[NodeRecord]
 
 
 class Nodes(RecordView[NodeRecord]):
     """One row per node number: its latest lease."""
 
-    name = "nodes"
     comment = "Leases of node numbers, which ids contain: the latest lease of each number"
     prefix = "node/"
     record = NodeRecord
@@ -45,3 +44,6 @@ class Nodes(RecordView[NodeRecord]):
             lambda row: not row.record.released and row.now_ms < row.record.end_ms,
         ),
     )
+
+
+SYSTEM_VIEW = Nodes()

@@ -54,7 +54,6 @@ class ObjectViewRow(NamedTuple):
 class Objects(SystemView[ObjectsTask, ObjectViewRow]):
     """One row per object."""
 
-    name = "objects"
     comment = "Immutable objects, one row each, of any type"
     rows_per_partition = 1
     columns = (
@@ -152,6 +151,9 @@ class Objects(SystemView[ObjectsTask, ObjectViewRow]):
         header = row.stored.header
         pointers = len(header.strong) + len(header.weak) if header else 0
         return 128 + 8 * pointers + (len(row.content) if row.content else 0)
+
+
+SYSTEM_VIEW = Objects()
 
 
 def _shown(

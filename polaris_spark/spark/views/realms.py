@@ -5,16 +5,15 @@ from __future__ import annotations
 from pyspark.sql.types import IntegerType, MapType, StringType
 
 from polaris_spark.spark.views.columns import INT, STRING, STRING_MAP, TIMESTAMP, ViewColumn, micros, pairs
-from polaris_spark.spark.views.system import RecordView, SystemRow
+from polaris_spark.spark.views.records import RecordRow, RecordView
 from polaris_spark.system.realms import RealmRecord, RealmState
 
-RealmRow = SystemRow[RealmRecord]
+RealmRow = RecordRow[RealmRecord]
 
 
 class RealmsView(RecordView[RealmRecord]):
     """One row per realm."""
 
-    name = "realms"
     comment = "Realms (tenants) of the store, one row each"
     prefix = "realm/"
     record = RealmRecord
@@ -47,3 +46,6 @@ class RealmsView(RecordView[RealmRecord]):
 
     def shows(self, row: RealmRow) -> bool:
         return row.record.state is not RealmState.GONE  # only the name is left, for reuse
+
+
+SYSTEM_VIEW = RealmsView()

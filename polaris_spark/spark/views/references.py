@@ -56,8 +56,10 @@ class ReferenceViewRow(NamedTuple):
 class References(SystemView[ReferencesTask, ReferenceViewRow]):
     """One row per reference."""
 
-    name = "references"
-    comment = "Mutable rows, each with the head of a history"
+    comment = (
+        "Mutable rows of a realm, such as branches of catalogs, each with the head of a history; branches and tags of "
+        "tables are in the view refs"
+    )
     rows_per_partition = 1
     columns = (
         ViewColumn("realm", STRING, "Realm that the reference belongs to", lambda row: row.realm),
@@ -153,6 +155,9 @@ class References(SystemView[ReferencesTask, ReferenceViewRow]):
             columns = (batch.column(name).to_pylist() for name in ("name", "version", "value"))
             for row_name, version, value in zip(*columns, strict=True):
                 yield _row(task, row_name, version, value)
+
+
+SYSTEM_VIEW = References()
 
 
 _BESIDE = ("metrics", "deletions")

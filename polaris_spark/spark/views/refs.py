@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
@@ -15,11 +14,11 @@ from polaris_spark.commits.state import StoredObjects
 from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.entities import (
     IDENTITY,
-    READ_TOGETHER,
+    WITHOUT_UNLOADED,
     EntityEntry,
     EntityView,
-    by_id,
-    with_loaded,
+    loaded,
+    with_pieces,
 )
 from polaris_spark.store.objects import ObjectStore
 
@@ -53,10 +52,11 @@ class RefRow(NamedTuple):
 class Refs(EntityView[RefRow]):
     """One row per branch and tag."""
 
-    name = "refs"
-    comment = "Branches and tags of every table, one row each"
+    comment = (
+        "Branches and tags of every table, one row each; branches of catalogs are in the view references; "
+        f"{WITHOUT_UNLOADED}"
+    )
     kind = TABLE
-    one_each = False
     columns = (
         *IDENTITY,
         ViewColumn("ref", STRING, "Name of the branch or tag", lambda row: row.ref.name),
@@ -93,16 +93,19 @@ class Refs(EntityView[RefRow]):
     def of(
         self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
     ) -> Iterator[RefRow]:
-        tables = chain.from_iterable(run for run, _ in with_loaded(store, entries, Table))
         reader = StoredObjects(store)
-        refs = ((entry, ref) for entry, table in tables for ref in all_refs(table, reader))
-        while some := list(islice(refs, READ_TOGETHER)):
-            wanted = [ref.snapshot for _, ref in some] if _SNAPSHOT in needs else []
-            snapshots = by_id(store, wanted, Snapshot)
-            for entry, ref in some:
-                found = snapshots.get(ref.snapshot)
-                time = _time(found.text).timestamp_ms if found else None
-                yield RefRow(entry, ref, _settings(ref.text), time)
+        refs = (
+            RefRow(entry, ref, _settings(ref.text), None)
+            for entry, table in loaded(store, entries, Table)
+            for ref in all_refs(table, reader)
+        )
+        if _SNAPSHOT not in needs:
+            return refs
+        with_snapshots = with_pieces(store, refs, lambda row: row.ref.snapshot, Snapshot)
+        return (row._replace(time=_time(found.text).timestamp_ms) for row, found in with_snapshots)
 
     def weigh(self, row: RefRow) -> int:
         return 256
+
+
+SYSTEM_VIEW = Refs()

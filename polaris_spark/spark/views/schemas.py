@@ -17,15 +17,16 @@ from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, ViewColumn
 from polaris_spark.spark.views.entities import (
     IDENTITY,
     READ_TOGETHER,
+    WITHOUT_UNLOADED,
     EntityEntry,
     NamesTask,
     by_id,
     named,
     plan_names,
     with_loaded,
+    with_pieces,
 )
-from polaris_spark.spark.views.view import ScanRequest, Weighted
-from polaris_spark.spark.views.view import SystemView as SystemView
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -88,8 +89,10 @@ class SchemaRow(NamedTuple):
 class Schemas(SystemView[SchemasTask, SchemaRow]):
     """One row per column."""
 
-    name = "schemas"
-    comment = "Columns of every table and view, including nested ones, one row for each schema that contains the column"
+    comment = (
+        "Columns of every table and view, including nested ones, one row for each schema that contains the column; "
+        f"{WITHOUT_UNLOADED}"
+    )
     rows_per_partition = 100
     columns = (
         *IDENTITY,
@@ -149,16 +152,17 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
         wanted = (entry for entry in entries if entry.kind in (TABLE, VIEW))
         allowed = (entry for entry in wanted if task.kinds.allows(KINDS[entry.kind]))
         kept = (one for one in _kept(objects, allowed) if task.current.allows(one.is_current))
-        while some := list(islice(kept, READ_TOGETHER)):
-            found = objects.get_many({one.piece for one in some}, Schema)
-            for one in some:
-                schema = _schema(found[one.piece].text)
-                identifiers = frozenset(schema.identifier_field_ids or ())
-                for field in fields_of(schema.fields):
-                    yield SchemaRow(one, field, field.id in identifiers)
+        for one, found in with_pieces(objects, kept, lambda one: one.piece, Schema):
+            schema = _schema(found.text)
+            identifiers = frozenset(schema.identifier_field_ids or ())
+            for field in fields_of(schema.fields):
+                yield SchemaRow(one, field, field.id in identifiers)
 
     def weigh(self, row: SchemaRow) -> int:
         return 256 + len(row.field.doc or "")
+
+
+SYSTEM_VIEW = Schemas()
 
 
 def fields_of(fields: list[dict[str, Any]], above: tuple[str, ...] = ()) -> Iterator[Field]:

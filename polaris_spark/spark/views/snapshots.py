@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +24,14 @@ from polaris_spark.spark.views.columns import (
     ViewColumn,
     micros,
 )
-from polaris_spark.spark.views.entities import IDENTITY, READ_TOGETHER, EntityEntry, EntityView, with_loaded
+from polaris_spark.spark.views.entities import (
+    IDENTITY,
+    WITHOUT_UNLOADED,
+    EntityEntry,
+    EntityView,
+    loaded,
+    with_pieces,
+)
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -61,10 +67,8 @@ class SnapshotRow(NamedTuple):
 class Snapshots(EntityView[SnapshotRow]):
     """One row per snapshot."""
 
-    name = "snapshots"
-    comment = "Snapshots of every table, one row each"
+    comment = f"Snapshots of every table, one row each; {WITHOUT_UNLOADED}"
     kind = TABLE
-    one_each = False
     rows_per_partition = 100
     columns = (
         *IDENTITY,
@@ -124,17 +128,20 @@ class Snapshots(EntityView[SnapshotRow]):
         self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
     ) -> Iterator[SnapshotRow]:
         reader = StoredObjects(store)
-        for run, _ in with_loaded(store, entries, Table):  # snapshots of tables imported unread are not known
-            for entry, table in run:
-                refs = _names(table, reader) if _REFS in needs else {}
-                places = placed(Index(table.snapshots, reader.read_shards))
-                while some := list(islice(places, READ_TOGETHER)):
-                    found = store.get_many([pointer for _, pointer, _ in some], Snapshot)
-                    for _, pointer, _ in some:
-                        yield SnapshotRow(entry, table, _decode(found[pointer].text), refs)
+        places = (
+            (entry, table, refs, pointer)
+            for entry, table in loaded(store, entries, Table)
+            for refs in [_names(table, reader) if _REFS in needs else {}]
+            for _, pointer, _ in placed(Index(table.snapshots, reader.read_shards))
+        )
+        for (entry, table, refs, _), found in with_pieces(store, places, lambda place: place[-1], Snapshot):
+            yield SnapshotRow(entry, table, _decode(found.text), refs)
 
     def weigh(self, row: SnapshotRow) -> int:
         return 512 + 64 * len(row.summary)
+
+
+SYSTEM_VIEW = Snapshots()
 
 
 def _names(table: Table, reader: StoredObjects) -> dict[int, list[str]]:

@@ -91,9 +91,9 @@ class TableRow(NamedTuple):
 class Tables(EntityView[TableRow]):
     """One row per table."""
 
-    name = "tables"
     comment = "Iceberg tables, one row each"
     kind = TABLE
+    one_each = True
     columns = (
         *IDENTITY,
         *of_loaded(
@@ -249,6 +249,9 @@ class Tables(EntityView[TableRow]):
 
     def weigh(self, row: TableRow) -> int:
         return 1_024 + len(row.schema) + len(row.spec) + text_bytes(row.properties)
+
+
+SYSTEM_VIEW = Tables()
 
 
 def count(root: IndexRoot, store: ObjectStore) -> int:

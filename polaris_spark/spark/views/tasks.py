@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, ViewColumn, micros
-from polaris_spark.spark.views.system import RecordView, SystemRow
+from polaris_spark.spark.views.records import RecordRow, RecordView
 from polaris_spark.system.tasks import TaskRecord
 
-TaskRow = SystemRow[TaskRecord]
+TaskRow = RecordRow[TaskRecord]
 
 
 class TasksView(RecordView[TaskRecord]):
     """One row per kind of task and scope."""
 
-    name = "tasks"
     comment = "Jobs that run one at a time per kind: the current or latest run of each, with its progress"
     prefix = "task/"
     record = TaskRecord
@@ -62,3 +61,6 @@ class TasksView(RecordView[TaskRecord]):
             "total", LONG, "Total amount of that step; null if unknown", lambda row: row.record.total or None
         ),
     )
+
+
+SYSTEM_VIEW = TasksView()

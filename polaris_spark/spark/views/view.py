@@ -66,11 +66,14 @@ class Weighted(NamedTuple, Generic[T]):
 class SystemView(ABC, Generic[T, R]):
     """A view whose partitions are sequences of tasks `T`, and whose rows are `R` values."""
 
-    name: ClassVar[str]
     comment: ClassVar[str]
+    """What the rows are, for users: the view's comment in Spark and its description in the documentation."""
     columns: tuple[ViewColumn[R], ...]
     rows_per_partition: ClassVar[int] = 500
-    """Number of rows below which a partition is not worth starting a Spark task."""
+    """Number of rows below which a partition is not worth starting a Spark task; lower for rows that cost more to read.
+
+    It is compared with the sum of the weights that `plan` returns.
+    """
     has_range: ClassVar[bool] = False
     """Whether the view supports the options `from` and `to`, which limit it to a range of history."""
 
@@ -86,7 +89,7 @@ class SystemView(ABC, Generic[T, R]):
         """Yield the rows of a task, on an executor. `needs` contains `ViewColumn.needs` of the requested columns."""
 
     def weigh(self, row: R) -> int:
-        """Return the approximate size of a row, in bytes."""
+        """Return the approximate size of a row, in bytes. Arrow batches are bounded by the sum of these sizes."""
         return 512
 
     def partitions(self, request: ScanRequest) -> list[tuple[T, ...]]:

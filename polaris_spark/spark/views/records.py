@@ -16,14 +16,14 @@ from polaris_spark.system.stores import SYSTEM_REALM, system_references
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class SystemTask(NamedTuple):
+class RecordTask(NamedTuple):
     """A split of the system realm's references, and the time of planning in milliseconds since 1970."""
 
     split: Split
     now_ms: int
 
 
-class SystemRow(NamedTuple, Generic[S]):
+class RecordRow(NamedTuple, Generic[S]):
     """A record, the name of its row without the prefix, and the time of planning in milliseconds since 1970."""
 
     name: str
@@ -31,7 +31,7 @@ class SystemRow(NamedTuple, Generic[S]):
     now_ms: int
 
 
-class RecordView(SystemView[SystemTask, SystemRow[S]], Generic[S]):
+class RecordView(SystemView[RecordTask, RecordRow[S]], Generic[S]):
     """A view of the whole store, with one row for each record of one kind.
 
     The options `realm`, `catalog` and `branch` have no effect.
@@ -42,23 +42,23 @@ class RecordView(SystemView[SystemTask, SystemRow[S]], Generic[S]):
     record: ClassVar[type[Any]]
     rows_per_partition = 1_000
 
-    def plan(self, request: ScanRequest) -> list[Weighted[SystemTask]]:
+    def plan(self, request: ScanRequest) -> list[Weighted[RecordTask]]:
         request.refuse_as_of("it shows records of the store, which keep no history")
         splits = request.store.backend.splits("references", [SYSTEM_REALM], 1)
         now = SystemClock().now_ms()
-        return [Weighted(SystemTask(split, now), 1) for split in splits]
+        return [Weighted(RecordTask(split, now), 1) for split in splits]
 
-    def rows(self, store: ReadStore, task: SystemTask, needs: frozenset[str]) -> Iterator[SystemRow[S]]:
+    def rows(self, store: ReadStore, task: RecordTask, needs: frozenset[str]) -> Iterator[RecordRow[S]]:
         references = system_references(store.backend)
         for batch in store.backend.scan(task.split):
             columns = (batch.column(name).to_pylist() for name in ("name", "version", "value"))
             for name, version, value in zip(*columns, strict=True):
                 if name.startswith(self.prefix):
                     found = references.decode(name, ReferenceRow(version, value), self.record)
-                    row: SystemRow[S] = SystemRow(name[len(self.prefix) :], found.value, task.now_ms)
+                    row: RecordRow[S] = RecordRow(name[len(self.prefix) :], found.value, task.now_ms)
                     if self.shows(row):
                         yield row
 
-    def shows(self, row: SystemRow[S]) -> bool:
+    def shows(self, row: RecordRow[S]) -> bool:
         """Whether the view shows a record."""
         return True

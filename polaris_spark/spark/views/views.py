@@ -73,9 +73,9 @@ class ViewRow(NamedTuple):
 class SqlViews(EntityView[ViewRow]):
     """One row per view."""
 
-    name = "views"
     comment = "Iceberg views, one row each"
     kind = VIEW
+    one_each = True
     columns = (
         *IDENTITY,
         *of_loaded(
@@ -166,3 +166,6 @@ class SqlViews(EntityView[ViewRow]):
     def weigh(self, row: ViewRow) -> int:
         properties = text_bytes(row.view.properties)
         return 1_024 + len(row.schema) + properties + sum(len(one.sql) for one in row.version.representations)
+
+
+SYSTEM_VIEW = SqlViews()
