@@ -161,8 +161,8 @@ class Listener:
                 longest.transport.close()
             else:
                 log.warning(
-                    "a new connection must wait: there are already %d connections, the maximum (--max-connections), and "
-                    "none is idle",
+                    "a new connection must wait: there are already %d connections, the maximum (--max-connections), "
+                    "and none is idle",
                     self._bounds.all,
                 )
             self._room.clear()
