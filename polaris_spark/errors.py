@@ -129,9 +129,8 @@ class CorruptionError(PolarisError):
 
 
 class MissingObjectError(CorruptionError):
-    """A row that must exist is missing: the database lost it, or a sweep deleted it while a slow reader still needed
-    it.
-    """
+    """A row that must exist is missing: the database lost the row, or a sweep deleted it although a slow reader still
+    needed it."""
 
 
 class WrongTypeError(CorruptionError):

@@ -143,7 +143,8 @@ class StoreClock:
         if abs(off) > FAR_MS:
             raise ClockError(
                 f"this machine's clock says {iso_text(database + off)}, {_span(off)} the database's clock "
-                f"({iso_text(database)}), so this process must not write: correct the clock that is wrong"
+                f"({iso_text(database)}), so this process must not write: correct this machine's clock, or the "
+                "database server's clock if that one is wrong"
             )
         return True
 

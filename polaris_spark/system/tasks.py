@@ -305,7 +305,7 @@ def _may_run(record: TaskRecord, now: int) -> bool:
 
 def _running(kind: str, scope: str, record: TaskRecord) -> TaskRunningError:
     return TaskRunningError(
-        f"task {kind!r} of {scope} is being run by {record.holder}, since {_utc(record.started_ms)}; wait until it "
+        f"task {kind!r} of {scope} is being run by {record.holder} since {_utc(record.started_ms)}; wait until it "
         f"ends. Its lease lasts until {_utc(record.until_ms)} and is renewed while it runs: if its process has died, "
         f"try again {BEHIND_MS // 1_000} s after the end of the lease"
     )
