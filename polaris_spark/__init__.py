@@ -1,4 +1,4 @@
-"""An Iceberg catalog for Spark whose whole state is immutable rows in any database that can compare-and-swap one row.
+"""An Iceberg catalog for Spark whose whole state is immutable rows in any database with compare-and-swap of one row.
 
 `connect(store=..., warehouse=...)` opens a catalog in this process; `configure(builder, store=..., warehouse=...)`
 adds it to a PySpark session.
@@ -23,7 +23,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name at first use: executors that only read rows need neither Spark's session nor the protocol."""
+    """Import the module of a name at its first use, because executors, which only read rows, need neither Spark's
+    session nor the protocol."""
     if name in _LAZY:
         import importlib
 

@@ -1,6 +1,6 @@
-"""The only source of time, injected wherever time matters, so that tests can control it.
+"""The only source of time. All code that needs the time gets a clock as an argument, so that tests can control it.
 
-Code that waits for another thread, while the database may be busy, also gets its signals and locks from the clock. So a
+Code that waits for another thread while database operations run also gets its signals and locks from the clock. So a
 simulation can run many processes on one thread.
 """
 
@@ -22,9 +22,9 @@ FAR_MS = 5 * 60_000
 jumps ahead by more."""
 
 AHEAD_MS = 24 * 60 * 60_000
-"""Maximum lead of ids and commit times over the current time, in milliseconds. Ids and times further ahead come from a
-wrong clock and are ignored. Those that are less far ahead are followed until the current time reaches them, because ids
-of correct clocks also run ahead after a recovery."""
+"""Maximum lead of ids and commit times over the current time, in milliseconds. Ids and times that are further ahead
+come from a wrong clock and are ignored. If ids or times are less far ahead, new ones are made after them until the
+current time is later, because ids of correct clocks also run ahead after a recovery."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that continues while the machine sleeps: `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on macOS."""
@@ -46,7 +46,7 @@ class Signal(Protocol):
         ...
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait at most `timeout_ms` milliseconds (None: no limit) until the signal is set. Return whether it is."""
+        """Wait at most `timeout_ms` milliseconds (None: no limit) until the signal is set. Return True if it is set."""
         ...
 
 
@@ -74,7 +74,7 @@ class Clock(Protocol):
         ...
 
     def lock(self) -> AbstractContextManager[object]:
-        """Return a new lock that may be held during database operations."""
+        """Return a new lock that a thread can hold during database operations."""
         ...
 
 
@@ -190,7 +190,7 @@ def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
     """Return a time or date in ISO 8601 as milliseconds since 1970.
 
     Args:
-        zone: returns the zone of a time without one.
+        zone: function that returns the zone of a time that is given without a zone; by default UTC.
     Raises:
         ValueError: the text is not a time or date in ISO 8601.
     """
@@ -205,7 +205,8 @@ def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
 
 
 def iso_text(ms: int) -> str:
-    """Return milliseconds since 1970 as ISO 8601 in UTC, with milliseconds; outside the years 1 to 9999, the number."""
+    """Return a time in milliseconds since 1970 as ISO 8601 text in UTC, with milliseconds. For a time outside the years
+    1 to 9999, return the number as text."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
     except OverflowError:  # clients may send any 64-bit number

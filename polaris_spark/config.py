@@ -33,10 +33,10 @@ _STORE_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
 
 
 def is_driver_text(text: str) -> bool:
-    """Whether database drivers accept a text, which must contain neither NUL nor a lone surrogate.
+    """Whether database drivers accept a text. They do if it contains neither NUL nor a lone surrogate.
 
-    Drivers encode texts as UTF-8, and many pass them on as C strings. In Python, the value of an environment variable
-    contains lone surrogates if it is not UTF-8.
+    Drivers encode texts as UTF-8, and many pass them to C code as C strings. In Python, the value of an environment
+    variable contains lone surrogates if it is not UTF-8.
     """
     return not any(c == "\0" or 0xD800 <= ord(c) <= 0xDFFF for c in text)
 
@@ -99,8 +99,8 @@ class StoreURI:
 
     scheme: str
     authority: str = ""
-    """Hosts with ports, separated by commas; for object stores, the bucket. The backend decides whether it may be
-    empty.
+    """Hosts with ports, separated by commas; for object stores, the bucket. Some backends also accept an empty
+    authority.
     """
     path: str = ""
     """By `address`: the part after the authority and a slash, an absolute path, or a name."""
@@ -181,7 +181,8 @@ class Properties:
     branch: str = MAIN
     principal: str | None = None
     procedure_variables: tuple[str, ...] | None = None
-    """Names of the environment variables that arguments of procedures may name; by default none."""
+    """Names of the environment variables that arguments of procedures can refer to as `env:NAME`; None for no
+    variables."""
     metadata_files: str = "every-commit"
     create: bool = True
     idempotency_key_lifetime: int = 30 * 60_000
@@ -197,9 +198,10 @@ class Properties:
     create_parent_namespaces: bool = True
     """Whether missing parents of new namespaces are created."""
     own: Mapping[str, str] = field(default_factory=dict)
-    """Text of the given properties by name, for the properties above, without those of the store."""
+    """Texts of those of the properties above that were given, by property name, except the store and its options."""
     other: Mapping[str, str] = field(default_factory=dict)
-    """Other properties, including Iceberg's own. Values of the form `env:NAME` are resolved, as Iceberg does."""
+    """Properties other than those above, such as Iceberg's own. A value `env:NAME` is replaced by the value of the
+    environment variable, as in Iceberg."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, refuse_uri_password: bool = False) -> Properties:
@@ -207,10 +209,11 @@ class Properties:
 
         Args:
             given: values by property name without prefix.
-            refuse_uri_password: whether a password inside the store URI is an error (it is in a Spark
-                configuration, which anyone may read).
+            refuse_uri_password: True to raise an error if the store URI contains a password, because everyone can read
+                a Spark configuration.
         Raises:
-            InputError: a value is not valid, or a name is almost that of a property of this package.
+            InputError: a value is not valid, or a name is similar to the name of a property of this package and so
+                probably misspelled.
             StoreURIError: `store` is missing or malformed.
         """
         uri = _store(given, refuse_uri_password=refuse_uri_password)
@@ -240,10 +243,10 @@ class Properties:
 
 
 def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str], list_name: str) -> None:
-    """Refuse options whose value is `env:NAME`, unless the operator has listed that variable.
+    """Refuse options whose value is `env:NAME`, unless the operator has listed the variable NAME.
 
-    A caller of SQL chooses options, and with them the hosts that their values are sent to. So options in SQL may name
-    only variables of the driver's environment that the operator lists.
+    A user who writes options in SQL also chooses the hosts to which their values are sent. So options in SQL can refer
+    only to those variables of the driver's environment that the operator lists.
 
     Args:
         options: values by name, as they were given.

@@ -56,7 +56,7 @@ class PolarisError(Exception):
 
 
 class InputError(PolarisError, ValueError):
-    """The request cannot be carried out as written; an unchanged retry would fail, too."""
+    """The request cannot be carried out as it was written. Repeating it unchanged would fail, too."""
 
 
 class StoreURIError(InputError):
@@ -64,12 +64,12 @@ class StoreURIError(InputError):
 
 
 class NoStoreError(StoreURIError):
-    """There is no store yet at a location that can hold one."""
+    """A database or directory contains no store, although it can contain one."""
 
     def __init__(self, where: str, detail: str = "") -> None:
         """
         Args:
-            where: location of the store, without secrets.
+            where: location at which there is no store, without secrets.
             detail: the database's message, if there is one.
         """
         super().__init__(
@@ -103,11 +103,11 @@ class RealmMovedError(RealmStateError):
 
 
 class NewerFormatError(StateError):
-    """A row or store was written by a newer release than this one can rewrite."""
+    """A newer release wrote a row or store, and this release cannot use or rewrite it."""
 
 
 class ReferenceGoneError(StateError):
-    """The reference was dropped or never existed; read the registry again."""
+    """The reference was dropped or never existed. A caller that expects the reference reads the registry again."""
 
 
 class HistoryTrimmedError(StateError):
@@ -115,11 +115,13 @@ class HistoryTrimmedError(StateError):
 
 
 class BeforeHistoryError(StateError):
-    """The requested point is before the first commit of its reference: nothing existed yet, and nothing was trimmed."""
+    """The requested time or commit is before the first commit of its reference. The history is complete, but nothing
+    existed yet."""
 
 
 class TaskLostError(StateError):
-    """The lease of a coordinated task expired, and another holder took the task over and continues it."""
+    """This process no longer holds the lease of a coordinated task, because the lease was released, or because it
+    expired and another holder took the task over."""
 
 
 class CorruptionError(PolarisError):
@@ -127,11 +129,13 @@ class CorruptionError(PolarisError):
 
 
 class MissingObjectError(CorruptionError):
-    """A row that must exist is missing: it was lost, or a sweep deleted it while a slow reader still needed it."""
+    """A row that must exist is missing: the database lost the row, or a sweep deleted it although a slow reader still
+    needed it."""
 
 
 class WrongTypeError(CorruptionError):
-    """A row has another type than the pointer to it requires. `id` is the object's id, and `found` its type's name."""
+    """A row has another type than the pointer to it requires. `id` is the object's id, and `found` is the name of the
+    row's type."""
 
     def __init__(self, message: str, *, id: int, found: str) -> None:
         super().__init__(message)
@@ -159,8 +163,8 @@ def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> U
 
 
 class ClockError(PolarisError):
-    """This machine's clock differs from the database's clock, is behind the store's time, jumped ahead, or cannot be
-    confirmed."""
+    """This machine's clock differs from the database's clock, is behind the time that the store noted, has jumped
+    ahead, or cannot be confirmed."""
 
 
 class TryAgainError(PolarisError):
@@ -181,7 +185,7 @@ class StorageFullError(TryAgainError):
 
 
 class FileStorageFullError(StorageFullError, UnwritableFileError):
-    """The disk of a file that a change writes is full; other tables may have their files elsewhere."""
+    """The disk of a file that a change writes is full. Changes of tables whose files are on other disks may succeed."""
 
 
 class OutcomeUnknownError(PolarisError):
@@ -189,7 +193,7 @@ class OutcomeUnknownError(PolarisError):
 
 
 class RequestError(PolarisError):
-    """An error of the catalog protocol: `status` is the HTTP status, `type` the REST error model's type name."""
+    """An error of the catalog protocol. `status` is the HTTP status, and `type` is the type in the REST error model."""
 
     status = 500
     type = "InternalServerError"

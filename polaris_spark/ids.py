@@ -1,9 +1,9 @@
 """Ids of objects: 63-bit snowflakes, which are unique across processes even if clocks are wrong.
 
-An id consists of 41 bits of milliseconds since `clock.EPOCH_MS`, 10 bits of node and 12 bits of sequence. A node number
-is leased for a span of milliseconds, and the millisecond of every id is inside the lease under which the id was made.
-Leases of one node never overlap, so ids never repeat, even if clocks go backwards or a process sleeps past the end of
-its lease.
+An id consists of 41 bits for the milliseconds since `clock.EPOCH_MS`, 10 bits for a node number and 12 bits for a
+sequence number. A process leases a node number for a span of milliseconds, and the milliseconds of all its ids lie in
+that span. Leases of one node never overlap, so ids never repeat, even if clocks go backwards or a process sleeps past
+the end of its lease.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from polaris_spark.errors import ClockError, InputError, PolarisError
 NODE_BITS = 10
 SEQUENCE_BITS = 12
 NODES = 1 << NODE_BITS
-"""Number of node numbers, and so the maximum number of processes that can make ids at the same time."""
+"""Number of node numbers, which is the maximum number of processes that can make ids at the same time."""
 
 SEQUENCE = 1 << SEQUENCE_BITS
 """Maximum number of ids that one node makes in one millisecond."""
 
 MAX_ID = 2**63 - 1
 RENEW_MARGIN_MS = 15 * 60_000
-"""Remaining time of a lease below which it is renewed, in milliseconds."""
+"""A lease is renewed when less than this time remains until its end, in milliseconds."""
 
 _RETRY_MS = 5_000
 _EXIT_S = 5
-"""Maximum time for which an exiting process releases leases, in seconds. Leases that are not released expire."""
+"""Time limit for an exiting process to release its leases, in seconds. Leases that it does not release expire."""
 
 _SHIFT = NODE_BITS + SEQUENCE_BITS
 _LAST_MS = EPOCH_MS + (1 << 41) - 1
 
 
 class IdParts(NamedTuple):
-    """The parts of an id: its millisecond since 1970-01-01T00:00Z, the node that made it, and its sequence number
-    within both."""
+    """The parts of an id: its millisecond since 1970-01-01T00:00Z, the node that made it, and its sequence number among
+    the ids of this node and millisecond."""
 
     ms: int
     node: int
@@ -55,7 +55,10 @@ def pack(parts: IdParts) -> int:
     """
     ms, node, sequence = parts
     if not (EPOCH_MS <= ms <= _LAST_MS and 0 <= node < NODES and 0 <= sequence < SEQUENCE):
-        raise InputError(f"no id has {parts}")
+        raise InputError(
+            f"{parts} are not the parts of an id: ms must be from {EPOCH_MS} to {_LAST_MS}, node from 0 to "
+            f"{NODES - 1}, and sequence from 0 to {SEQUENCE - 1}"
+        )
     return (ms - EPOCH_MS) << _SHIFT | node << SEQUENCE_BITS | sequence
 
 
@@ -65,8 +68,8 @@ def unpack(id: int) -> IdParts:
 
 
 def id_time_ms(id: int) -> int:
-    """Return the time in an id, in milliseconds since 1970-01-01T00:00Z: when the id was made by its maker's clock, or
-    a little later."""
+    """Return the time in an id, in milliseconds since 1970-01-01T00:00Z. It is the time at which the id was made, by
+    the clock of the process that made it, or a little later."""
     return (id >> _SHIFT) + EPOCH_MS
 
 
@@ -77,27 +80,29 @@ class Lease(NamedTuple):
     start_ms: int
     end_ms: int
     token: bytes = b""
-    """The lease source's token for this holder."""
+    """Token by which the lease source recognizes this holder of the lease."""
 
 
 class LeaseSource(Protocol):
     """The interface to the source of leases (`polaris_spark.system.leases`)."""
 
     def acquire(self, after_ms: int) -> Lease:
-        """Return a lease on any node. All milliseconds of the lease are later than `after_ms` and than all ids of the
-        node."""
+        """Return a lease on any node. All milliseconds of the lease are later than `after_ms` and later than the
+        milliseconds of all ids of the node."""
         ...
 
     def renew(self, lease: Lease) -> Lease | None:
-        """Return the lease with a later end; None if the node has another holder (the leased span stays valid)."""
+        """Return the lease with a later end; None if this process no longer holds the node. The process can then still
+        use the present lease until its end."""
         ...
 
     def release(self, lease: Lease, last_id: int) -> None:
-        """Release a lease. `last_id` is the last id made under the lease, 0 for none."""
+        """Release a lease. `last_id` is the last id that was made under the lease, or 0 if none was made."""
         ...
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """Confirm that the time is `now_ms`, although it should be `expected_ms` by the monotonic clock.
+        """Confirm that the time is `now_ms`, as the wall clock says, although it is `expected_ms` by the monotonic
+        clock.
 
         Raises:
             ClockError: the time cannot be confirmed.
@@ -106,33 +111,34 @@ class LeaseSource(Protocol):
 
 
 class _Confirmed:
-    """The times of the clocks when the wall clock was last confirmed."""
+    """The times of the monotonic and of the wall clock when the wall clock was last confirmed."""
 
     __slots__ = ("elapsed_ms", "latest_ms", "wall_ms")
 
     def __init__(self, clock: Clock) -> None:
-        # The elapsed time is read first: if the process is stopped in between, this does not look like a jump.
+        # The elapsed time is read first, so that a process that is stopped between the reads does not detect a jump.
         self.elapsed_ms = clock.elapsed_ms()
         self.wall_ms = clock.now_ms()
         self.latest_ms = self.wall_ms + FAR_MS
         """Latest wall-clock time that is certainly not a jump ahead, in milliseconds since 1970."""
 
     def expected_ms(self, clock: Clock) -> int:
-        """Return the time that the wall clock should show: the confirmed time plus the time elapsed since."""
+        """Return the time that the wall clock should show now, in milliseconds since 1970: the confirmed time plus the
+        time that has elapsed since it was confirmed."""
         return self.wall_ms + int(clock.elapsed_ms() - self.elapsed_ms)
 
     def is_ahead(self, now_ms: int, clock: Clock) -> bool:
-        """Whether the wall clock, whose time is after `latest_ms`, is far ahead of the expected time. Updates
-        `latest_ms`."""
+        """Whether the wall clock, which shows `now_ms`, is more than `FAR_MS` ahead of the expected time. Also move
+        `latest_ms` to the present. Call this if `now_ms` is after `latest_ms`."""
         self.latest_ms = self.expected_ms(clock) + FAR_MS
         return now_ms > self.latest_ms
 
 
 class IdGenerator:
-    """Makes ids, each higher than every id that this process made or observed before. Thread-safe.
+    """Maker of ids, each of which is higher than every id that this process made or observed before. Thread-safe.
 
-    The first id acquires a lease; a forked child acquires its own. The lease is renewed, before it ends, by a thread
-    that requests an id. It is released at the interpreter's exit or by `release()`.
+    The first request for an id acquires a lease; a forked child acquires its own lease. Later requests renew the lease
+    before it ends. The lease is released when the interpreter exits, or by `release()`.
     """
 
     def __init__(self, source: LeaseSource, clock: Clock | None = None) -> None:
@@ -169,8 +175,8 @@ class IdGenerator:
         return [id for block in self.next_blocks(n) for id in block]
 
     def next_blocks(self, n: int) -> list[range]:
-        """Return `n` new ids, ascending, as ranges, which are small to send to a process that makes objects for this
-        one.
+        """Return `n` new ids, ascending, as ranges. A range is small to send to another process that makes objects for
+        this process.
 
         Raises:
             ClockError, TryAgainError: as `next_id`.
@@ -184,13 +190,14 @@ class IdGenerator:
         return blocks
 
     def observe(self, id: int) -> None:
-        """Make no more ids below `id`. Called for every fence that this process reads, and by `observe_head` for heads.
+        """From now on, make only ids above `id`. Called for every fence that this process reads, and by `observe_head`
+        for heads.
 
         Raises:
             InputError: `id` is not a valid id.
         """
         if not 0 <= id <= MAX_ID:
-            raise InputError(f"{id} is not an object id")
+            raise InputError(f"{id} is not an object id, which is from 0 to {MAX_ID}")
         ms = (id >> _SHIFT) + EPOCH_MS
         if ms < self._ms:  # without the lock: `_ms` only grows
             return
@@ -199,11 +206,11 @@ class IdGenerator:
                 self._ms, self._used = ms, SEQUENCE
 
     def observe_head(self, commit: int, fence: int) -> None:
-        """Make no more ids below the fence of a reference or below its head.
+        """From now on, make only ids above the fence of a reference and above its head, the commit `commit`.
 
-        A head more than `AHEAD_MS` ahead of the current time was made by a process with a wrong clock. It is ignored,
-        because otherwise the ids of every reader would run ahead as far. This only gives up the order of ids in the
-        history: a sweep relies on new ids being above the fence, and a fence is never ignored.
+        A head that is more than `AHEAD_MS` ahead of the current time was made by a process with a wrong clock. Such a
+        head is ignored, because otherwise the ids of every reader would run ahead equally far. The only loss is that
+        ids are not in order in the history. A sweep needs new ids to be above the fence, and a fence is never ignored.
 
         Raises:
             InputError: `commit` or `fence` is not a valid id.
@@ -217,7 +224,7 @@ class IdGenerator:
             self.observe(commit)
 
     def now_ms(self) -> int:
-        """Return the current time for rows and commits, in milliseconds since 1970.
+        """Return the current time to write into rows and commits, in milliseconds since 1970.
 
         Raises:
             ClockError: the wall clock jumped ahead, and its time cannot be confirmed.
@@ -232,7 +239,7 @@ class IdGenerator:
         return now
 
     def release(self) -> None:
-        """Release the lease, if there is one. A later id acquires a new lease."""
+        """Release the lease, if there is one. A later request for an id acquires a new lease."""
         with self._lock:
             lease, self._lease = self._lease, None
             if lease is not None:
@@ -241,7 +248,7 @@ class IdGenerator:
                 self._source.release(lease, last_id)
 
     def _take(self, wanted: int) -> tuple[int, int]:
-        """Take up to `wanted` consecutive ids within one millisecond. Return the first id, and the number of ids."""
+        """Take up to `wanted` consecutive ids of one millisecond. Return (first id, number of ids)."""
         ms, lease = self._next_ms(), self._lease
         if lease is not None:
             ms = max(ms, lease.start_ms)
@@ -259,15 +266,17 @@ class IdGenerator:
         return first, count
 
     def _next_ms(self) -> int:
-        """Return the millisecond of the next id: the current time; or, if that is not later than the last id, the last
-        id's millisecond while it has ids left, else the next millisecond."""
+        """Return the millisecond of the next id. It is the current time if that is later than the last id's
+        millisecond. Otherwise it is the last id's millisecond if that has ids left, or else the millisecond after
+        it."""
         now = self.now_ms()
         if now > self._ms:
             return now
         return self._ms if self._used < SEQUENCE else self._ms + 1
 
     def _leased(self, ms: int) -> Lease:
-        """Return a lease that covers `ms` or begins later: the current lease, renewed if it ends soon, or a new one."""
+        """Return a lease that contains `ms` or begins later than `ms`: the current lease, renewed if possible, or a new
+        lease."""
         lease = self._lease
         if lease is not None:
             usable = ms < lease.end_ms
@@ -290,7 +299,8 @@ class IdGenerator:
                 return lease
         if ms > _LAST_MS:
             raise ClockError(
-                f"the time {ms} ms since 1970 is too late for an id; correct this machine's clock"
+                f"the time {ms} ms since 1970 is later than the last time that an id can contain ({_LAST_MS} ms); "
+                "correct this machine's clock"
             )
         before = _Confirmed(self._clock)
         self._lease = taken = self._source.acquire(ms - 1)
@@ -302,7 +312,8 @@ class IdGenerator:
         return taken
 
     def _start_in_child(self) -> None:
-        """Start without a lease and with a new lock in a forked child. A thread of the parent may hold the old lock."""
+        """In a forked child, start without a lease and with a new lock, because a thread of the parent may have held
+        the old lock during the fork."""
         self._lock = self._clock.lock()
         self._lease = None
         self._used, self._last_id = SEQUENCE, 0
@@ -329,5 +340,5 @@ def _release_at_exit(generator: weakref.ref[IdGenerator], process: int) -> None:
         return
     _exiting_since.append(time.monotonic())
     if _exiting_since[-1] - _exiting_since[0] <= _EXIT_S:
-        with contextlib.suppress(PolarisError):  # the store is closed or gone; the lease just expires
+        with contextlib.suppress(PolarisError):  # the store is closed or gone: the lease expires by itself
             found.release()

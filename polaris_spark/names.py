@@ -1,8 +1,8 @@
 """The rule for new names of namespaces, tables, views, branches, tags, catalogs, realms and principals.
 
-A name must reach the catalog unchanged by every route (an HTTP path, SQL, the command line), and it must be safe to
-print. The rule applies only to new names. Names that an earlier release stored can still be read, listed, renamed and
-dropped.
+A name must arrive unchanged at the catalog, whether it is sent in an HTTP path, in SQL or on the command line, and it
+must be safe to print. The rule applies only to new names. An object whose name breaks the rule, because an earlier
+release stored it, can still be read, listed, renamed and dropped.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ MAIN: Final = "main"
 """The branch that every catalog has."""
 
 _REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0, DEL and C1 controls, line and paragraph separators, text direction controls, lone surrogates.
+"""Characters that names must not contain: C0, DEL and C1 controls, line and paragraph separators, text direction
+controls, and lone surrogates.
 
-The list does not depend on the Unicode database, so every Python version has the same rule.
+The pattern does not depend on the Unicode database, so the rule is the same in every Python version.
 """
 
 _DOT_SEGMENTS: Final = frozenset({".", ".."})
@@ -24,8 +25,8 @@ _DOT_SEGMENTS: Final = frozenset({".", ".."})
 
 
 def problem_of(name: str) -> str | None:
-    """Return why a text cannot be a new name, as a phrase that follows the name in a sentence; None if the text can be
-    a name."""
+    """Return why a text cannot be a new name, as a phrase that follows the name in a sentence, such as `is empty`; None
+    if the text can be a name."""
     if not name:
         return "is empty"
     found = _REFUSED.search(name)
@@ -43,8 +44,8 @@ def problem_of(name: str) -> str | None:
 
 
 def problem_of_part(name: str) -> str | None:
-    """Return the result of `problem_of` for a name that is a segment of an HTTP path, which must not be `.` or `..`
-    either."""
+    """Return why a text cannot be a new name that is also a segment of an HTTP path; None if it can. Besides the rule
+    of `problem_of`, it must not be `.` or `..`."""
     if name in _DOT_SEGMENTS:
         return "is removed from paths by HTTP clients, so an object of this name could not be addressed"
     return problem_of(name)

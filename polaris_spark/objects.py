@@ -1,12 +1,12 @@
 """Object types, and the encoding of objects as rows.
 
-A row consists of a preamble (format byte, number of parts, header length), a header (type name, revision, and the ids
-that the object points to, in separate lists of strong and weak pointers), and a MessagePack payload. The payload
-contains each pointer as its position in the header, counted from 1; 0 means "none". Code that marks, checks or copies
-rows reads only headers, so it also works for types that are not installed.
+The value of an object consists of a preamble (format byte, number of parts, header length), a header (type name,
+revision, and the ids that the object points to, in separate lists of strong and weak pointers), and a MessagePack
+payload. The payload contains each pointer as its position in the header, counted from 1; 0 means "none". Code that
+marks, checks or copies rows reads only headers, so it also works for types that are not installed.
 
-An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. Immutable
-objects cannot form reference cycles, so with `gc=False` the garbage collector skips them, however many the cache holds:
+An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. With
+`gc=False`, Python's garbage collector skips the objects, which cannot form reference cycles because they are immutable:
 
     @object_type("example", revision=1)
     class Example(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -14,9 +14,9 @@ objects cannot form reference cycles, so with `gc=False` the garbage collector s
         others: tuple[Strong, ...]
         label: str
 
-Pointers may also be in nested structs, and in tuples of nested structs. A later revision may only append fields with
-defaults. Third parties register types with the entry-point group `polaris_spark.object_types` (each entry names a
-module to import).
+Nested structs, and tuples of nested structs, can contain pointers, too. A later revision must only append fields, and
+they must have defaults. Third parties register types with the entry-point group `polaris_spark.object_types`, in which
+each entry names a module to import.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ FORMAT = 1
 """Format byte of rows that this release writes."""
 
 Strong = Annotated[int, "strong"]
-"""A pointer that keeps its target alive: an object id, or 0 for none."""
+"""A pointer that protects its target from deletion: an object id, or 0 for none."""
 
 Weak = Annotated[int, "weak"]
-"""A pointer that does not keep its target alive: an object id, or 0 for none."""
+"""A pointer that does not protect its target from deletion: an object id, or 0 for none."""
 
 MAX_ROW_BYTES = 350_000
-"""Maximum size of the value of a row, of objects and of references, in bytes. Every supported database accepts it."""
+"""Maximum size of the value of a row of `objects` or `references`, in bytes. Every supported database accepts values of
+this size."""
 
 
 class ObjectRow(NamedTuple):
-    """A row of `objects` within a realm."""
+    """A row of the table `objects` within a realm: one part of an object."""
 
     id: int
     part: int
@@ -69,7 +70,7 @@ ONE_PART = _PREAMBLE.pack(FORMAT, 1, 0)[:3]
 
 _Revision = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
-"""An object id: the range that databases and columns of views can hold."""
+"""An object id, in the range that databases and columns of system views can contain."""
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -82,21 +83,23 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 TAG = slice(_PREAMBLE.size, _PREAMBLE.size + 2)
-"""Position in a row of the first two bytes of its header, which determine where type and revision end."""
+"""Position in a row of the first two bytes of the header, from which `end_of_type` finds the end of the revision."""
 
 TYPE_BYTES = TAG.stop + 31 + 1
-"""Number of leading bytes of a row that contain its type and revision, if the name is short and the revision low, as in
-this package."""
+"""Number of bytes at the start of a row that contain its type and revision, if the type's name has at most 31 bytes and
+the revision is at most 127, as in this package."""
 
 
 def end_of_type(tag: bytes) -> int | None:
-    """Return where type and revision of a row end, by its bytes at `TAG`; None if `decode_header` is needed."""
+    """Return the number of bytes at the start of a row up to the end of its type and revision. `tag` is the row's bytes
+    at `TAG`. Return None if `decode_header` is needed to find the type."""
     is_short = len(tag) == 2 and tag[0] == _FOUR_FIELDS and _SHORT_TEXT <= tag[1] < _SHORT_TEXT + 32
     return TAG.stop + tag[1] - _SHORT_TEXT + 1 if is_short else None
 
 
 def decode_type(start: bytes) -> tuple[str, int] | None:
-    """Return type and revision from a header's bytes up to `end_of_type`; None if `decode_header` is needed."""
+    """Return (type name, revision) from the start of a header, which must end at `end_of_type`; None if `decode_header`
+    is needed."""
     try:
         return _decode_type(_TWO_FIELDS + start[1:])
     except _GARBLED:
@@ -104,7 +107,7 @@ def decode_type(start: bytes) -> tuple[str, int] | None:
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
-    """A decoded object with its header. `value` is None if the type is not installed."""
+    """A decoded object (`value`) and its header. `value` is None if the object's type is not installed."""
 
     header: Header
     value: msgspec.Struct | None
@@ -116,11 +119,12 @@ class _Type(NamedTuple):
     cls: type[msgspec.Struct]
     wire: _Wire
     appended: tuple[tuple[str, ...], ...]
-    """Fields that the latest revisions appended, as one tuple per revision, the newest revision last."""
+    """Names of the fields that the latest revisions appended: one tuple per revision, the newest revision last."""
 
     def written(self, value: msgspec.Struct) -> int:
-        """Return the revision as which an object is written: the earliest revision with all fields that are not empty.
-        So a realm can hold the object even if some of its writers do not support the newest revision."""
+        """Return the revision in which to write an object: the earliest revision that has all fields that are not empty
+        in the object. So the object can be written to a realm even if some writers of the realm do not support the
+        newest revision."""
         revision = self.revision
         for names in reversed(self.appended):
             for name in names:
@@ -151,8 +155,8 @@ def object_type(
         name: short stable name, never reused for another type.
         revision: revision of the fields, increased by one whenever fields are appended.
         appended: names of the fields that the latest revisions appended, one tuple per revision, the newest last. List
-            fields only if an object in which all of them are empty has the same meaning for a release without them.
-            Such an object is written as the previous revision.
+            fields only if an object in which all of them are empty has the same meaning in a release that lacks these
+            fields. Such an object is written in the previous revision.
     Raises:
         InputError: another class is registered under the name.
     """
@@ -189,8 +193,8 @@ BUILT_IN: Final = {
     "view": "polaris_spark.catalog.metadata.rows",
     "view-version": "polaris_spark.catalog.metadata.rows",
 }
-"""The object types of this package, each with the module that defines it. A process imports the module when it decodes
-the first object of the type."""
+"""The object types of this package: from the type's name to the module that defines the type. A process imports the
+module when it decodes the first object of the type."""
 
 
 @cache
@@ -203,7 +207,8 @@ def load_plugins() -> None:
 
 
 def known_types() -> dict[str, int]:
-    """Return the names of all types, of this package and of plugins, with the revision that this process writes."""
+    """Return the newest revision that this process supports of each type of this package and of plugins, by type
+    name."""
     for module in dict.fromkeys(BUILT_IN.values()):
         importlib.import_module(module)
     load_plugins()
@@ -216,7 +221,8 @@ def revision_of(cls: type[msgspec.Struct]) -> int:
 
 
 def written_revision(value: msgspec.Struct) -> int:
-    """Return the revision as which this process writes an object: the type's newest revision, or an earlier one."""
+    """Return the revision in which this process writes an object: the type's newest revision, or an earlier revision if
+    that is enough."""
     return _by_class[type(value)].written(value)
 
 
@@ -226,7 +232,7 @@ def type_name(cls: type[msgspec.Struct]) -> str:
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Encode an object as the bytes of its row, before they are divided into parts.
+    """Return the encoded bytes of an object, not yet divided into the parts that rows store (`rows_of`).
 
     Raises:
         ObjectTooLargeError: the object points to so many objects that the header does not fit in one row.
@@ -245,8 +251,8 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
     header = _encode(described)
     if len(header) + _PREAMBLE.size > MAX_ROW_BYTES:
         raise ObjectTooLargeError(
-            f"an object of type {entry.name!r} points to {len(strong) + len(weak)} other objects, too many for "
-            "one row"
+            f"an object of type {entry.name!r} points to {len(strong) + len(weak)} other objects; the list of their "
+            f"ids must fit in one row of {MAX_ROW_BYTES} bytes"
         )
     size = _PREAMBLE.size + len(header) + len(payload)
     parts = -(-size // MAX_ROW_BYTES)
@@ -254,7 +260,7 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
 
 
 def rows_of(id: int, data: bytes) -> list[ObjectRow]:
-    """Return the rows of an encoded object. Part 0 holds the preamble and the header."""
+    """Return the rows of an encoded object. Part 0 begins with the preamble and the header."""
     if len(data) <= MAX_ROW_BYTES:
         return [ObjectRow(id, 0, data)]
     starts = range(0, len(data), MAX_ROW_BYTES)
@@ -309,13 +315,13 @@ def refuse_newer(header: Header, key: str) -> None:
     if entry is None or header.revision > entry.revision:
         known = "not installed" if entry is None else f"known up to revision {entry.revision}"
         raise NewerFormatError(
-            f"object {key} is {header.type!r} revision {header.revision}, {known} here: "
-            f"it can be read but not changed; use a release that knows revision {header.revision}"
+            f"object {key} has type {header.type!r} and revision {header.revision}, {known} here: "
+            f"it can be read but not changed; use a release that supports revision {header.revision}"
         )
 
 
 def _find(name: str) -> _Type | None:
-    """Return a type, after importing its module if necessary; None if the type is not installed."""
+    """Return the type with this name, after importing its module if necessary; None if the type is not installed."""
     if name not in _types:
         if name in BUILT_IN:
             importlib.import_module(BUILT_IN[name])
@@ -326,10 +332,14 @@ def _find(name: str) -> _Type | None:
 
 def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
     if len(part_0) < _PREAMBLE.size:
-        raise CorruptionError(f"object {key} has a row of {len(part_0)} bytes, too short for an object")
+        raise CorruptionError(
+            f"the first row of object {key} has {len(part_0)} bytes; an object has at least {_PREAMBLE.size}"
+        )
     format, parts, length = _PREAMBLE.unpack_from(part_0)
     if format != FORMAT:
-        raise NewerFormatError(f"object {key} has row format {format}; this release reads format {FORMAT}")
+        raise NewerFormatError(
+            f"object {key} has row format {format}; this release can only read format {FORMAT}; use a newer release"
+        )
     return parts, length
 
 
@@ -337,7 +347,8 @@ def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
 
 
 class _Wire(NamedTuple):
-    """The encoding of a struct class. `cls` is the encoded form (the class itself if it has no pointers)."""
+    """The encoding of a struct class. `cls` is the class of the encoded form (the struct class itself if it has no
+    pointers)."""
 
     cls: type[msgspec.Struct]
     pack: Callable[[Any, list[int], list[int]], Any]
@@ -346,14 +357,14 @@ class _Wire(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """The encoding of a field. `pack` is called only for nonempty values, because empty ones have no pointers."""
+    """The encoding of a field. `pack` is called only for nonempty values, because empty values contain no pointers."""
 
     name: str
     wire_type: Any
     pack: Callable[[Any, list[int], list[int]], Any] | None
     unpack: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any] | None
     is_weak: bool | None = None
-    """Whether a field that is a single pointer is weak; None for other fields."""
+    """For a field that is a single pointer: True if it is weak, False if it is strong. None for other fields."""
 
 
 @cache
@@ -381,7 +392,7 @@ def _wire(cls: type[msgspec.Struct]) -> _Wire:
 
 
 def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
-    """Return the default of a field in encoded form, for rows of a revision that lacks the field."""
+    """Return the default of a field in encoded form. It is used for rows of a revision that lacks the field."""
     if info.default_factory is not msgspec.NODEFAULT:
         return msgspec.field(default_factory=info.default_factory)
     if info.default is msgspec.NODEFAULT or field.pack is None or not info.default:
@@ -395,7 +406,7 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
     blank_values = () if blank is None else astuple(blank)
 
     def pack(value: Any, strong: list[int], weak: list[int]) -> Sequence[Any]:
-        if value == blank:  # true for most indexes and logs of most tables; 0 is no pointer
+        if value == blank:  # most indexes and logs of most tables are blank, and so contain no pointers
             return blank_values
         values = list(astuple(value))
         for position, pack_field, is_weak in pointing:
@@ -404,7 +415,7 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
                 continue
             if is_weak is None:
                 values[position] = pack_field(found, strong, weak)
-            else:  # as `pack_field` of a single pointer, without a call, because most fields are single pointers
+            else:  # does what `pack_field` does for a single pointer, but without a call: most fields are such
                 ids = weak if is_weak else strong
                 ids.append(found)
                 values[position] = len(ids)

@@ -1,6 +1,6 @@
 """Values of properties and options, parsed from text: durations, sizes, numbers, flags and lists of names.
 
-Each function takes the name of the property, which is only used in error messages, and the text of its value.
+The arguments of each parser are the property's name, which is used only in error messages, and the text of its value.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def whole_number(name: str, text: str) -> int:
 
 
 def flag(name: str, text: str) -> bool:
-    """Return the value of `true` or `false`, in any letter case.
+    """Return True for the text `true` and False for the text `false`, in any letter case.
 
     Raises:
-        InputError: the text is neither.
+        InputError: the text is neither `true` nor `false`.
     """
     flags = {"true": True, "false": False}
     if text.strip().lower() not in flags:
@@ -73,7 +73,7 @@ def metadata_files(name: str, text: str) -> str:
     """Return `every-commit` or `never`, unchanged.
 
     Raises:
-        InputError: the text is neither.
+        InputError: the text is neither `every-commit` nor `never`.
     """
     if text not in ("every-commit", "never"):
         raise InputError(f"the property {name!r} is {text!r}; it must be 'every-commit' or 'never'")
@@ -93,12 +93,13 @@ def duration_ms(name: str, text: str) -> int:
         )
     found = float(match.group(1)) * _MILLISECONDS[match.group(2)]
     if found > _MOST_MS:
-        raise InputError(f"{name} is {text[:40]!r}, longer than 100000 years")
+        raise InputError(f"{name} is {text[:40]!r}; it must not be longer than 100000 years")
     return int(found)
 
 
 def duration_text(ms: int) -> str:
-    """Return a duration as text for `duration_ms`, in the largest unit that divides it: `3 h`, `90 min`, `1500 ms`."""
+    """Return a duration in milliseconds as text that `duration_ms` can parse. Its unit is the largest one of which the
+    duration is a multiple: `3 h`, `90 min`, `1500 ms`."""
     unit, length = max(
         ((unit, length) for unit, length in _MILLISECONDS.items() if ms % length == 0 and ms),
         key=lambda one: one[1],
@@ -118,7 +119,7 @@ def size_bytes(name: str, text: str) -> int:
         raise InputError(f"{name} is {text!r}; write a size such as '128 MiB', '64 kB' or a number of bytes")
     found = float(match.group(1)) * _BYTES[match.group(2) or "B"]
     if found > _MOST_BYTES:
-        raise InputError(f"{name} is {text[:40]!r}, more than 2^60 bytes")
+        raise InputError(f"{name} is {text[:40]!r}; it must not be more than 2^60 bytes")
     return int(found)
 
 
@@ -130,5 +131,7 @@ def variable_names(name: str, text: str) -> tuple[str, ...]:
     """
     names = tuple(one.strip() for one in text.split(","))
     if not all(names) or any(one.startswith(REFERENCE) for one in names):
-        raise InputError(f"{name} is {text!r}; write names of environment variables, separated by commas")
+        raise InputError(
+            f"{name} is {text!r}; it must be names of environment variables, without {REFERENCE!r}, separated by commas"
+        )
     return names

@@ -1,7 +1,8 @@
 """`PolarisCatalog`: pyiceberg's `Catalog` interface, in this process and without a server.
 
-pyiceberg's own `RestCatalog` is a client of the protocol that `polaris_spark.rest` implements. Here its HTTP session is
-replaced by function calls. So neither the rules of the catalog nor pyiceberg's client is implemented twice.
+pyiceberg's own `RestCatalog` is a client of the protocol that `polaris_spark.rest` implements. `PolarisCatalog` is a
+`RestCatalog` that calls functions of this process instead of sending HTTP requests. So neither the rules of the catalog
+nor pyiceberg's client is implemented twice.
 
     from pyiceberg.catalog import load_catalog
 
@@ -55,18 +56,19 @@ from polaris_spark.rest.messages import ErrorResponse, decode, encode
 from polaris_spark.rest.session import Session, connect
 
 KEPT_TEXT_BYTES = 8 * 2**20
-"""Size of the cache of parsed table metadata, in bytes of its JSON text."""
+"""Size of the cache of parsed table metadata, in bytes of the JSON texts of the metadata."""
 
 
 class PolarisCatalog(RestCatalog):
     """A catalog for pyiceberg. Thread-safe. Close it, or use it as a context manager, to release its store.
 
-    A pickled catalog, such as that of a pickled `Table`, opens the same catalog in the process that unpickles it. The
+    A catalog can be pickled, alone or as part of a `Table`. The process that unpickles it opens the same catalog. The
     pickle contains the properties, so give a password as `env:NAME`.
 
     Args:
-        name: the catalog's name in pyiceberg, and also in the realm unless the property `catalog` is given.
-        properties: properties of `polaris_spark.connect` and of pyiceberg's FileIO, with dashes or underscores.
+        name: the catalog's name in pyiceberg. It is also the name in the realm, unless the property `catalog` is given.
+        properties: properties of `polaris_spark.connect` and of pyiceberg's FileIO. Names can have underscores instead
+            of dashes.
     Raises:
         InputError: a property cannot be used.
         StateError: the store, realm or catalog cannot be used in its present state.
@@ -85,8 +87,8 @@ class PolarisCatalog(RestCatalog):
         del self.properties[URI]  # needed only by the constructor of `RestCatalog`
 
     def _shown(self) -> dict[str, Any]:
-        """Return the properties for the FileIO of tables: without the store, its password and other properties of
-        polaris_spark."""
+        """Return the properties for the FileIO of tables, which do not include the store, its password and other
+        properties of polaris_spark."""
         others = self._opened.properties.other.keys() - {PY_CATALOG_IMPL}
         shown = {key: value for key, value in self._given.items() if {key, key.replace("_", "-")} & others}
         return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}
@@ -95,13 +97,14 @@ class PolarisCatalog(RestCatalog):
         return _InProcess(self._opened)
 
     def _refresh_token(self) -> None:
-        """Do nothing: there are no tokens in process."""
+        """Do nothing, because requests in this process need no token."""
 
     def url(self, endpoint: str, prefixed: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002  # as inherited
-        """Return the path of an endpoint. Names are escaped only here.
+        """Return the path of an endpoint, with the names in it escaped. No other method escapes names.
 
         Raises:
-            NoSuchNamespaceError, NoSuchIdentifierError: a name is empty. The path would be that of another endpoint.
+            NoSuchNamespaceError, NoSuchIdentifierError: a name is empty, so that the path would be the path of another
+                endpoint.
         """
         for kind, name in kwargs.items():
             if not name:
@@ -112,7 +115,10 @@ class PolarisCatalog(RestCatalog):
     def _encode_namespace_path(self, namespace: Identifier) -> str:
         for level in namespace:
             if SEPARATOR in level:
-                raise BadRequestError(f"a name contains 0x1F, which separates levels: {namespace!r}")
+                raise BadRequestError(
+                    f"a level of the namespace {namespace!r} contains the character 0x1F, which separates levels in "
+                    "requests"
+                )
         return SEPARATOR.join(namespace)
 
     def _split_identifier_for_path(
@@ -125,7 +131,7 @@ class PolarisCatalog(RestCatalog):
         return {"namespace": self._encode_namespace_path(names[:-1]), kind.value: names[-1]}
 
     def load_table(self, identifier: str | Identifier) -> Table:
-        """Load a table. If its metadata is in the cache and has not changed, it is not parsed again.
+        """Load a table. If the cache contains the current metadata of the table, the metadata is not parsed again.
 
         Raises:
             NoSuchTableError: the table does not exist.
@@ -159,7 +165,8 @@ class PolarisCatalog(RestCatalog):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened.properties.store.address == "name":
             raise InputError(
-                "a catalog in a memory: store, or a table of it, cannot be pickled for another process"
+                "a catalog in a memory: store, or one of its tables, cannot be pickled, because another process cannot "
+                "open the store"
             )
         return _reopen, (self.name, self._given)
 
@@ -169,7 +176,7 @@ def _reopen(name: str, properties: dict[str, Any]) -> PolarisCatalog:
 
 
 class _Kept(NamedTuple):
-    """A loaded version of a table."""
+    """A version of a table that was loaded and is in the cache."""
 
     etag: str
     bytes: int
@@ -179,7 +186,7 @@ class _Kept(NamedTuple):
 
 
 def _own(metadata: TableMetadata) -> TableMetadata:
-    """Return a copy of metadata whose lists and dictionaries the caller may change. Their elements are immutable."""
+    """Return a copy of metadata whose lists and dictionaries the caller can change. Their elements are immutable."""
     copied = {
         name: value.copy() for name, value in metadata.__dict__.items() if isinstance(value, (dict, list))
     }
@@ -194,11 +201,12 @@ class _Answer(NamedTuple):
     text: str
 
     def raise_for_status(self) -> None:
-        """Raise the exception for the type in the error model, because a status alone does not distinguish a table from
-        a namespace.
+        """Raise pyiceberg's exception for the error type in the response, if the response is an error. The status alone
+        does not tell a missing table from a missing namespace.
 
         Raises:
-            HTTPError: pyiceberg has no exception for the type; `RestCatalog` then chooses one by status.
+            HTTPError: pyiceberg has no exception for the error type. `RestCatalog` then chooses an exception by the
+                status.
         """
         if self.status_code < 400:
             return
@@ -220,7 +228,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 class _InProcess:
-    """The part of `requests.Session` that `RestCatalog` uses. Every request is a function call."""
+    """The part of `requests.Session` that `RestCatalog` uses. Each of its methods calls the catalog in this process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -238,14 +246,15 @@ class _InProcess:
         try:
             body = encode(json)
         except TypeError as error:  # such as a property whose name is None
-            raise BadRequestError(f"the request cannot be written as JSON: {error}") from error
+            raise BadRequestError(f"an argument cannot be written as JSON: {error}") from error
         return self._change("POST", url, None, body)
 
     def delete(self, url: str, params: Any = None) -> _Answer:
         return self._change("DELETE", url, {k: str(v).lower() for k, v in (params or {}).items()}, None)
 
     def _change(self, method: str, url: str, query: Any, body: str | None) -> _Answer:
-        """Send a request that changes something. If its outcome is unknown, repeat it once with the same key."""
+        """Send a request that changes something. If its outcome is unknown (status 504), repeat it once with the same
+        idempotency key."""
         headers = {"Idempotency-Key": _uuid7(self._session.connection.clock.now_ms())}
         answer = _Answer(*self._session.request(method, url, query, body, headers))
         if answer.status_code == 504:
@@ -259,7 +268,8 @@ class _InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing. `RestCatalog` uses a separate session to read its configuration, and the store must stay open."""
+        """Do nothing: `RestCatalog` ends a session after it has read its configuration, but the store must stay
+        open."""
 
 
 def _uuid7(now_ms: int) -> str:

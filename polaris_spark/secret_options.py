@@ -1,7 +1,8 @@
-"""Detection of secret options: one rule for which values are hidden, refused in plain text, or resolved.
+"""Detection of secret options: the one rule that decides which values are hidden in output, refused in plain text, or
+read from an environment variable.
 
 Options are classified by name, because they belong to many cloud and database drivers, to Iceberg's FileIO, and to
-third-party backends. If a name may be that of a secret, the option counts as secret: hiding too much does little harm.
+third-party backends. In doubt, an option counts as secret, because hiding too much does little harm.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import re
 from typing import Final
 
 REFERENCE: Final = "env:"
-"""Prefix of a value that is the name of an environment variable, which is not itself a secret."""
+"""Prefix of a value that names an environment variable (`env:NAME`). Such a value is not a secret itself."""
 
 _WORDS: Final = (
     "password", "passwd", "passphrase", "secret", "token", "credential", "authorization", "signature", "accesskey",
     "accountkey", "apikey", "sharedkey", "privatekey", "connectionstring",
 )  # fmt: skip  # reads better as one list; words of names without separators
 _PARTS: Final = frozenset({"pwd", "sas", "sig"})
-"""Words that are too short to be searched for within other words, and must be a whole part of a name."""
+"""Words that mark a secret only as a whole part of a name, because they are too short to be searched for within other
+words."""
 _LAST: Final = frozenset({"auth", "key", "pass", "pw"})
 """Words that mark a secret only at the end of a name: `cache-key-size` is not a secret."""
 _FILES: Final = frozenset({"credentials", "passfile", "sslkey", "tlskey"})
-"""Names of options that are paths of files with secrets. A path is not a secret, but the content of such a file is."""
+"""Names of options whose values are paths of files with secrets. Such a path is not a secret, but if the value is the
+content of such a file instead of its path, it is a secret."""
 
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _CONTENT: Final = ("{", "-----")  # JSON, PEM
@@ -32,11 +35,12 @@ _NAMED: Final = (
 )
 _ACCOUNT: Final = re.compile(r"//[^/?#]*@")
 _MAYBE_ACCOUNT: Final = re.compile(r"\A(.*?//)?.*@", re.DOTALL)
-"""Possible credentials in a malformed text, in which a password may contain any character."""
+"""Pattern of the part of a malformed text that may be credentials: everything up to the last `@`, because a password
+can contain any character."""
 
 
 def is_secret(name: str, text: str = "") -> bool:
-    """Whether an option is a secret or contains one.
+    """Whether an option is a secret or contains a secret.
 
     Args:
         name: name of the option.
@@ -56,8 +60,8 @@ def holds_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text, such as a malformed URI, for display: named secrets and possible passwords are replaced by
-    `***`."""
+    """Return a text, such as a malformed URI, in a form for display, in which `***` replaces named secrets and possible
+    passwords."""
 
     def hidden(found: re.Match[str]) -> str:
         whole, value = found.group(), found.group(2)

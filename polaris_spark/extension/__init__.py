@@ -1,7 +1,7 @@
 """The routes that this product adds to the Iceberg REST protocol, below `polaris-spark/v1`.
 
-Procedures, their runs and the system views are answered by the same handler as the Iceberg routes. This package
-composes the routes of both (`ROUTER`) and opens catalogs that answer both (`connect`).
+The handler that answers the Iceberg routes also answers the routes of procedures, of their runs and of the system
+views. This package combines all routes (`ROUTER`) and opens catalogs whose sessions answer all of them (`connect`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.router import Router
 
 ROUTER = Router([*ROUTES, *procedures.ROUTES, *views.ROUTES])
-"""Every route: those of the Iceberg protocol, and those of the extension."""
+"""All routes: the routes of the Iceberg protocol and the routes of the extension."""
 
 
 def connect(
     *, store: str, warehouse: str | None = None, clock: Clock | None = None, **properties: Any
 ) -> session.Session:
-    """Open a catalog. Create the store, the realm and the catalog if they are missing, unless `create=False`.
+    """Open a catalog and return its session. Create the store, the realm and the catalog if they are missing, unless
+    `create=False`.
 
     Args:
         store: URI of the database, such as `sqlite:///path/catalog.db` or `memory:`.
-        warehouse: location for tables that are created without a location; stored in the catalog when it is created.
-            Without a warehouse only an existing catalog can be opened.
+        warehouse: location below which tables are created if their creator gives no location. It is stored in the
+            catalog when the catalog is created. Without a warehouse, only an existing catalog can be opened.
         clock: clock to use; for tests.
-        properties: catalog properties, with underscores or dashes (`metadata_files="never"`). A property whose value is
-            None is ignored.
+        properties: catalog properties; names can have underscores instead of dashes (`metadata_files="never"`). A
+            property whose value is None is ignored.
     Raises:
         InputError: a property cannot be used.
         NoStoreError: the store does not exist, and `create` is false.

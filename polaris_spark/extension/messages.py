@@ -1,4 +1,4 @@
-"""Bodies of the extension's requests and answers."""
+"""Bodies of the extension's requests and responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from polaris_spark.rest.messages import ErrorModel, Message
 
 
 class Driver(Message, frozen=True, rename=None, gc=False):
-    """How to reach the Spark session of a call: see `polaris_spark.jobs.driver.Driver`."""
+    """Address and secret with which a procedure reaches the Spark session of its caller; see
+    `polaris_spark.jobs.driver.Driver`."""
 
     call: str
     port: int
@@ -21,11 +22,12 @@ class CallRequest(Message, frozen=True, gc=False):
     arguments: dict[str, Any] | None = None
     """Arguments by name. Times are microseconds since 1970, UTC."""
     id: str | None = None
-    """Id of the run, chosen by the client. Sending a request with the same id again does not start another run."""
+    """Id of the run, chosen by the client. A repeated request with the same id does not start another run."""
     wait_seconds: float | None = None
-    """Time to wait for the end of the run, in seconds. Without it, a local caller waits until the run ends."""
+    """Longest time to wait for the end of the run before the response, in seconds. If None, a local caller waits until
+    the run ends, and an HTTP client does not wait."""
     driver: Driver | None = None
-    """Access to a Spark session; only for local callers."""
+    """Access to the caller's Spark session; only for local callers."""
 
 
 class Parameter(Message, frozen=True, omit_defaults=False, gc=False):
@@ -50,21 +52,22 @@ class Procedure(Message, frozen=True, omit_defaults=False, gc=False):
     name: str
     comment: str
     uses_spark: bool
-    """Whether the procedure may use a Spark session."""
+    """Whether the procedure uses the caller's Spark session, if there is one."""
     over_http: bool
-    """Whether HTTP clients may call the procedure."""
+    """Whether HTTP clients are allowed to call the procedure."""
     parameters: list[Parameter]
     columns: list[Column]
 
 
 class ProceduresResponse(Message, frozen=True, gc=False):
-    """Every procedure."""
+    """The descriptions of all procedures."""
 
     procedures: list[Procedure]
 
 
 class Progress(Message, frozen=True, omit_defaults=False, gc=False):
-    """The current step of a run, the amount done, and the total amount (0 if it is not known)."""
+    """The current step of a run, the amount of work done in the step, and the total amount of work in the step (0 if it
+    is not known)."""
 
     step: str
     done: int
@@ -72,7 +75,7 @@ class Progress(Message, frozen=True, omit_defaults=False, gc=False):
 
 
 class RunResponse(Message, frozen=True, gc=False):
-    """A run of a procedure."""
+    """A run of a procedure: its status, and its progress, its result or its error."""
 
     id: str
     procedure: str
@@ -90,7 +93,7 @@ class RunResponse(Message, frozen=True, gc=False):
 
 
 class RunsResponse(Message, frozen=True, gc=False):
-    """The remembered runs that the caller may see, without their rows."""
+    """The remembered runs that the caller is allowed to see, without the rows of their results."""
 
     runs: list[RunResponse]
 
@@ -107,7 +110,7 @@ class ViewResponse(Message, frozen=True, gc=False):
     name: str
     comment: str
     schema: dict[str, Any]
-    """Columns, as Spark writes a schema in JSON. The metadata of a field contains the comment."""
+    """The columns, in Spark's JSON form of a schema. The metadata of a field contains the column's comment."""
 
 
 class ViewOptions(Message, frozen=True, gc=False):
@@ -117,9 +120,9 @@ class ViewOptions(Message, frozen=True, gc=False):
 
 
 class PlanRequest(Message, frozen=True, gc=False):
-    """A request for the partitions of a scan."""
+    """A request for the partitions of a scan of a system view."""
 
     options: dict[str, str]
     columns: list[str]
     filters: list[list[Any]]
-    """Name of a class in `pyspark.sql.datasource`, column and value of each filter."""
+    """For each filter: [name of its class in `pyspark.sql.datasource`, column, value]."""

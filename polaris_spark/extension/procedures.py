@@ -1,7 +1,7 @@
 """Routes of procedures and their runs.
 
-A local caller waits for a procedure on the thread of its request, and may give it a Spark session. HTTP clients start a
-run in the background, look at its progress, and read its result in pages.
+A local caller waits for a procedure on the thread of its request, and can give the procedure a Spark session. An HTTP
+client starts a run in the background, requests its progress, and reads its result in pages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from polaris_spark.rest.router import EXTENSION, Route
 from polaris_spark.rest.session import Session
 
 MAX_WAIT_SECONDS = 10.0
-"""Longest time that an HTTP request waits for the end of a run, in seconds. It occupies a thread of the server."""
+"""Longest time that an HTTP request waits for the end of a run, in seconds. A waiting request occupies a thread of the
+server."""
 
 
 def list_procedures(_catalog: Catalog, _request: Request) -> Response:
@@ -82,8 +83,9 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         session = session.derive(caller.principal)
         if not procedure.over_http:
             raise ForbiddenError(
-                f"{procedure.name} cannot be called over HTTP, because it does not declare that it reaches "
-                "only what the server serves; call it in process, or by polaris-spark with STORE"
+                f"procedure {procedure.name} cannot be called over HTTP, because it is not marked as limited to the "
+                "catalogs and locations of the server; call it in a process that opens the catalog itself, or by the "
+                "command polaris-spark with STORE"
             )
         if asked.driver is not None:
             raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
@@ -109,7 +111,7 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         with runs.foreground(run):
             return _result(run, rows)
     begun = runs.begin(run, rows)
-    if begun is run:  # repeated requests do not wait, so at most as many threads wait as there are runs
+    if begun is run:  # repeated requests do not wait, so at most one thread waits for each run
         begun.ended.wait((wait or 0.0) if caller.is_local else min(wait or 0.0, MAX_WAIT_SECONDS))
     if begun.failure is not None:
         return begun.failure
@@ -132,7 +134,7 @@ def get_run(_: Catalog, request: Request) -> Response:
 def cancel_run(_: Catalog, request: Request) -> Response:
     """DELETE runs/{run}
 
-    A run that has ended stays as it is.
+    The run stops at its next step. A run that has ended is not changed.
     """
     _run(request).cancel()
     return NO_CONTENT
@@ -141,15 +143,16 @@ def cancel_run(_: Catalog, request: Request) -> Response:
 def _result(run: Run, rows: Any) -> Response:
     """Run a procedure on this thread, and return its whole result.
 
-    The answer is JSON text that is built from the rows' texts, because a result may have millions of rows.
+    The response's JSON text is joined from the JSON texts of the rows, because a result can have millions of rows.
     """
     try:
         found = encoded(run.procedure, rows())
         characters = sum(map(len, found))
         if characters > MAX_RESULT_CHARACTERS:
             raise RequestTooLargeError(
-                f"the {len(found)} rows of {run.procedure.name} are {characters} characters; a result has at most "
-                f"{MAX_RESULT_CHARACTERS}: ask for less. What the procedure did stays"
+                f"the result of {run.procedure.name} has {len(found)} rows with {characters} characters; at most "
+                f"{MAX_RESULT_CHARACTERS} characters can be returned: request fewer rows. The changes that the "
+                "procedure made remain"
             )
     except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
         return failure(run.procedure.name, error)
@@ -158,7 +161,8 @@ def _result(run: Run, rows: Any) -> Response:
 
 
 def _decoded(procedure: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert arguments from JSON to Python values. Unknown arguments are not converted; they are refused later.
+    """Return the arguments, converted from JSON to Python values. Unknown arguments are not converted, because
+    `checked_arguments` refuses them.
 
     Raises:
         InputError: a value cannot be converted to the parameter's type.
@@ -193,7 +197,7 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
 
 
 def _session(request: Request) -> Session:
-    assert request.session is not None  # the transports that offer these routes give one
+    assert request.session is not None  # every transport with these routes passes a session
     return request.session
 
 
@@ -201,19 +205,21 @@ def _run(request: Request) -> Run:
     """Return the run in the path.
 
     Raises:
-        NotFoundError: the run does not exist, or an HTTP client asks for the run of another principal.
+        NotFoundError: the run does not exist, or an HTTP client requested the run of another principal.
     """
     runs, id = _session(request).resource(Runs), request.params["run"]
     found = runs.find(id)
     if found is None or not _is_own(request, found):
         raise NotFoundError(
-            f"you have no run {id[:80]!r}; the results of the newest {MAX_KEPT} runs of a catalog are kept"
+            f"there is no run {id[:80]!r} of this principal; only the newest {MAX_KEPT} ended runs of a catalog are "
+            "kept"
         )
     return found
 
 
 def _is_own(request: Request, run: Run) -> bool:
-    """Whether the caller may see and cancel a run: HTTP clients only those of their principal."""
+    """Whether the caller is allowed to see and cancel a run. A local caller is; an HTTP client is if the run belongs to
+    its principal."""
     return request.caller.is_local or run.principal == request.caller.principal
 
 

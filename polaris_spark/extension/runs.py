@@ -1,4 +1,4 @@
-"""Runs of procedures: those that a request waits for, and those in the background, with their results."""
+"""Runs of procedures and their results: runs for which a request waits, and runs in the background."""
 
 from __future__ import annotations
 
@@ -30,21 +30,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("polaris_spark")
 
 MAX_RUNNING = 4
-"""Largest number of runs in the background at a time, in one process."""
+"""Largest number of simultaneous runs in the background, in one process."""
 MAX_KEPT = 64
 """Largest number of ended runs that a session remembers."""
 MAX_KEPT_BYTES = 64 * 2**20
-"""Largest memory of the results that a session remembers, and of the result of one run in the background, in bytes."""
+"""Maximum memory of all results that a session remembers together, in bytes; the newest result is always kept. The same
+limit applies to the result of a single run in the background."""
 MAX_MESSAGE = 10_000
-"""Largest length of an error's message that a session remembers, in characters. It may repeat an argument."""
+"""Largest length of an error response that a session remembers unchanged, in characters. Messages of longer responses
+are shortened, because a message can contain an argument of any length."""
 MAX_PAGE_ROWS = 10_000
-"""Largest number of rows in an answer about a run."""
+"""Largest number of rows in one page of a result."""
 MAX_PAGE_CHARACTERS = 4 * 2**20
-"""Size of the rows in an answer about a run, after which the other rows come with the next page."""
+"""Size of a page of a result, in characters. A page ends with the row that reaches this size."""
 MAX_RESULT_CHARACTERS = 2**28
-"""Largest size of a result that a request waits for. Java holds the whole result in one array of bytes."""
+"""Largest size of a result for which a request waits, in characters. The JVM keeps the whole result in one array of
+bytes."""
 CLOSING_SECONDS = 30
-"""Time for all runs to end after they were cancelled because the session closes, in seconds."""
+"""Longest time for which a session that is being closed waits for its cancelled runs to end, in seconds."""
 
 _SLOTS = threading.BoundedSemaphore(MAX_RUNNING)
 
@@ -64,7 +67,7 @@ class Run:
         self.ended_at = 0.0
         """Monotonic time of the end, in seconds."""
         self.failure: Response | None = None
-        """The answer that describes why the run failed."""
+        """The response that describes why the run failed; None if it did not fail."""
         self.rows: list[str] = []
         """Each row of the result as JSON text."""
         self.size = 0
@@ -74,11 +77,11 @@ class Run:
         self._is_cancelled = False
 
     def watch(self, step: str, done: int, total: int) -> None:
-        """Note the progress of the run."""
+        """Record the progress of the run."""
         self._progress = Progress(step, done, total)
 
     def bind(self, call: Call) -> None:
-        """Set the call that `cancel` cancels, before others can find the run."""
+        """Set the call that `cancel` cancels. Must be called before other threads can find the run."""
         self._call = call
 
     def cancel(self) -> None:
@@ -95,9 +98,9 @@ class Run:
             self.size = sum(map(sys.getsizeof, rows))
             if self.size > MAX_KEPT_BYTES:
                 raise RequestTooLargeError(
-                    f"the {len(rows)} rows of {self.procedure.name} take {self.size} bytes; at most "
-                    f"{MAX_KEPT_BYTES} are kept: ask for less, or call the procedure in process. "
-                    "What the procedure did stays"
+                    f"the {len(rows)} rows that {self.procedure.name} returned take {self.size} bytes of memory; at "
+                    f"most {MAX_KEPT_BYTES} bytes can be kept: request fewer rows, or call the procedure in a process "
+                    "that opens the catalog itself. The changes that the procedure made remain"
                 )
             self.rows, self.status = rows, SUCCEEDED
         except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
@@ -109,12 +112,12 @@ class Run:
             self.end()
 
     def end(self) -> None:
-        """Note that the run has ended."""
+        """Record that the run has ended, and wake the threads that wait for its end."""
         self._call, self.ended_at = None, time.monotonic()
         self.ended.set()
 
     def described(self) -> RunResponse:
-        """Return the run without its rows."""
+        """Return the description of the run, without the rows of its result."""
         status, failed = self.status, self.failure
         return RunResponse(
             self.id,
@@ -127,7 +130,8 @@ class Run:
         )
 
     def page(self, first: int, most: int) -> str:
-        """Return the run as JSON text, with rows of the result from row `first`, if it has ended."""
+        """Return the run as JSON text (`RunResponse`). If the run has succeeded, the text contains a page of the
+        result: at most `most` rows, beginning with row number `first` (counted from 0)."""
         told = encode(self.described())
         if self.status != SUCCEEDED:
             return told
@@ -150,14 +154,14 @@ class Runs:
 
     @contextmanager
     def foreground(self, run: Run) -> Iterator[None]:
-        """Let other requests find a run while its own request waits for it.
+        """Let other requests find a run during a `with` block, in which the run's own request waits for it.
 
         Raises:
-            AlreadyExistsError: there is a run with this id.
+            AlreadyExistsError: another run has this id.
         """
         with self._guard:
             if run.id in self._runs:
-                raise AlreadyExistsError(f"there is a run {run.id!r} already")
+                raise AlreadyExistsError(f"there is already a run {run.id!r}; choose another id")
             self._runs[run.id] = run
         try:
             yield
@@ -167,22 +171,29 @@ class Runs:
                 self._runs.pop(run.id, None)
 
     def begin(self, run: Run, action: Callable[[], list[tuple[Any, ...]]]) -> Run:
-        """Start a run in the background; return it, or the run of this id and procedure that was started before.
+        """Start a run in the background, and return it. If the same principal has already started a run of the same
+        procedure with this id, return that run and start nothing.
 
         Raises:
             AlreadyExistsError: the id belongs to a run of another procedure or principal.
-            TryAgainError: as many runs as possible are in progress, or the session closes.
+            TryAgainError: `MAX_RUNNING` runs are in progress in this process, the session is being closed, or the
+            system
+                cannot start a thread.
         """
         with self._guard:
             present = self._runs.get(run.id)
             if present is not None:
                 if (present.procedure.name, present.principal) != (run.procedure.name, run.principal):
-                    raise AlreadyExistsError(f"the run {run.id!r} belongs to another call; choose another id")
+                    raise AlreadyExistsError(
+                        f"the run {run.id!r} belongs to another procedure or principal; choose another id"
+                    )
                 return present
             if self._is_closed:
-                raise TryAgainError("the server shuts down; nothing was started")
+                raise TryAgainError("the catalog is being closed; no run was started")
             if not _SLOTS.acquire(blocking=False):
-                raise TryAgainError(f"{MAX_RUNNING} procedures are running already; nothing was started")
+                raise TryAgainError(
+                    f"{MAX_RUNNING} procedures are already running in the background, the maximum; no run was started"
+                )
             self._runs[run.id] = run
 
         def work() -> None:
@@ -198,21 +209,21 @@ class Runs:
             _SLOTS.release()
             with self._guard:
                 del self._runs[run.id]
-            raise TryAgainError("the system starts no further thread; nothing was started") from None
+            raise TryAgainError("the system cannot start another thread; no run was started") from None
         return run
 
     def find(self, id: str) -> Run | None:
-        """Return a run; None if it does not exist, or ended so long ago that it was forgotten."""
+        """Return the run with this id; None if it never existed or is no longer remembered."""
         with self._guard:
             return self._runs.get(id)
 
     def all(self) -> list[Run]:
-        """Return every run that is remembered, oldest first."""
+        """Return all runs that are remembered, in the order in which they were started."""
         with self._guard:
             return list(self._runs.values())
 
     def close(self) -> None:
-        """Cancel every run, and wait until all have ended, but at most `CLOSING_SECONDS`."""
+        """Cancel all runs, and wait until they have ended, at most `CLOSING_SECONDS`."""
         with self._guard:
             self._is_closed = True
         running = [one for one in self.all() if not one.ended.is_set()]
@@ -222,13 +233,15 @@ class Runs:
         for one in running:
             if not one.ended.wait(max(until - time.monotonic(), 0.0)):
                 log.warning(
-                    "the run %s of %s has not ended; its store is closed now", one.id, one.procedure.name
+                    "the run %s of %s has not ended after it was cancelled; its store is closed now, so it will fail",
+                    one.id,
+                    one.procedure.name,
                 )
 
     def _forget_oldest(self) -> None:
         with self._guard:
             ended = [one for one in self._runs.values() if one.ended.is_set()]
-            ended.sort(key=lambda one: one.ended_at)  # a long run ends after shorter ones that began later
+            ended.sort(key=lambda one: one.ended_at)  # a long run can end after shorter runs that began later
             kept = sum(one.size for one in ended)
             for one in ended[:-1]:
                 if len(ended) <= MAX_KEPT and kept <= MAX_KEPT_BYTES:
@@ -239,20 +252,21 @@ class Runs:
 
 
 def run_id(text: str | None) -> str:
-    """Return the id of a run: the client's, or a new one.
+    """Return the id of a run: the client's id, or a new id if the client gave none.
 
     Raises:
-        InputError: the client's id has other characters than letters, digits and dashes, or more than 80.
+        InputError: the client's id is empty, has more than 80 characters, or has characters other than letters, digits
+            and dashes.
     """
     if text is None:
         return str(uuid.uuid4())
     if not (0 < len(text) <= 80 and text.isascii() and text.replace("-", "").isalnum()):
-        raise InputError(f"the id {text[:80]!r} of a run must be 1 to 80 letters, digits and dashes")
+        raise InputError(f"the id of a run is {text[:80]!r}; it must be 1 to 80 letters, digits and dashes")
     return text
 
 
 def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> list[str]:
-    """Return each row of a result as JSON text: an array of the columns' values."""
+    """Return the rows of a result as JSON texts: each is an array of the columns' values."""
     from polaris_spark.jobs.types import TYPES
 
     encoders = [TYPES[column.type].encode for column in procedure.columns]
@@ -267,7 +281,7 @@ def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> list[str]:
 
 
 def failure(name: str, error: BaseException) -> Response:
-    """Return the answer to a call of a procedure that failed."""
+    """Return the response to a call of the procedure `name` that failed with `error`."""
     if isinstance(error, PolarisError):
         return response_of(error)
     log.warning("procedure %s failed", name, exc_info=error)
@@ -284,7 +298,8 @@ def _shortened(failed: Response) -> Response:
 
 
 def _message_of(error: BaseException) -> str:
-    """Return the message of an unexpected error in one line, without the stack traces of Spark's workers and Py4J."""
+    """Return the message of an unexpected error as one line, without the stack traces that Spark's workers and Py4J put
+    into messages."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent")), None)
     if traced is not None:

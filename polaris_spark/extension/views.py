@@ -1,7 +1,7 @@
 """Routes of the system views.
 
-Spark's driver sends options that contain the store and its secrets, and receives pickled functions. So HTTP clients get
-the description of the views only.
+To read a view, Spark's driver sends options that contain the store and its secrets, and receives pickled functions. So
+only local callers can read views; HTTP clients can only request the descriptions of the views.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polaris_spark.rest.router import EXTENSION, Route
 def list_views(_catalog: Catalog, _request: Request) -> Response:
     """GET views
 
-    The names are known without loading the code of the views.
+    This does not load the code of the views.
     """
     from polaris_spark.spark.views import VIEWS
 
@@ -60,7 +60,7 @@ def plan_scan(_: Catalog, request: Request) -> Response:
 
 
 def _options(request: Request, given: dict[str, str]) -> dict[str, str]:
-    """Return the options of a view, with its name."""
+    """Return the options of a view, with the view's name added as the option `view`."""
     return {**given, "view": _name(request)}
 
 
@@ -74,7 +74,9 @@ def _name(request: Request) -> str:
 
     name = request.params["view"]
     if name not in VIEWS:
-        raise NoSuchViewError(f"there is no system view {name[:200]!r}; there are: {', '.join(VIEWS)}")
+        raise NoSuchViewError(
+            f"there is no system view {name[:200]!r}; the system views are: {', '.join(VIEWS)}"
+        )
     return name
 
 

@@ -1,4 +1,4 @@
-"""Who sends a request, and the one decision whether this caller may send it. Every transport passes through here."""
+"""Roles and callers, and the check that a caller is allowed to send a request, which is made for every transport."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from polaris_spark.errors import ForbiddenError
 
 
 class Role(IntEnum):
-    """What a caller may do. A role may do everything that a lower role may do."""
+    """The requests that a caller is allowed to send. A role allows everything that a lower role allows."""
 
     CLIENT = 1
-    """An HTTP client: the Iceberg routes."""
+    """An HTTP client. It can use the routes of the Iceberg protocol."""
     ADMINISTRATOR = 2
-    """An HTTP client with a token that the token file marks: the extension too, within the server's locations."""
+    """An HTTP client whose token is marked as an administrator's in the token file. It can also use the routes of the
+    extension that HTTP offers, but only for locations that the server allows."""
     LOCAL = 3
-    """A program that opened the catalog in its own process, and the user's Spark driver: everything."""
+    """A program that opened the catalog in its own process, or the user's Spark driver. It can use all routes."""
 
 
 class Caller(NamedTuple):
     """The sender of a request."""
 
     principal: str
-    """Principal for the log."""
+    """Principal that the log records for the caller's changes."""
     role: Role = Role.CLIENT
 
     @property
     def is_local(self) -> bool:
-        """Whether the caller has the rights of this process already."""
+        """Whether the caller runs in this process (role `LOCAL`), so that it already has all rights of the process."""
         return self.role is Role.LOCAL
 
 
 def authorize(caller: Caller, least: Role, path: str) -> None:
-    """Decide whether a caller may send a request. The handler calls this function once for every request.
+    """Refuse a request that its caller is not allowed to send. The handler calls this once for every request.
 
     Args:
-        least: least role that the route of the request needs.
+        least: lowest role that can use the route of the request.
         path: path of the request, for the message.
     Raises:
         ForbiddenError: the caller's role is too low.
@@ -45,7 +46,9 @@ def authorize(caller: Caller, least: Role, path: str) -> None:
         return
     if least is Role.ADMINISTRATOR:
         raise ForbiddenError(
-            f"{path!r} needs the token of an administrator; the server's token file marks such a token by the word "
-            "'administrator' after it"
+            f"{path!r} needs the token of an administrator: in the server's token file, the line of such a token ends "
+            "with the word 'administrator'"
         )
-    raise ForbiddenError(f"{path!r} is answered only in the process that opened the catalog, not over HTTP")
+    raise ForbiddenError(
+        f"{path!r} cannot be used over HTTP; use it in a process that opens the catalog itself"
+    )

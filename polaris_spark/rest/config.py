@@ -23,7 +23,8 @@ CONTENT_ROUTES = [
 
 
 def endpoints(catalog: Catalog) -> list[str]:
-    """Return the endpoints to advertise to clients; the endpoint of metrics reports only if reports are kept."""
+    """Return the endpoints to advertise to clients. The endpoint for metrics reports is left out if the catalog keeps
+    no reports."""
     reports = catalog.effective_properties().metrics_reports
     routes = [r for r in CONTENT_ROUTES if reports or r not in metrics.ROUTES]
     return [f"{route.method} /v1/{{prefix}}/{route.path}" for route in routes]
@@ -33,7 +34,9 @@ def config(catalog: Catalog, request: Request) -> Response:
     """GET config"""
     warehouse = request.query.get("warehouse")
     if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
-        raise NotFoundError(f"there is no warehouse {warehouse!r}; this is catalog {catalog.name!r}")
+        raise NotFoundError(
+            f"there is no warehouse {warehouse!r} here; to use this catalog, set the warehouse to {catalog.name!r}"
+        )
     lifetime = catalog.context.operation_lifetime_ms // 1_000
     answer = {
         "defaults": {},
@@ -47,14 +50,14 @@ def config(catalog: Catalog, request: Request) -> Response:
 def _prefix(catalog: Catalog) -> dict[str, str]:
     """Return the property that makes a client put the catalog's name into every path, as the prefix.
 
-    Clients put the prefix into paths unchanged, so it is escaped here. It is left out if the name equals the first part
-    of a route.
+    Clients put the prefix into paths unchanged, so the name is escaped here. The result is empty if the name equals the
+    first part of a route.
     """
     return {} if catalog.name in _ROOTS else {"prefix": quote(catalog.name, safe="")}
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two texts are the same location."""
+    """Whether two texts mean the same location; False if one of them is not a location."""
     try:
         return segments(one) == segments(other)
     except BadRequestError:

@@ -1,9 +1,9 @@
-"""Errors in the error model of the REST protocol. The status tells a client what it may do:
+"""Conversion of errors to the error model of the REST protocol. The status of the response tells a client what to do:
 
-- 4xx: nothing was changed; after 409, a client may load the table again and repeat its change;
-- 503: try again;
-- 504: the outcome is not known (Iceberg's clients then raise CommitStateUnknownException);
-- 507: nothing was changed, and trying again does not help before there is space.
+- 4xx: nothing was changed; correct the request, or after 409, load the table again and repeat the change;
+- 503: nothing was changed; send the request again;
+- 504: it is unknown whether the change was made (Iceberg's clients then raise CommitStateUnknownException);
+- 507: nothing was changed, and sending the request again does not help until the storage has space.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STATUS: list[tuple[type[PolarisError], int, str]] = [
 
 
 def response_of(error: Exception) -> Response:
-    """Return the response to an error. An unexpected error is logged with its traceback and answered with status 500.
+    """Return the response for an error. An unexpected error gets status 500, and is logged with its traceback.
 
     The tracebacks of the error are removed (`strip`), because they would keep the request in memory.
     """
@@ -72,9 +72,9 @@ def response_of(error: Exception) -> Response:
 def strip(error: BaseException) -> None:
     """Remove the tracebacks from an error and its causes.
 
-    The frames of a traceback hold everything that the request sent or read. An error that one thread passes to another
-    is part of a reference cycle (error, traceback, frame, and the change that holds the error). So all of it would stay
-    in memory until Python collects cycles, which is rare in a server.
+    The frames of a traceback refer to everything that the request sent or read. An error that one thread passes to
+    another is part of a reference cycle (error, traceback, frame, and the change that refers to the error). So all of
+    this would stay in memory until Python collects cycles, which is rare in a server.
     """
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]

@@ -46,8 +46,8 @@ def handle(
         body: JSON text.
         headers: headers by name; the case of names does not matter.
         caller: the sender of the request.
-        router: the routes.
-        session: the open catalog, which routes of the extension need.
+        router: the routes that the request can use.
+        session: the session of the catalog. Routes of the extension need it.
     """
     try:
         query, headers = query or {}, headers or {}
@@ -56,7 +56,9 @@ def handle(
         match = router.find(method, path)
         authorize(caller, match.route.least, path)
         if match.prefix is not None and match.prefix != catalog.name:
-            raise NotFoundError(f"there is no catalog {match.prefix!r}; this is catalog {catalog.name!r}")
+            raise NotFoundError(
+                f"there is no catalog {match.prefix!r} here; this catalog's name is {catalog.name!r}"
+            )
         request = Request(method, path, match.params, dict(query), lower, body, caller, session)
         return match.route.answer(catalog, request)
     except Exception as error:
@@ -64,16 +66,16 @@ def handle(
 
 
 class Unmodified:
-    """Cache of the requests of one session that were answered with status 304. Thread-safe.
+    """Cache of the requests of one session that got a response with status 304. Thread-safe.
 
-    Clients often request a table that they already have. As long as the head of the branch is the same, the response is
-    the same too, so only the head is read.
+    Clients often request a table that they already have. While the head of the branch is unchanged, the response to a
+    repeated request is unchanged too, so only the head is read.
     """
 
     def __init__(self, handle: Callable[..., Response]) -> None:
         """
         Args:
-            handle: the function `handle`, with the arguments that are the same for all requests.
+            handle: the function `handle`, with the arguments bound that are equal for all requests of the session.
         """
         self._handle = handle
         self._known: dict[tuple[object, ...], NotModified] = {}
@@ -110,10 +112,11 @@ class Unmodified:
 
 
 def _refuse_no_text(*given: object) -> None:
-    """Refuse values that are not text. A Python caller can pass any type; this is the caller's error, not an internal
-    one."""
+    """Refuse values that are not text. A Python caller can pass any type, which must not be reported as an internal
+    error."""
     for one in given:
         if one is not None and not isinstance(one, str):
             raise BadRequestError(
-                f"{type(one).__name__} where text must be: bodies are JSON text, the rest strings"
+                f"a part of the request is of type {type(one).__name__}: the body must be JSON text (str), and method, "
+                "path, parameters and headers must be str"
             )

@@ -1,4 +1,5 @@
-"""Bodies of the REST protocol (https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml)."""
+"""Bodies of the REST protocol's requests and responses
+(https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _LONE_SURROGATE: Final = re.compile(
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
     r"|[\ud800-\udfff]"
 )
-"""Pattern of half of a surrogate pair, as an escape or as a character. It may also match after an escaped backslash,
-where the text is not an escape."""
+"""Pattern of half of a surrogate pair, as an escape or as a character. The pattern can also match text that is not an
+escape, after an escaped backslash."""
 
 
 class Message(msgspec.Struct, rename="kebab", frozen=True, omit_defaults=True, gc=False):

@@ -19,7 +19,9 @@ def report_metrics(catalog: Catalog, request: Request) -> Response:
     """
     head = catalog.head()
     if not catalog.context.binding.of(head).metrics_reports:
-        raise UnsupportedOperationError("this catalog keeps no metrics reports ('metrics-reports' is 0)")
+        raise UnsupportedOperationError(
+            "this catalog keeps no metrics reports, because its property 'metrics-reports' is 0"
+        )
     text = request.body
     if not text:
         raise BadRequestError("the request has no body")

@@ -31,9 +31,9 @@ def namespace_of(text: str) -> NamespaceName:
 
 
 def page(request: Request) -> tuple[str | None, int | None]:
-    """Return the page token and the page size of a listing. Each is None if it does not apply.
+    """Return (page token, page size) of a listing. The token is None for the first page.
 
-    Without `pageToken` and `pageSize` everything is listed.
+    If the request has neither `pageToken` nor `pageSize`, both are None: the response lists everything.
 
     Raises:
         BadRequestError: the page size is not a positive number.
@@ -60,8 +60,8 @@ def list_namespaces(catalog: Catalog, request: Request) -> Response:
 
 
 def _parent(view: State, text: str) -> NamespaceName:
-    """Return the parent namespace in a query. pyiceberg escapes it twice, so a name that does not exist is unescaped
-    again."""
+    """Return the parent namespace in a query. pyiceberg escapes the name twice, so if no namespace has the unescaped
+    name, the name is unescaped once more."""
     name = namespace_of(text)
     if "%" in text and find(view, namespace_key(name)) is None:
         name = namespace_of(unquote(text))

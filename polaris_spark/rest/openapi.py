@@ -1,7 +1,8 @@
 """An OpenAPI description of the supported endpoints, generated from the routes and messages.
 
-Parts that the messages do not define (schemas, requirements, updates) are described as far as clients and random tests
-need them. The specification is https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml.
+The messages do not define some parts of bodies (schemas, requirements, updates). These parts are described here in the
+detail that clients and random tests need. The specification is
+https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml.
 """
 
 from __future__ import annotations
@@ -176,17 +177,16 @@ _UPDATES: dict[str, dict[str, Json]] = {
 
 @cache
 def text(routes: tuple[Route, ...]) -> str:
-    """Return the description of routes as JSON text."""
+    """Return the OpenAPI description of routes as JSON text."""
     return msgspec.json.encode(description(routes)).decode()
 
 
 def description(routes: Sequence[Route] = ROUTES) -> Json:
-    """Return the description (OpenAPI 3.1) of every route that is answered over HTTP, without a prefix in the path."""
+    """Return the description (OpenAPI 3.1) of those of the routes that can be used over HTTP. Paths have no prefix."""
     paths: dict[str, Json] = {}
     for route in routes:
-        if (
-            route is unsupported.TOKENS or route.least is Role.LOCAL
-        ):  # the errors of the first have another form
+        # The errors of `TOKENS` have another form.
+        if route is unsupported.TOKENS or route.least is Role.LOCAL:
             continue
         paths.setdefault(f"/{route.base}/{route.path}", {})[route.method.lower()] = _operation(route)
     return {

@@ -23,25 +23,27 @@ class Request(NamedTuple):
     method: str
     path: str
     params: Mapping[str, str]
-    """The variable parts of the path, unescaped."""
+    """The variable parts of the path by name (`namespace`, `table`, ...), unescaped."""
     query: dict[str, str]
     headers: dict[str, str]
     body: str | None
     caller: Caller
     session: Session | None = None
-    """The open catalog; None if only its routes of the Iceberg protocol are answered."""
+    """The session of the catalog, which routes of the extension need; None if only routes of the Iceberg protocol are
+    used."""
 
     @property
     def principal(self) -> str:
-        """The caller's principal, for the log."""
+        """The caller's principal, which the log records."""
         return self.caller.principal
 
     def operation(self) -> Operation:
-        """Return the operation of this request. If the client sent an `Idempotency-Key`, a repetition is detected.
+        """Return the operation of this request. Its id is the `Idempotency-Key` that the client sent, by which a
+        repeated request is detected; without a key, the id is empty.
 
         Raises:
-            BadRequestError: the key is not a UUIDv7. Other UUIDs are not ordered by time, so they would be forgotten at
-                once or never.
+            BadRequestError: the key is not a UUIDv7. Other UUIDs do not contain the time, so they would be forgotten
+                at once or never.
         """
         text = self.headers.get("idempotency-key")
         if not text:
@@ -49,9 +51,14 @@ class Request(NamedTuple):
         try:
             id = uuid.UUID(text)
         except ValueError as error:
-            raise BadRequestError(f"Idempotency-Key {text[:80]!r} is not a UUID") from error
+            raise BadRequestError(
+                f"Idempotency-Key {text[:80]!r} is not a UUID; send a UUID of version 7"
+            ) from error
         if id.version != 7 or len(text) != 36:
-            raise BadRequestError(f"Idempotency-Key {text[:80]!r} is not a UUIDv7 in its usual form")
+            raise BadRequestError(
+                f"Idempotency-Key {text[:80]!r} must be a UUID of version 7, written with 32 hexadecimal digits and 4 "
+                "hyphens"
+            )
         digest = hashlib.blake2b(digest_size=12)
         for part in (
             self.method,
@@ -73,27 +80,28 @@ class Response(NamedTuple):
 
 
 class NotModified(Response):
-    """A response with status 304, which depends only on the request and the head of the branch."""
+    """A response with status 304 (the client's version of a table is current). It depends only on the request and on
+    the head of the branch."""
 
     _head: weakref.ref[CommitReader]
 
     @classmethod
     def of(cls, tag: str, head: CommitReader) -> NotModified:
-        """Return the response to a client that has the version with this entity tag.
+        """Return the response to a client that has the version with the entity tag `tag`.
 
         Args:
-            head: the head that the response was computed from; kept as a weak reference.
+            head: the head from which the response was computed. The response has only a weak reference to it.
         """
         made = cls(304, {"ETag": tag}, "")
         made._head = weakref.ref(head)
         return made
 
     def fresh(self) -> Response:
-        """Return a copy. The caller may change its headers."""
+        """Return a copy whose headers the caller can change."""
         return Response(self.status, dict(self.headers), self.body)
 
     def holds_at(self, head: CommitReader) -> bool:
-        """Whether the same request has this response at `head` too; False if that is not certain."""
+        """Whether the same request certainly gets this response at `head`, too."""
         return self._head() is head
 
 

@@ -26,7 +26,8 @@ Answer = Callable[[Catalog, Request], Response]
 
 
 class Route(NamedTuple):
-    """A method and a path as the specification writes it, without base and prefix."""
+    """A method and a path template in the form of the specification, without base and prefix, such as `GET` and
+    `namespaces/{namespace}/tables`, and the function that answers the requests."""
 
     method: str
     path: str
@@ -34,22 +35,22 @@ class Route(NamedTuple):
     base: str = ICEBERG
     """`ICEBERG` or `EXTENSION`."""
     least: Role = Role.CLIENT
-    """Least role that a caller needs."""
+    """Lowest role that can use the route."""
     body: type | None = None
-    """Message of the request's body; given for routes of the extension."""
+    """Message class of the request's body. Set only for routes of the extension."""
     result: type | None = None
-    """Message of the answer; given for routes of the extension."""
+    """Message class of the response's body. Set only for routes of the extension."""
     query: tuple[str, ...] = ()
-    """Parameters of the query; given for routes of the extension."""
+    """Names of the query's parameters. Set only for routes of the extension."""
 
     @property
     def template(self) -> str:
-        """The path without prefix; of a route of the extension, with the base."""
+        """The path template without a prefix. For a route of the extension, it begins with the base."""
         return self.path if self.base == ICEBERG else f"{self.base}/{self.path}"
 
 
 class Match(NamedTuple):
-    """The route of a request, with the variable parts of its path and the prefix if the path had one."""
+    """The route of a request, the variable parts of the request's path, and its prefix (None if it has none)."""
 
     route: Route
     params: Mapping[str, str]
@@ -57,16 +58,16 @@ class Match(NamedTuple):
 
     @property
     def template(self) -> str:
-        """`Route.template` of the route."""
+        """The route's `Route.template`."""
         return self.route.template
 
 
 _Shapes = dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]]
-"""Routes by method, with the shape of their paths, by its length."""
+"""By the number of path parts: (parts of a path template, its routes by method)."""
 
 
 class Router:
-    """Finder of routes by the shape of the path."""
+    """Finder of the route for a method and a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -80,7 +81,8 @@ class Router:
                 shapes.append((shape, methods := {}))
             methods[route.method] = route
         self.roots = frozenset(route.path.split("/")[0] for route in self.routes if route.base == ICEBERG)
-        """First parts of the Iceberg routes' paths. A catalog with such a name cannot be selected by a prefix."""
+        """First parts of the paths of the Iceberg routes. A catalog whose name is one of them cannot be selected by a
+        prefix."""
         self._remembered = lru_cache(_REMEMBERED)(self._found)
 
     def find(self, method: str, path: str) -> Match:

@@ -1,4 +1,4 @@
-"""`polaris_spark.connect`, which opens a catalog that answers requests of the REST protocol."""
+"""`polaris_spark.connect`, which opens a catalog and returns a session that answers requests of the REST protocol."""
 
 from __future__ import annotations
 
@@ -52,17 +52,18 @@ QUOTAS = {
     "references": 4_096,
     "reports": 2_048,
 }
-"""Bytes that each index may keep embedded in a commit, by index name. They keep the commit of one table small."""
+"""Largest size of the part of each index that a commit embeds, in bytes, by index name. The values are small, so that
+a commit to one table is small."""
 
 MAX_PRINCIPAL_BYTES = 512
 """Largest length of a principal, in UTF-8 bytes."""
 
 
 class Resource(Protocol):
-    """An object that lives as long as a session."""
+    """An object that belongs to a session and is closed with it."""
 
     def close(self) -> None:
-        """End what the object does with the session's store."""
+        """Stop all use of the session's store by this object."""
 
 
 A = TypeVar("A", bound=Resource)
@@ -84,7 +85,7 @@ class Session:
         self.catalog = catalog
         self.principal = principal
         self.router = router
-        """The routes that requests may have."""
+        """The routes that requests can use."""
         self._handle = partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
         self._unmodified = Unmodified(self._handle)
         self._resources: dict[type, Resource] = {}
@@ -109,7 +110,10 @@ class Session:
             body: JSON text.
             headers: headers such as `Idempotency-Key` and `If-None-Match`.
         Returns:
-            status, headers, body (JSON text, or empty). Errors are responses too.
+            (status, headers, body), where the body is JSON text or empty. If the request fails, the response describes
+            the error.
+        Raises:
+            InputError: this session was closed.
         """
         self._require_open()
         if method == "GET" and headers and not body:
@@ -117,9 +121,10 @@ class Session:
         return self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
 
     def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
-        """Return this session with another principal, or another form of its catalog, such as a restricted one.
+        """Return a session that shares this session's store, but has another principal or another form of its catalog,
+        such as a restricted catalog.
 
-        The result is closed when this session is closed; do not close it itself.
+        The returned session is closed when this session is closed; do not close it separately.
         """
         found = Session(
             self.properties,
@@ -132,7 +137,8 @@ class Session:
         return found
 
     def resource(self, cls: type[A]) -> A:
-        """Return the object of a class that lives as long as this session. It is created when it is first needed."""
+        """Return this session's only object of class `cls`. It is created at the first call and closed with the
+        session."""
         with self._closing:
             self._require_open()
             if cls not in self._resources:
@@ -140,7 +146,7 @@ class Session:
             return cast("A", self._resources[cls])
 
     def catalog_properties(self) -> dict[str, str]:
-        """Return the present properties of the catalog, which apply to all sessions."""
+        """Return the properties of the catalog as they are now stored. They apply to all sessions."""
         self._require_open()
         row = find_catalog(self.catalog.references, self.catalog.name)
         return dict((row or self.catalog.row).properties)
@@ -168,10 +174,11 @@ class Session:
 
     def _require_open(self) -> None:
         if self._closed.is_set():
-            raise InputError("this catalog was closed")
+            raise InputError("this catalog was closed; open it again")
 
     def close(self) -> None:
-        """Release the store. Later requests raise `InputError`. Closing twice is allowed."""
+        """Close the session's resources and release its store. Later requests raise `InputError`. A second call does
+        nothing."""
         with self._closing:
             was_closed = self._closed.is_set()
             self._closed.set()
@@ -200,10 +207,10 @@ def connect(
 
     Args:
         store: URI of the database.
-        warehouse: location for tables that are created without a location.
+        warehouse: location below which tables are created if their creator gives no location.
         clock: clock to use; for tests.
-        router: routes that requests may have.
-        properties: catalog properties, with underscores or dashes.
+        router: routes that requests can use.
+        properties: catalog properties; names can have underscores instead of dashes.
     Raises:
         InputError: a property cannot be used.
         NoStoreError: the store does not exist, and `create` is false.
@@ -217,7 +224,7 @@ def connect(
 
 
 def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) -> Session:
-    """Open the catalog that is given by parsed properties."""
+    """Open the catalog that parsed properties describe, and return its session."""
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
     given_by(properties)  # refuse invalid values before anything is opened
@@ -233,7 +240,8 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
     except (StateError, NotFoundError, StoreURIError) as error:
         if properties.create and not create:
             raise InputError(
-                f"the property 'warehouse' is missing; only a catalog that exists can be opened without it: {error}"
+                "the catalog cannot be opened, and cannot be created because the property 'warehouse' is missing: "
+                f"{error}"
             ) from error
         raise
 
@@ -278,7 +286,8 @@ def _open(
     kept = row.properties.get(SHARED_LOCATIONS, "refuse")
     if sharing not in (None, kept):
         raise InputError(
-            f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}"
+            f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}, which cannot be "
+            "changed here; leave the property out"
         )
     others = OtherCatalogs(references, row, connection.clock)
     require_branch(references, row, properties.branch)
@@ -317,7 +326,7 @@ def _warn_of_nesting(store: StoreURI, warehouse: str, catalog: str) -> None:
     if is_around(store, warehouse):
         log.warning(
             "store %s and warehouse %s of catalog %r overlap: no job of a catalog deletes files of "
-            "the store, but other programs that clean the warehouse may; put the store elsewhere",
+            "the store, but other programs that clean the warehouse might; put the store elsewhere",
             store,
             warehouse,
             catalog,
@@ -330,10 +339,10 @@ def principal_of(properties: Properties) -> str:
 
 
 def check_principal(principal: str) -> str:
-    """Return the principal if it can be used in the log, else raise an error.
+    """Return the principal, if it can be used in the log.
 
     Raises:
-        InputError: the principal is not printable (`polaris_spark.names`), or too long for index keys.
+        InputError: the principal is empty, is not printable (`polaris_spark.names`), or is too long for index keys.
     """
     problem = problem_of(principal)
     if problem is not None:
@@ -345,7 +354,7 @@ def check_principal(principal: str) -> str:
 
 
 def os_user() -> str:
-    """Return the name of this process's user."""
+    """Return the name of the operating system's user who runs this process; `uid-N` if the user has no name."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user that is not in the password file
@@ -363,8 +372,8 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
     warehouse = properties.warehouse or row.properties.get(WAREHOUSE)
     if not warehouse:
         raise InputError(
-            f"the property 'warehouse' is missing, and catalog {row.name!r} has none of its own: "
-            "give the location below which tables are created"
+            f"the property 'warehouse' is missing, and catalog {row.name!r} has no stored warehouse: set 'warehouse' "
+            "to the location below which tables are created"
         )
     return context._replace(
         warehouse=absolute(warehouse),
@@ -388,7 +397,8 @@ def _refuse_cluster(properties: Properties) -> None:
     if scope != "cluster":
         raise InputError(
             f"a {properties.store.scheme}: store serves {'one process' if scope == 'process' else 'one machine'} "
-            f"only, but Spark's master is {master!r}: its executors could not read it; use a database server"
+            f"only, but Spark's master is {master!r}, so the executors could not read the store; use a store on a "
+            "database server"
         )
 
 
@@ -397,5 +407,6 @@ def _text(value: object) -> str:
 
 
 def _dashed(name: str) -> str:
-    """Return the property name for a keyword argument. Names with dots are not identifiers and stay unchanged."""
+    """Return the property name for the name of a keyword argument, with dashes instead of underscores. A name with dots
+    was given in its final form and stays unchanged."""
     return name if "." in name else name.replace("_", "-")

@@ -1,19 +1,20 @@
 """An extension of the REST protocol: load the snapshots that a response with `snapshots=refs` left out.
 
 A response with `snapshots=refs` has the header `Polaris-Snapshots: TABLE-VERSION-SET-UUID`, unless branches and tags
-refer to every snapshot. TABLE is the table's stable id, VERSION the version in the response, and SET a fingerprint of
-its snapshots, which is the same as long as the snapshots are the same; all three are hexadecimal. UUID is the table's
-UUID, or a digest if the UUID is set to some other text. The other snapshots are requested by table and version. So the
-result does not depend on commits to the table, or on a rename or drop of it, in the meantime:
+refer to every snapshot. TABLE is the table's stable id, VERSION is the table version in the response, and SET is a
+fingerprint of this version's snapshots, which is equal for versions with the same snapshots; all three are hexadecimal.
+UUID is the table's UUID, or a digest if the UUID is set to a text that is not valid in a header. A client requests the
+other snapshots by table and version. So the result does not change if the table is committed to, renamed or dropped:
 
     GET /v1/{prefix}/tables/{TABLE}/versions/{VERSION}/snapshots?uuid={UUID}&since={another version}
 
-If the table is not in the catalog (any more), the request must contain its UUID. The UUID cannot be guessed, so such a
-client has loaded the table before.
+If the table is not in the catalog (any more), the request must contain its UUID. The UUID cannot be guessed, so a
+client that sends it has loaded the table before.
 
 The response is `{"since": "...", "removed": [ids], "snapshots": [...]}`. To get the snapshots of the requested version,
-take those of the version `since`, remove `removed`, then append `snapshots`. If the request has no `since`, or that
-version does not exist or is not useful, the response has no `since`, and `snapshots` contains all snapshots.
+take the snapshots of the version `since`, remove `removed`, then append `snapshots`. If the request has no `since`, or
+if the version `since` does not exist or is not useful, the response has no `since`, and `snapshots` contains all
+snapshots.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def pin(stored: StoredContent[Table]) -> dict[str, str]:
-    """Return the header with which a client can request the other snapshots of a version; empty if there are none."""
+    """Return the header that a client needs to request the snapshots that a response left out; an empty dictionary if
+    the response leaves out none."""
     table = stored.value
     if all_named(table):
         return {}
@@ -62,7 +64,7 @@ def load_snapshots(catalog: Catalog, request: Request) -> Response:
         raise NoSuchTableError("Table does not exist: it was dropped")
     if table is None:
         raise NotFoundError(
-            f"version {version:x} of this table does not exist, or no longer exists: load the table again"
+            f"version {version:x} of this table never existed or was deleted: load the table again"
         )
     known = _version(view, table_id, _number(since)) if since else None
     changes = changes_between(known, table, view) if known else None
@@ -82,8 +84,8 @@ def _uuid(table: Table) -> str:
 def _version(view: State, table_id: int, version: int) -> Table | None:
     """Return a version of a table, or None if it does not exist.
 
-    `version` may be the id of any object. Entity ids are never reused, so an equal entity id proves that the object is
-    a version of this table.
+    Clients can send the id of any object as `version`. Entity ids are never reused, so if the object has the entity id
+    `table_id`, it is a version of this table.
     """
     try:
         table = view.get(version, Table)
@@ -93,14 +95,17 @@ def _version(view: State, table_id: int, version: int) -> Table | None:
 
 
 def _number(text: str) -> int:
-    """Return the id that is written in hexadecimal digits.
+    """Return the id that a text of hexadecimal digits means.
 
     Raises:
         BadRequestError: the text is not an id in hexadecimal digits.
     """
     digits = set(text) <= set("0123456789abcdef")
     if not text or len(text) > _MOST_DIGITS or not digits or int(text, 16) >= 1 << 63:
-        raise BadRequestError(f"{text[:80]!r} is not the number of a table or version, as hexadecimal digits")
+        raise BadRequestError(
+            f"{text[:80]!r} is not the id of a table or version in hexadecimal digits; take it from the header "
+            f"{HEADER}"
+        )
     return int(text, 16)
 
 

@@ -66,12 +66,17 @@ def identifier_name(identifier: messages.Identifier) -> TableName:
 
 
 def etag(content: int, snapshots: Snapshots) -> str:
-    """Return the entity tag of one version of a table and one mode. It needs only the id in the index."""
+    """Return the entity tag of one version of a table, in a response with these snapshots.
+
+    Args:
+        content: id of the version, which the index contains. So the version itself need not be read.
+    """
     return f'"{content:x}-{snapshots}"'
 
 
 def answer(reader: ObjectReader, stored: StoredContent[Table], snapshots: Snapshots) -> Response:
-    """Return a LoadTableResult. If snapshots are left out, a header tells how to request them."""
+    """Return the response that contains a table (`LoadTableResult`). If snapshots are left out, a header contains what
+    a client needs to request them."""
     location = msgspec.json.encode(stored.value.metadata_location)
     metadata = render(stored.value, reader, snapshots=snapshots)
     body = (b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, metadata)).decode()
@@ -82,10 +87,10 @@ def answer(reader: ObjectReader, stored: StoredContent[Table], snapshots: Snapsh
 
 
 def _mode(request: Request) -> Snapshots:
-    """Return which snapshots the response should contain.
+    """Return which snapshots the response must contain: the request's parameter `snapshots`.
 
-    In the specification only the request that loads a table has this parameter. Here every request whose response
-    contains a table has it.
+    In the specification, only the request that loads a table has this parameter. In this catalog, every request whose
+    response contains a table has the parameter.
     """
     mode = request.query.get("snapshots") or "all"
     if mode not in ("all", "refs"):
@@ -124,9 +129,9 @@ def create_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
-    """Return the response to a staged create: the metadata that the table would have. Writes no file.
+    """Return the response to a staged create, which contains the metadata that the table would have. Write no file.
 
-    The table's location is checked now, before the client writes data there.
+    The table's location is checked now, before the client writes data to the location.
     """
     head = catalog.head()
     scratch = State(head, count(head.head.commit + 1).__next__)
@@ -147,7 +152,7 @@ def _make_metadata_folder(catalog: Catalog, table: Table) -> None:
     """Create the local folder of a staged table's metadata.
 
     Some engines, such as DuckDB, write manifests into the folder but do not create it. A failure is ignored, because
-    engines that create the folder themselves may run on a machine where it can be created.
+    other engines create the folder themselves, perhaps on a machine where that is possible.
     """
     with contextlib.suppress(OSError, ValueError, PolarisError):
         catalog.files.make_folder(metadata_directory(table))
@@ -169,7 +174,8 @@ def load_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _matches(known: str | None, tag: str) -> bool:
-    """Whether the value of `If-None-Match` matches a tag: a list of strong or weak tags, or `*` (RFC 9110, 13.1.2)."""
+    """Whether `known`, the value of `If-None-Match`, matches a tag. The value is a list of strong or weak tags, or `*`
+    (RFC 9110, 13.1.2)."""
     if not known or known == tag:
         return known == tag
     tags = [one.strip().removeprefix("W/") for one in known.split(",")]
@@ -185,7 +191,7 @@ def table_exists(catalog: Catalog, request: Request) -> Response:
 
 
 def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
-    """Commit updates of a table or view.
+    """Commit updates of a table or view, and return the result of the change.
 
     Raises:
         CommitFailedError: nothing was changed. This replaces `TryAgainError`, whatever its cause: other commits came
@@ -196,7 +202,7 @@ def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
     try:
         return catalog.commit(change)
     except StorageFullError:
-        raise  # a retry is useless, and status 507 leaves no doubt
+        raise  # a retry is useless, and after status 507 clients know that nothing was changed
     except TryAgainError as error:
         raise CommitFailedError(str(error)) from error
 
@@ -205,15 +211,15 @@ def answer_done(build: Callable[[], Response]) -> Response:
     """Return the response to a change that was made.
 
     Raises:
-        OutcomeUnknownError: the change was made, but the data for the response cannot be read now. `TryAgainError`
-            would tell the client that the change was not made. A client that repeats the request with the same
-            operation id gets the response.
+        OutcomeUnknownError: the change was made, but the data for the response cannot be read now. `TryAgainError` is
+            not passed on, because it would tell the client that the change was not made. A client that repeats the
+            request with the same operation id gets the response.
     """
     try:
         return build()
     except TryAgainError as error:
         raise OutcomeUnknownError(
-            f"the change was made, but the answer to it cannot be read: {error}"
+            f"the change was made, but the data for the response cannot be read now: {error}"
         ) from error
 
 
@@ -223,7 +229,9 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
     body = messages.decode(request.body, messages.CommitTableRequest)
     name = name_of(request)
     if body.identifier is not None and identifier_name(body.identifier) != name:
-        raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
+        raise BadRequestError(
+            f"the request's path is for {name}, but its body is for {identifier_name(body.identifier)}"
+        )
     commit = TableCommit(name, body.requirements or [], body.updates or [])
     stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
     return answer_done(lambda: answer(catalog.reader, stored, mode))
@@ -235,11 +243,13 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     commits = []
     for change in body.table_changes:
         if change.identifier is None:
-            raise BadRequestError("a table change of a transaction has no identifier")
+            raise BadRequestError(
+                "a table change of the transaction has no 'identifier', which names the table"
+            )
         name = identifier_name(change.identifier)
         commits.append(TableCommit(name, change.requirements or [], change.updates or []))
     if not commits:
-        raise BadRequestError("a transaction has no table changes")
+        raise BadRequestError("the transaction has no table changes: 'table-changes' is empty")
     commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
     return NO_CONTENT
 
@@ -262,8 +272,8 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
 def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
     """Write the metadata file of a table or view that was dropped without purge, unless commits write metadata files.
 
-    With this file the table can be registered again, here or in another catalog. An error is only logged, because it
-    must not look as if the drop had failed.
+    With this file the table or view can be registered again, in this or in another catalog. An error is only logged and
+    not raised, because the drop has already succeeded.
     """
     if isinstance(dropped, Unloaded):
         return
@@ -271,12 +281,13 @@ def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unl
         if catalog.effective_properties().metadata_files:
             return
         catalog.files.write_all([metadata_file(dropped, catalog.reader)])
-    except Exception as error:  # any error of a file system or database: the rows are still in the history
+    except Exception as error:  # any error of a file system or database; the rows are still in the history
         log.warning("%s was dropped, but its metadata file was not written: %s", name, error, exc_info=error)
 
 
 def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
-    """Delete the files of a dropped table. An error is only logged, because it must not look as if the drop failed."""
+    """Delete the files of a dropped table. An error is only logged and not raised, because the drop has already
+    succeeded."""
     try:
         kept = purge(catalog, table)
     except Exception as error:  # any error of a file system or database: the log entry records what to delete

@@ -1,7 +1,8 @@
-"""Endpoints of the specification that this catalog does not support: they are refused and not advertised.
+"""Endpoints of the specification that this catalog does not support. Requests to them are refused, and they are not
+advertised.
 
-Clients read and write files with their own credentials and plan their scans themselves. The catalog contains no
-functions. To unregister a table and keep its files, drop it without purge, which writes its metadata file.
+Instead, clients read and write files with their own credentials, and plan their scans themselves. The catalog contains
+no functions. To unregister a table and keep its files, drop it without purge, which writes its metadata file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def refuse(_: Catalog, request: Request) -> Response:
 def refuse_to_issue_tokens(_catalog: Catalog, _request: Request) -> Response:
     """POST oauth/tokens
 
-    The response has the form of OAuth errors (RFC 6749, 5.2), because clients parse no other form here.
+    The response has the form of OAuth errors (RFC 6749, 5.2), because clients parse no other form at this endpoint.
     """
     return NO_TOKENS
 

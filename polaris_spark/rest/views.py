@@ -33,7 +33,7 @@ def name_of(request: Request) -> TableName:
 
 
 def answer(catalog: Catalog, stored: StoredContent[View]) -> Response:
-    """Return a LoadViewResult."""
+    """Return the response that contains a view (`LoadViewResult`)."""
     location = msgspec.json.encode(stored.value.metadata_location).decode()
     metadata = render_view(stored.value, catalog.reader).decode()
     return json_response(f'{{"metadata-location":{location},"metadata":{metadata},"config":{{}}}}')
@@ -87,7 +87,9 @@ def commit_view(catalog: Catalog, request: Request) -> Response:
     body = messages.decode(request.body, messages.CommitViewRequest)
     name = name_of(request)
     if body.identifier is not None and identifier_name(body.identifier) != name:
-        raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
+        raise BadRequestError(
+            f"the request's path is for {name}, but its body is for {identifier_name(body.identifier)}"
+        )
     change = CommitView(
         catalog.context, request.operation(), name, body.requirements or [], body.updates or []
     )

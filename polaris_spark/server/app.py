@@ -1,6 +1,7 @@
-"""The ASGI application. Requests of the protocol are answered by the same handler as requests in process.
+"""The ASGI application. The handler that answers requests in process also answers the requests of HTTP clients.
 
-`/healthz` returns whether requests can be served, and needs no token. `/metrics` needs a token, except on loopback.
+`/healthz` returns whether the server can serve requests, and needs no token. `/metrics` needs a token, unless the
+server listens on a loopback address.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ _COMPRESS_FROM: Final = 2_048
 """Smallest size of a response that is compressed for clients that accept gzip, in bytes."""
 
 _LARGE_ANSWER: Final = 64 * 1024
-"""Smallest size of a response whose memory is claimed until the client has read it, in bytes. The number of connections
-bounds the memory of smaller responses."""
+"""Smallest size of a response whose memory is claimed until the client has read the response, in bytes. The memory of
+smaller responses is bounded by the number of connections."""
 
 _WAITING_PER_THREAD: Final = 32
-"""Largest number of requests in progress for each thread. Further requests are answered with "try again"."""
+"""Largest number of requests in progress, per thread of the server. Further requests get status 503 (try again)."""
 
 _READERS_OF: Final = 4
-"""One of this number of threads is reserved for requests that change nothing."""
+"""Out of this number of threads, one is reserved for requests that change nothing."""
 
 
 class Arguments(NamedTuple):
-    """The arguments of the handler, and the route of the request."""
+    """The arguments to call the handler with, and the route of the request."""
 
     route: Match
     method: str
@@ -120,7 +121,7 @@ class Protocol:
                 await _send_and_wait(response, send)
 
     def caller(self, request: Request) -> Caller:
-        """Return the sender of a request. Without tokens, nobody is an administrator.
+        """Return the sender of a request. If the server has no tokens, no caller is an administrator.
 
         Raises:
             NotAuthorizedError: the server has tokens, and the request has none of them.
@@ -133,9 +134,8 @@ class Protocol:
         return self.tokens.caller(given[0] if len(given) == 1 else None)
 
     async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
-        if (
-            isinstance(route, Match) and route.template == unsupported.TOKENS.path
-        ):  # clients send this request before they have a token
+        # Clients send the request for a token before they have a token.
+        if isinstance(route, Match) and route.template == unsupported.TOKENS.path:
             return as_http(unsupported.NO_TOKENS, gzipped=False)
         caller = self.caller(request)
         if isinstance(route, RequestError):  # raised before the body is read
@@ -150,9 +150,12 @@ class Protocol:
             caller,
         )
         gzipped = requests.accepts_gzip(request)
-        # Requests count from here on. A client that sends its body slowly uses no thread, so it must not count.
+        # A request counts only from here on, because a client that sends its body slowly uses no thread.
         if self._under_way >= self._most:
-            raise TryAgainError("too many requests are running; nothing was changed")
+            raise TryAgainError(
+                f"{self._under_way} requests are in progress, the maximum of this server (--threads); nothing was "
+                "changed, try again"
+            )
         self._under_way += 1
         try:
             return await self._in_thread(arguments, claim, gzipped=gzipped)
@@ -160,7 +163,8 @@ class Protocol:
             self._under_way -= 1
 
     async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
-        """Handle a request in a thread. Changes may wait for the database, so they never occupy all threads."""
+        """Handle a request in a thread. Some threads are reserved for reads, because changes can wait long for the
+        database."""
         run = asyncio.get_running_loop().run_in_executor
         if arguments.method in CHANGES:
             async with self._changes:
@@ -197,7 +201,8 @@ class Protocol:
         return as_http(answer, gzipped=gzipped)
 
     def _session(self, arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
-        """Return the catalog for a request, and the query with that catalog's name in place of a warehouse location."""
+        """Return the session of the catalog for a request, and the request's query. In the query, a warehouse location
+        is replaced by the catalog's name."""
         query, route = arguments.query, arguments.route
         if route.template != "config" or route.prefix is not None:
             return self.catalogs.choose(route.prefix), query
@@ -208,8 +213,8 @@ class Protocol:
 
 
 async def _send_and_wait(response: Response, send: Send) -> None:
-    """Send a response, and wait until the client has read most of it: uvicorn waits before it accepts the second
-    part."""
+    """Send a response, and wait until the client has read most of it. The response is sent in two parts, because
+    uvicorn waits for this before it accepts the second part."""
     head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await send(head)
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
@@ -224,7 +229,7 @@ def as_http(answer: Answer, *, gzipped: bool) -> Response:
     if gzipped and len(content) >= _COMPRESS_FROM:
         content = gzip.compress(content, compresslevel=1)
         headers["Content-Encoding"] = "gzip"
-        if "ETag" in headers:  # a strong tag must not be the same for different bytes (RFC 9110, 8.8.3.3)
+        if "ETag" in headers:  # different bytes must have different strong tags (RFC 9110, 8.8.3.3)
             headers["ETag"] = f"W/{headers['ETag']}"
     return Response(content, answer.status, headers)
 
@@ -233,7 +238,7 @@ _ALWAYS = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
 
 
 def refusal(error: Exception) -> Response:
-    """Return the response to a request that did not reach the handler."""
+    """Return the response for an error of a request that did not reach the handler."""
     answer = response_of(error)
     headers = dict(answer.headers)
     if answer.status == NotAuthorizedError.status:
@@ -248,7 +253,8 @@ _UNREAD = (RequestTimeoutError.status, RequestTooLargeError.status)
 
 
 def _route(router: Router, request: Request) -> Match | RequestError:
-    """Return the route of a request, or the error if there is none. Only clients with a valid token get that error."""
+    """Return the route of a request, or the error if it has none. The caller raises the error only after it has checked
+    the token."""
     try:
         return router.find(request.method, requests.path_of(request))
     except RequestError as error:
@@ -265,16 +271,16 @@ def create_app(
     memory: MemoryBound,
     max_body: int = MAX_BODY,
 ) -> Starlette:
-    """Return the application.
+    """Return the ASGI application.
 
     Args:
         catalogs: the catalogs to serve.
-        pool: the threads that handle requests; there are `threads` of them.
-        tokens: tokens of clients and their principals. If None, no token is needed, and changes are logged under the
-            session's principal.
-        threads: number of threads; it also bounds how many requests may wait.
-        local: whether only this machine can reach the server.
-        memory: the bound on the memory of all requests together.
+        pool: pool of `threads` threads that handle requests.
+        tokens: tokens of clients and their principals. If None, requests need no token, and the log records the
+            session's principal for changes.
+        threads: number of threads. The maximum number of requests in progress is proportional to it.
+        local: True if only this machine can reach the server.
+        memory: bound on the memory of all requests together.
         max_body: largest size of a body, in bytes.
     """
     protocol = Protocol(catalogs, tokens, pool, threads, max_body, memory)

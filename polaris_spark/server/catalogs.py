@@ -16,10 +16,11 @@ from polaris_spark.system.stores import check_store
 
 
 class ServedCatalogs:
-    """The catalog of an opened session, and the other catalogs of its realm, which are opened at their first request.
+    """The default catalog, which is the catalog of an open session, and the other catalogs of the session's realm, each
+    of which is opened at its first request.
 
-    All are restricted: locations that clients give must lie below the catalog's warehouse or below an allowed location.
-    Thread-safe. `close` closes the session.
+    All catalogs are restricted: locations that clients give must lie below the catalog's warehouse or below an allowed
+    location. Thread-safe. `close` closes all sessions, including the given one.
     """
 
     def __init__(self, session: Session, *, allowed: Sequence[str] = (), follow_links: bool = False) -> None:
@@ -28,7 +29,8 @@ class ServedCatalogs:
         Args:
             session: the session of the default catalog.
             allowed: locations that clients may use besides the warehouses.
-            follow_links: whether to follow a symbolic link below those locations if its target lies below one of them.
+            follow_links: True to follow symbolic links below the warehouse or an allowed location, if their targets
+                lie below one of these locations.
         Raises:
             BadRequestError: an allowed location is not absolute.
         """
@@ -36,17 +38,20 @@ class ServedCatalogs:
         self._allowed = tuple(allowed)
         self._follow_links = follow_links
         self.default = self._restricted(session)
-        """The default catalog, restricted."""
+        """The session of the default catalog, restricted."""
         self._others: dict[str, Session] = {}
         self._opened: list[Session] = []
         self._guard = threading.Lock()
 
     def choose(self, name: str | None) -> Session:
-        """Return the open catalog of that name. If it does not exist, return the default catalog, for which the handler
-        refuses the name."""
+        """Return the session of the catalog with this name, after opening the catalog if necessary.
+
+        If the name is None, return the default catalog's session. Also return it if there is no such catalog: then the
+        handler refuses the request, because the name is not the default catalog's.
+        """
         if name is None or name == self.default.catalog.name:
             return self.default
-        opened = self._others.get(name)  # needs no guard, which is held while another catalog is opened
+        opened = self._others.get(name)  # without the guard, which is held while another catalog is opened
         if opened is not None:
             return opened
         with self._guard:
@@ -58,10 +63,12 @@ class ServedCatalogs:
             return found
 
     def of_warehouse(self, text: str | None) -> Session:
-        """Return the catalog with this name or this warehouse location; if there is none, the default, as `choose`.
+        """Return the session of the catalog with this name or this warehouse location. If `text` is empty, or no
+        catalog has this name or location, return the default catalog's session.
 
         Raises:
-            BadRequestError: the catalog's name equals the first part of a route's path, so paths would be ambiguous.
+            BadRequestError: the catalog's name equals the first part of a route's path, so paths with the name as
+                prefix would be ambiguous.
         """
         if not text or text == self.default.catalog.name:
             return self.default
@@ -73,18 +80,19 @@ class ServedCatalogs:
                     break
         if found is not self.default and found.catalog.name in found.router.roots:
             raise BadRequestError(
-                f"catalog {found.catalog.name!r} has a name that is also part of the protocol's paths: only a "
-                "server that was started with this catalog can serve it"
+                f"catalog {found.catalog.name!r} cannot be selected here, because its name is also the first part of "
+                "paths of the protocol: start a server with this catalog as its default"
             )
         return found
 
     def check(self) -> None:
         """Read the rows that requests read: the records of the store and the realm, and the default catalog's head.
+        Raise an error if requests cannot be served.
 
         Raises:
             RealmMovedError: the realm was moved to another store.
-            NoStoreError: the store is gone.
-            StateError: the realm or the catalog is gone, or the realm was deactivated.
+            NoStoreError: the database no longer contains a store.
+            StateError: the realm or the catalog no longer exists, or the realm was deactivated.
             Exception: any error of a database that cannot be read.
         """
         check_store(self.session.connection.backend)
@@ -92,7 +100,7 @@ class ServedCatalogs:
         self.default.catalog.head()
 
     def close(self) -> None:
-        """Release the store."""
+        """Close the sessions of all catalogs, which releases the store."""
         with self._guard:
             opened = list(self._opened)
             self._opened.clear()

@@ -1,16 +1,17 @@
-"""Client connections: uvicorn's connections, with a deadline for every state and limits on the bytes that a client may
+"""Client connections: uvicorn's connections, with a deadline for each state and limits on the bytes that a client can
 send.
 
 | state | the server waits for | deadline |
 | --- | --- | --- |
 | handshake | the TLS handshake | `HANDSHAKE_SECONDS`, enforced by the listener |
 | head | a request line and headers | `HEAD_SECONDS` after the connection or the first byte of the request |
-| request | the body, then the answer | `requests.BODY_SECONDS` for the body, enforced by the application |
+| request | the body, then the response | `requests.BODY_SECONDS` for the body, enforced by the application |
 | idle | the next request | `IDLE_SECONDS`, enforced by uvicorn; the first byte begins the state head |
-| lingering | the client to read an answer that was sent before its request had arrived | `LINGER_SECONDS` |
-| writing, closing | the client to read the answer | `flush_seconds` of the bytes still to be sent |
+| lingering | the client to read a response that was sent before its whole request arrived | `LINGER_SECONDS` |
+| writing, closing | the client to read the response | `flush_seconds` of the bytes still to be sent |
 
-`expire` enforces the other deadlines; the server calls it once a second for each connection.
+The server calls `expire` once a second for each connection. It enforces the deadlines for which the table does not say
+otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MAX_HEADERS: Final = 100
 """Largest number of headers of a request."""
 
 MAX_PIPELINED: Final = 16
-"""Largest number of requests of a connection that wait for the answer to an earlier one; later ones are not read."""
+"""Largest number of requests of one connection that wait for the response to an earlier request. Further requests are
+not read, and the connection is closed after the responses to the others."""
 
 HANDSHAKE_SECONDS: Final = 20.0
 HEAD_SECONDS: Final = 20.0
@@ -56,7 +58,7 @@ class _HeadTooLargeError(Exception):
 
 
 def flush_seconds(size: int) -> float:
-    """Return the time that a client has to read `size` bytes, in seconds."""
+    """Return the time limit for a client to read `size` bytes, in seconds."""
     return FLUSH_SECONDS + size / FLUSH_BYTES_PER_SECOND
 
 
@@ -66,14 +68,14 @@ class BoundedConnection(HttpToolsProtocol):
     largest = 0
     """Largest size of a request body, in bytes. Set by the subclass that `bounded` makes."""
     released: Callable[[], None] | None = None
-    """Called when the connection is lost."""
+    """Function to call when the connection has ended; None for no call."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Called when a client has connected."""
         super().connection_made(transport)
         self._answers = _Answers(self)
         self._body_awaited = False
-        self._deaf = False  # whether further bytes are discarded
+        self._deaf = False  # True if further bytes are discarded
         self._flush_deadline = math.inf
         self._await_head()
 
@@ -84,12 +86,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the response to a request is not complete yet."""
+        """Whether a request has arrived whose response is not complete yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def answering(self) -> bool:
-        """Whether a response has begun and is not complete."""
+        """Whether a response has begun but is not complete yet."""
         return self.busy and bool(self.cycle.response_started)
 
     @property
@@ -100,8 +102,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def head_awaited_since(self) -> float | None:
-        """Time of the event loop, in seconds, since which the head of a request has been awaited; None if none is
-        awaited, or if an earlier request is not answered yet."""
+        """Time of the event loop, in seconds, since which the connection has been waiting for the head of a request;
+        None if it is not waiting for a head, or if an earlier request has no complete response yet."""
         if self._state is not _State.HEAD or self.busy or self.transport.is_closing():
             return None
         return self._deadline - HEAD_SECONDS
@@ -122,7 +124,8 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse_head()
         elif self._received > 2 * (self.largest + HEAD_BYTES):
             # The framing of chunks may be as long as their content. The application counts only the content.
-            self._refuse(413, "RequestTooLargeException", "the body is too large")
+            message = f"the body has more than {self.largest} bytes, the maximum of this server"
+            self._refuse(413, "RequestTooLargeException", message)
 
     def on_message_begin(self) -> None:
         """Called when a request begins."""
@@ -155,12 +158,15 @@ class BoundedConnection(HttpToolsProtocol):
             # The parser treats the body as data of the other protocol, so the body would be lost.
             raise ValueError("this server does not upgrade connections; send the request without Upgrade")
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests are waiting for answers on this connection")
+            raise ValueError(
+                f"more than {MAX_PIPELINED} requests are waiting for responses on this connection; read the responses "
+                "first"
+            )
         super().on_headers_complete()
         self._state, self._deadline = _State.REQUEST, math.inf
         self._body_awaited = True
         self.cycle.transport = self._answers  # type: ignore[assignment]  # has the methods that a cycle uses
-        # An answer that begins before the whole body has arrived announces the end of the connection.
+        # A response that begins before the whole body has arrived announces the end of the connection.
         self._may_stay = self.cycle.keep_alive and not self.parser.should_upgrade()
         self.cycle.keep_alive = False
 
@@ -172,15 +178,15 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def eof_received(self) -> None:
-        """Called when the client has shut down its sending side. The connection is then closed, because the client may
-        have gone."""
+        """Called when the client has shut down its sending side. The event loop then closes the connection, because the
+        client has probably ended."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called when the connection is lost."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._answers.connection = None
-        self.scope = self.headers = None  # type: ignore[assignment]  # frees memory; nothing reads them any more
+        self.scope = self.headers = None  # type: ignore[assignment]  # frees memory: nothing uses scope and headers any more
         if self.released is not None:
             self.released()
 
@@ -192,11 +198,11 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_response_complete()
 
     def end(self) -> None:
-        """Close the connection after the client has read the written answers."""
+        """Close the connection after the client has read the responses that were written."""
         if not (self._body_awaited or self._deaf):
             self.transport.close()
         elif self._state is not _State.LINGERING and not self.transport.is_closing():
-            # Closing with unread bytes would reset the connection, and the client would lose the answer.
+            # Closing with unread bytes would reset the connection, and the client would lose the response.
             self._state, self._deadline = _State.LINGERING, self.loop.time() + LINGER_SECONDS
             self._deaf = True
             self._unset_keepalive_if_required()
@@ -232,7 +238,7 @@ class BoundedConnection(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, type: str, message: str) -> None:
-        """Answer without the application, then close."""
+        """Send an error response without calling the application, then close the connection."""
         if self.busy and not self._body_awaited:
             self._stop_reading()
             return
@@ -240,9 +246,8 @@ class BoundedConnection(HttpToolsProtocol):
             if self.pipeline or self.cycle.response_started:
                 self.transport.close()
                 return
-            self.cycle.disconnected = (
-                True  # the application stops waiting for the body, and its answer is discarded
-            )
+            # The application stops waiting for the body, and its response is discarded.
+            self.cycle.disconnected = True
             self.cycle.message_event.set()
         body = encode(ErrorResponse(ErrorModel(message, type, status))).encode()
         head = (
@@ -254,7 +259,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.end()
 
     def _stop_reading(self) -> None:
-        """Answer the requests that have arrived completely, then close. Later requests are not answered."""
+        """Answer the requests that have arrived completely, then close the connection. Read no more requests."""
         self.cycle.keep_alive = False
         self._deaf = True
         self._state, self._deadline = _State.REQUEST, math.inf
@@ -263,7 +268,7 @@ class BoundedConnection(HttpToolsProtocol):
     # Deadlines
 
     def expire(self, now: float) -> None:
-        """Enforce the deadlines.
+        """Enforce the deadlines of this connection.
 
         Args:
             now: time of the event loop, in seconds.
@@ -277,12 +282,14 @@ class BoundedConnection(HttpToolsProtocol):
             elif self.busy:
                 self._stop_reading()
             else:
-                self._refuse(408, "RequestTimeoutException", "the request's headers did not arrive in time")
+                message = f"the request's headers did not arrive within {HEAD_SECONDS:.0f} s"
+                self._refuse(408, "RequestTimeoutException", message)
         if now >= self._flush_deadline:
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """Shut down with the server: answer a request that has arrived completely, and drop one that has not."""
+        """End this connection because the server shuts down. Answer a request that has arrived completely; drop a
+        request that has not."""
         if self.busy and not self._body_awaited:
             self._stop_reading()
         elif self._state is _State.REQUEST and not self.busy:
@@ -303,11 +310,11 @@ class _Answers:
             self.connection.transport.write(data)
 
     def is_closing(self) -> bool:
-        """Whether the connection is closed or closing, so that nothing more can be sent."""
+        """Whether the connection is closed or is being closed. If True, nothing more can be sent."""
         return self.connection is None or self.connection.transport.is_closing()
 
     def close(self) -> None:
-        """Close after the client has read the written bytes."""
+        """Close the connection after the client has read the bytes that were written."""
         if self.connection is not None:
             self.connection.end()
 

@@ -1,4 +1,4 @@
-"""Health check: whether requests can be served. Load balancers query it often, and it needs no token."""
+"""Health check: whether the server can serve requests. Load balancers request it often, without a token."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 class Health:
-    """Checker of the store, in a separate thread. Runs at most one check a second, however many requests there are.
+    """Checker of the store. It runs at most one check a second, in a separate thread, however many requests arrive.
 
-    If a check takes longer than five seconds, the store counts as unreadable. No new check begins before that check
-    ends.
+    If a check takes longer than five seconds, the result is that requests cannot be served. No new check begins before
+    the running check has ended.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:
         """
         Args:
-            check: reads the rows that every request reads, and raises the errors that a request would raise.
+            check: function that reads the rows that every request reads, and raises the errors that a request would
+                raise.
         """
         self._check = check
         self._pool = ThreadPoolExecutor(1, "polaris-health")
@@ -35,7 +36,8 @@ class Health:
         self._at = float("-inf")
 
     async def problem(self) -> str:
-        """Return why requests cannot be served, as known at most a second ago; empty if they can be served.
+        """Return why requests cannot be served, or an empty text if they can. A result of a check can be reused for a
+        second.
 
         The text does not contain the store's URI, because every client may read it. The log contains the details.
         """
@@ -66,5 +68,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, NoStoreError):
         return "the database no longer contains a store"
     if isinstance(error, StateError):
-        return "the store or the catalog is not in a state to serve"
+        return "the store or the catalog is not in a state that allows requests"
     return "the store cannot be read"

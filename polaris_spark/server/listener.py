@@ -1,4 +1,4 @@
-"""The listening socket, with bounds on the number of connections in total and from one address."""
+"""The listening socket, with bounds on the number of connections: in total, and from one address."""
 
 from __future__ import annotations
 
@@ -30,25 +30,29 @@ _RESERVE_PER_THREAD: Final = 8
 """File descriptors reserved for the store, for metadata files and for libraries."""
 
 SLOW_HEAD_SECONDS: Final = 2.0
-"""At the total bound, a new connection may replace one that has been sending the head of a request for longer than
-this, in seconds."""
+"""Time for which a connection must have been sending the head of a request before a new connection replaces it at the
+total bound, in seconds."""
 
 _NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ConnectionBounds(NamedTuple):
-    """Largest numbers of connections at a time."""
+    """Largest numbers of simultaneous connections: `all` from all addresses together, `per_address` from one
+    address."""
 
     all: int = MAX_CONNECTIONS
     per_address: int = MAX_CONNECTIONS_PER_ADDRESS
-    """From one IPv4 address or one IPv6 /64 network. A value equal to `all` has no effect; use that behind a proxy."""
+    """Largest number from one IPv4 address or one IPv6 /64 network. A value equal to `all` sets no bound per address;
+    use such a value behind a proxy."""
 
     def within_descriptors(self, threads: int) -> ConnectionBounds:
-        """Return these bounds, or lower ones if the process may not open enough files. If needed, the soft limit of the
-        process is raised first.
+        """Return these bounds, or lower bounds if the operating system does not let the process open enough files. If
+        needed, first raise the soft limit of the process.
 
+        Args:
+            threads: number of the server's threads, for which file descriptors are reserved.
         Raises:
-            InputError: the limit leaves fewer than four connections.
+            InputError: the limit on open files leaves fewer than four connections.
         """
         reserve = _RESERVE + _RESERVE_PER_THREAD * threads
         needed = self.all + reserve
@@ -61,11 +65,12 @@ class ConnectionBounds(NamedTuple):
         left = soft - reserve
         if left < _FEWEST:
             raise InputError(
-                f"the process may open {soft} files, and {reserve} of them are kept for the store and {threads} "
-                "threads: raise the limit (ulimit -n), or lower --threads"
+                f"this process may open {soft} files, of which {reserve} are reserved for the store and {threads} "
+                f"threads, so fewer than {_FEWEST} are left for connections: raise the limit (ulimit -n), or lower "
+                "--threads"
             )
         log.warning(
-            "the process may open %d files, so it accepts %d connections instead of %d (--max-connections): "
+            "this process may open %d files, so it accepts only %d connections instead of %d (--max-connections): "
             "raise the limit (ulimit -n)",
             soft,
             left,
@@ -77,11 +82,11 @@ class ConnectionBounds(NamedTuple):
 class Listener:
     """Acceptor of connections, up to the bounds.
 
-    At the total bound, a new connection replaces the connection that has been idle for longest. If none is idle, it
-    replaces the connection that has been sending the head of a request for longest, if for longer than
-    `SLOW_HEAD_SECONDS`. Otherwise the new connection waits until another connection ends, and no more connections are
-    accepted meanwhile. A connection over the bound of its address is closed at once. Connections count from the moment
-    they are accepted, so connections in their TLS handshake count.
+    At the total bound, a new connection replaces the connection that has been idle for the longest time. If no
+    connection is idle, it replaces the connection that has been sending the head of a request for the longest time, if
+    that time exceeds `SLOW_HEAD_SECONDS`. Otherwise the new connection waits until another connection ends, and the
+    listener accepts no other connection until then. A connection over the bound of its address is closed at once. A
+    connection counts from the moment it is accepted, also during its TLS handshake.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class Listener:
         """
         Args:
             listening: the listening socket, non-blocking.
-            make: returns the protocol object for a new connection.
+            make: function that returns the protocol object for a new connection.
             tls: TLS settings; None for plain HTTP.
             connections: all open connections.
         """
@@ -112,7 +117,7 @@ class Listener:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Stop accepting connections, and close those in their TLS handshake."""
+        """Stop accepting connections, and close the connections that are in their TLS handshake."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._accepting.cancel()
         for task in self._handshakes:
@@ -135,7 +140,8 @@ class Listener:
             if self._bounds.all > self._bounds.per_address <= self._by_address[source]:
                 connection.close()
                 log.warning(
-                    "refused a connection from %s, which has %d already (--max-connections-per-address)",
+                    "refused a connection from %s, which already has %d connections, the maximum "
+                    "(--max-connections-per-address)",
                     source,
                     self._bounds.per_address,
                 )
@@ -155,12 +161,13 @@ class Listener:
                 longest.transport.close()
             else:
                 log.warning(
-                    "no connection is accepted: there are %d already (--max-connections)", self._bounds.all
+                    "a new connection must wait: there are already %d connections, the maximum (--max-connections), "
+                    "and none is idle",
+                    self._bounds.all,
                 )
             self._room.clear()
-            with contextlib.suppress(
-                asyncio.TimeoutError
-            ):  # after the timeout, check again whether a connection has become idle
+            # After the time-out, check again whether a connection has become idle.
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _PAUSE_SECONDS)
 
     def _longest_idle(self) -> BoundedConnection | None:
@@ -205,7 +212,8 @@ class Listener:
 
 
 def source_of(address: str) -> str:
-    """Return the key by which connections are counted: the IPv4 address, or the /64 network of the IPv6 address."""
+    """Return the key by which connections from an address are counted: the IPv4 address itself, or the /64 network of
+    an IPv6 address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -226,7 +234,7 @@ def listening(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
     family, type, protocol, _, address = found[0]
     # The protocol must be explicit: asyncio disables Nagle's algorithm only on sockets with an explicit protocol, and
-    # with that algorithm every answer waits 40 ms for an acknowledgement.
+    # Nagle's algorithm would delay every response by 40 ms.
     listener = socket.socket(family, type, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

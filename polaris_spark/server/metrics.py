@@ -5,13 +5,13 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 CHANGES = frozenset({"POST", "DELETE"})
-"""Methods of requests that change something."""
+"""HTTP methods of the requests that can change the catalog."""
 
 _COMMITS = {409: "conflict", 504: "unknown"}
 
 
 class Metrics:
-    """The metrics of one server. Labels have few values, whatever requests clients send."""
+    """The metrics of one server. The labels have a small number of values, whatever requests clients send."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -39,11 +39,11 @@ class Metrics:
         )
 
     def record(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count an answered request.
+        """Record a request and its response.
 
         Args:
             method: method of the request.
-            route: path of the request's route; None if no route matches.
+            route: path template of the request's route; None if no route matches.
             status: status of the response.
             seconds: time from the request's headers to the response, in seconds.
         """

@@ -1,4 +1,4 @@
-"""Conversion of an HTTP request to the arguments of the protocol's handler. Malformed requests are refused here."""
+"""Conversion of an HTTP request to the arguments of the protocol's handler, and refusal of malformed requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polaris_spark.errors import (
 )
 
 BODY_SECONDS: Final = 60.0
-"""Time limit for sending a body, in seconds."""
+"""Time limit for a client to send a body, in seconds."""
 
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::[0-9]{1,5})?", re.ASCII
@@ -29,12 +29,12 @@ _MAX_PARAMETERS: Final = 64
 _DIGITS: Final = 19
 
 _SMALL: Final = 64 * 1024
-"""Largest size of a body whose memory is not claimed, in bytes: the number of connections bounds the memory of small
-bodies."""
+"""Largest size of a body whose memory is not claimed, in bytes. The memory of such bodies is bounded by the number of
+connections."""
 
 
 def path_of(request: Request) -> str:
-    """Return the path in the escaped form that the client sent, because names may contain escaped slashes.
+    """Return the path in the escaped form in which the client sent it, because names can contain escaped slashes.
 
     Raises:
         BadRequestError: the path is not ASCII.
@@ -50,7 +50,7 @@ def query_of(request: Request) -> dict[str, str]:
     """Return the decoded parameters of the query.
 
     Raises:
-        BadRequestError: the parameters are not UTF-8, there are too many of them, or one is given twice.
+        BadRequestError: the parameters are not UTF-8, are more than 64, or contain one name twice.
     """
     raw: bytes = request.scope["query_string"]
     if not raw:
@@ -79,17 +79,18 @@ def headers_of(request: Request) -> dict[str, str]:
 async def body_of(request: Request, limit: int, claim: Claim) -> str | None:
     """Return the body as text, or None if it is empty.
 
-    Memory for a large body is claimed before the body is read, and memory for parsing it is claimed afterwards.
+    The memory for a large body is claimed before the body is read. The memory for parsing the body is claimed after
+    that.
 
     Args:
         request: a request whose body has not been read yet.
         limit: largest size of the body, in bytes.
         claim: the request's claim of memory.
     Raises:
-        RequestTooLargeError: the body is larger than `limit`, or parsing it would need more memory than all requests
-            together may use.
-        RequestTimeoutError: the body did not arrive in time.
-        TryAgainError: other requests held the memory for too long.
+        RequestTooLargeError: the body is larger than `limit`, or parsing it would need more memory than the server has
+            for all requests together.
+        RequestTimeoutError: the body did not arrive within `BODY_SECONDS`.
+        TryAgainError: other requests used the memory for too long.
         UnsupportedMediaTypeError: the body's Content-Type is not application/json, or the body is compressed.
         BadRequestError: the body is not UTF-8.
         ClientDisconnect: the client closed the connection.
@@ -125,7 +126,7 @@ async def _read(request: Request, limit: int, claim: Claim, claimed: int) -> byt
         body += chunk
         if len(body) > limit:
             raise _too_large(limit)
-        if len(body) > claimed:  # its length was not declared
+        if len(body) > claimed:  # the client did not declare the length
             await claim.reserve(len(body))
             claimed += len(body)
     return body
@@ -136,24 +137,26 @@ def _too_large(limit: int) -> RequestTooLargeError:
 
 
 def _check_type(request: Request) -> None:
-    """Refuse bodies that are not JSON.
+    """Refuse bodies that are not declared as JSON.
 
-    A web page of another origin cannot send JSON without a preflight request. So it cannot send requests in the name of
-    a user who views the page.
+    A browser lets a web page of another origin send JSON only after a preflight request, which this server refuses. So
+    the page cannot send requests in the name of a user who views it.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise UnsupportedMediaTypeError(f"the body is {kind[:80]!r}; it must be application/json")
+        raise UnsupportedMediaTypeError(
+            f"the body's Content-Type is {kind[:80]!r}; it must be application/json"
+        )
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise UnsupportedMediaTypeError(
-            f"the body is encoded with {encoding[:80]!r}; send it without encoding"
+            f"the body's Content-Encoding is {encoding[:80]!r}; send the body without encoding"
         )
 
 
 def require_local_host(request: Request) -> None:
-    """Refuse a request to a host name other than this machine's, because a web page may let its own host name resolve
-    to a loopback address.
+    """Refuse a request whose host is not a loopback address or `localhost`. A malicious web page could otherwise reach
+    this server by a host name of its own that resolves to a loopback address.
 
     Raises:
         ForbiddenError: the `Host` header does not contain a loopback host, or there is not exactly one such header.
@@ -162,7 +165,8 @@ def require_local_host(request: Request) -> None:
     host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     if host is None or not is_loopback(host["address"] or host["name"]):
         raise ForbiddenError(
-            "without tokens, this server accepts only loopback host names, such as localhost"
+            "this server has no tokens, so it accepts only requests to a loopback host, such as localhost, in one Host "
+            "header"
         )
 
 

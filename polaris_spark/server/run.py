@@ -1,4 +1,4 @@
-"""Running the server: sockets, TLS, and a shutdown that loses no changes."""
+"""Running the server: sockets, TLS, and a shutdown that completes the changes in progress."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from polaris_spark.server.tokens import Tokens
 log = logging.getLogger("polaris_spark.server")
 
 GRACE_SECONDS: Final = 30
-"""Time for which a shutdown waits for requests in progress, in seconds. Changes are always finished."""
+"""Time for which a shutdown waits until requests in progress have their responses, in seconds. Changes in progress are
+finished even if they take longer."""
 
 FAREWELL_SECONDS: Final = 5
-"""Time that clients then have to read their responses, in seconds."""
+"""Time that a shutdown gives clients to read their responses, after `GRACE_SECONDS` at most, in seconds."""
 
 MAX_MEMORY: Final = 2**30
-"""Default memory limit for all requests and their large responses, in bytes."""
+"""Default memory limit for all requests and their large responses together, in bytes."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -54,10 +55,10 @@ class Endpoint(NamedTuple):
 
     host: str = "127.0.0.1"
     port: int = 8181
-    """Port; 0 lets the system choose one."""
+    """Port; 0 lets the operating system choose a free port."""
     tokens: Tokens | None = None
     insecure: bool = False
-    """Whether requests need no token; allowed on loopback only."""
+    """True if requests need no token, which is allowed only on a loopback address."""
     certificate: str | None = None
     """Path of a PEM file with the certificate chain."""
     key: str | None = None
@@ -70,10 +71,10 @@ class Endpoint(NamedTuple):
     connections: ConnectionBounds = ConnectionBounds()
 
     def check(self) -> bool:
-        """Check the settings, and return whether only this machine can reach the server.
+        """Check the settings. Return True if only this machine can reach the server.
 
         Raises:
-            InputError: the settings would give access to everyone, are contradictory or are out of range.
+            InputError: the settings would give everyone access, contradict each other, or are out of range.
         """
         local = is_loopback(self.host)
         if bool(self.certificate) != bool(self.key):
@@ -94,13 +95,13 @@ class Endpoint(NamedTuple):
             raise InputError(f"the number of threads is {self.threads}; it must be from 1 to 1000")
         if self.connections.all < 1 or self.connections.per_address < 1:
             raise InputError(
-                f"--max-connections is {self.connections.all} and --max-connections-per-address "
+                f"--max-connections is {self.connections.all} and --max-connections-per-address is "
                 f"{self.connections.per_address}; both must be at least 1"
             )
         if self.max_memory < 4 * self.max_body:
             raise InputError(
-                f"--max-memory is {self.max_memory} bytes; it must be at least four times --max-body, "
-                f"{4 * self.max_body} bytes, because a request is kept both as received and as parsed"
+                f"--max-memory is {self.max_memory} bytes; it must be at least four times --max-body, that is "
+                f"{4 * self.max_body} bytes, because a request is kept in memory both as received and as parsed"
             )
         return local
 
@@ -111,9 +112,9 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
     Args:
         catalogs: the catalogs to serve.
         endpoint: the settings of the server.
-        announce: called with the URI once the server accepts connections.
+        announce: function to call with the server's URI when the server accepts connections.
     Raises:
-        InputError: as `Endpoint.check`, or the process may not open enough files.
+        InputError: as `Endpoint.check`, or the operating system does not let the process open enough files.
         OSError: the address cannot be used, or a TLS file cannot be read.
     """
     pool = ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
@@ -147,8 +148,9 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
 def _return_memory() -> None:
     """Make glibc return large blocks to the system as soon as they are freed. Does nothing with other C libraries.
 
-    By default glibc raises its threshold to the size of freed blocks: after a body of 16 MiB it keeps all blocks up to
-    that size, in an arena for each thread. A fixed threshold prevents that, and a small number of arenas keeps less.
+    By default, glibc raises its threshold to the size of freed blocks. So, after a body of 16 MiB, it would keep all
+    freed blocks up to 16 MiB, in an arena for each thread. This function sets a fixed threshold, and a small number of
+    arenas, which keep less memory.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -158,8 +160,8 @@ def _return_memory() -> None:
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn's server with a `Listener`. It announces its start, enforces the deadlines of connections, shuts down
-    promptly, and does not raise signals again after the shutdown."""
+    """uvicorn's server with a `Listener`. Unlike uvicorn's own server, it announces its start, enforces the deadlines
+    of connections, shuts down promptly, and does not raise signals again after the shutdown."""
 
     def __init__(
         self, app: ASGIApp, endpoint: Endpoint, listener: socket.socket, announce: Callable[[str], None]
@@ -169,7 +171,7 @@ class BoundedServer(uvicorn.Server):
             app: the application that answers requests.
             endpoint: settings, including the bounds and the certificate.
             listener: the listening socket.
-            announce: called with the URI once the server accepts connections.
+            announce: function to call with the server's URI when the server accepts connections.
         """
         config = uvicorn.Config(
             app,
@@ -193,7 +195,7 @@ class BoundedServer(uvicorn.Server):
 
     @property
     def connections(self) -> list[BoundedConnection]:
-        """All open connections, except those in their TLS handshake."""
+        """All open connections, except connections in their TLS handshake."""
         return list(self.server_state.connections)  # type: ignore[arg-type]  # the listener makes only these
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -218,7 +220,7 @@ class BoundedServer(uvicorn.Server):
         self._announce(self._uri)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second. Returns whether to shut down."""
+        """Called by uvicorn ten times a second. Return True to shut the server down."""
         if counter % _TICKS_PER_SECOND == 0:
             self.expire(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
@@ -241,7 +243,7 @@ class BoundedServer(uvicorn.Server):
         await self._ends(lambda: len(self.connections), FAREWELL_SECONDS)
         if left := self._unanswered():
             log.warning(
-                "%d requests were still running after %d s: their clients get no answer",
+                "%d requests were still running after %d s: their clients get no response",
                 left,
                 GRACE_SECONDS,
             )
@@ -256,7 +258,7 @@ class BoundedServer(uvicorn.Server):
         return len(self.server_state.tasks) - sum(one.answering for one in self.connections)
 
     async def _ends(self, under_way: Callable[[], int], seconds: float) -> None:
-        """Wait until `under_way` returns 0, the time has passed, or there was a second Ctrl-C."""
+        """Wait until `under_way` returns 0, `seconds` have passed, or a second Ctrl-C was received."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while under_way() and loop.time() < until and not self.force_exit:
@@ -266,8 +268,8 @@ class BoundedServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Shut down on SIGTERM and SIGINT.
 
-        uvicorn's own method raises the signal again afterwards. That would end the process before it gives back its
-        lease of ids.
+        uvicorn's own method raises the signal again after the shutdown. The signal would end the process before it
+        gives back its lease of ids.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

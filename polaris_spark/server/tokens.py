@@ -1,4 +1,4 @@
-"""Bearer tokens (RFC 6750), which allow clients to send requests, and the principals that are logged for them."""
+"""Bearer tokens (RFC 6750) that a server accepts, and the principal that the log records for each token."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 ADMINISTRATOR = "administrator"
-"""Word after a token in a token file. It allows the token's clients to use the extension."""
+"""Word after a token in a token file. It allows clients with the token to use the extension."""
 
 
 class Tokens:
-    """The tokens that a server accepts, each with its principal and role. Only digests of the tokens are kept."""
+    """The tokens that a server accepts, each with its principal and role. Only digests of the tokens are stored."""
 
     def __init__(self, principals: Mapping[str, str], administrators: Collection[str] = ()) -> None:
         """
         Args:
-            principals: the principal of each token, by token.
-            administrators: the tokens of administrators.
+            principals: dictionary of all tokens: from a token to its principal.
+            administrators: those of the tokens that are tokens of administrators.
         Raises:
             InputError: there are no tokens, or a token or principal cannot be used. The message never contains a token.
         """
         if not principals:
-            raise InputError("no token is configured")
+            raise InputError("no token is configured; give at least one token")
         for token, principal in principals.items():
             check_principal(principal)
             if not principal.isprintable() or principal != principal.strip() or not principal:
-                raise InputError(f"the principal {principal!r} of a token is empty or not printable")
+                raise InputError(
+                    f"the principal {principal!r} of a token is empty, is not printable, or begins or ends with a space"
+                )
             if not _TOKEN.fullmatch(token):
                 raise InputError(
-                    f"the token of {principal!r} is empty or has characters that HTTP does not allow in one: "
-                    "it is made of letters, digits and -._~+/, with any = at its end"
+                    f"the token of {principal!r} is empty or has characters that HTTP does not allow in a token: "
+                    "a token consists of letters, digits and -._~+/, and can have = at its end"
                 )
         self._digests = [
             (
@@ -54,22 +56,24 @@ class Tokens:
 
     @classmethod
     def from_environment(cls, name: str, principal: str) -> Tokens:
-        """Return the one token that an environment variable contains.
+        """Return the tokens of a server that accepts one token, which an environment variable contains.
 
         Args:
-            name: `env:NAME`, with the name of the variable.
+            name: `env:NAME`, where NAME is the name of the variable.
             principal: principal of the token.
         Raises:
             InputError: the variable is not set, or its value is not a token.
         """
         if not name.startswith("env:"):
             raise InputError(
-                "--token takes env:NAME, the name of an environment variable: "
+                "--token takes env:NAME, where NAME is the environment variable that contains the token: "
                 "a token on the command line is visible to all users of this machine"
             )
         token = os.environ.get(name[4:])
         if token is None:
-            raise InputError(f"the environment variable {name[4:]!r}, named as the token, is not set")
+            raise InputError(
+                f"the environment variable {name[4:]!r}, which must contain the token, is not set; set it"
+            )
         return cls({token.strip(): principal})
 
     @classmethod
@@ -79,8 +83,8 @@ class Tokens:
         A line `principal:token administrator` is the token of an administrator.
 
         Raises:
-            InputError: other users may read or write the file, or a line does not have this form. The message contains
-                the number of the line, but not the line.
+            InputError: other users can read or write the file, or a line does not have one of these forms. The message
+                contains the number of the line, but not its text.
         """
         found: dict[str, str] = {}
         administrators: set[str] = set()
@@ -89,11 +93,11 @@ class Tokens:
             with path.open(encoding="utf-8") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
                     raise InputError(
-                        f"other users can read or write {path}, which holds tokens: chmod 600 {path}"
+                        f"other users can read or write the token file {path}; run chmod 600 {path}"
                     )
                 lines = file.read().splitlines()
         except UnicodeDecodeError:
-            raise InputError(f"the token file {path} is not UTF-8") from None
+            raise InputError(f"the token file {path} is not UTF-8; save it as UTF-8") from None
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
@@ -101,14 +105,17 @@ class Tokens:
             token, *marks = text.split() or [""]
             if not colon or not token or not principal.strip() or marks not in ([], [ADMINISTRATOR]):
                 raise InputError(
-                    f"line {number} of {path} is neither principal:token nor principal:token {ADMINISTRATOR}"
+                    f"line {number} of {path} must have the form principal:token or principal:token {ADMINISTRATOR}"
                 )
             if found.setdefault(token, principal.strip()) != principal.strip():
-                raise InputError(f"line {number} of {path} gives one token to two principals")
+                raise InputError(
+                    f"line {number} of {path} has the token of another principal; every principal needs its own token"
+                )
             (administrators if marks else others).add(token)
             if token in administrators and token in others:
                 raise InputError(
-                    f"line {number} of {path} repeats a token, once with and once without {ADMINISTRATOR!r}"
+                    f"line {number} of {path} repeats a token, but only one of the two lines has {ADMINISTRATOR!r}; "
+                    "remove one of them"
                 )
         return cls(found, administrators)
 
@@ -121,16 +128,20 @@ class Tokens:
             NotAuthorizedError: the header is missing, has another scheme, or its token is not accepted.
         """
         if authorization is None:
-            raise NotAuthorizedError("the request has no bearer token")
+            raise NotAuthorizedError(
+                "the request has no bearer token; send the header Authorization: Bearer TOKEN, once"
+            )
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise NotAuthorizedError("requests must be authorized by a bearer token")
+            raise NotAuthorizedError(
+                "the Authorization header has another scheme than Bearer; send Authorization: Bearer TOKEN"
+            )
         given, found = _digest(token.strip()), None
         for digest, caller in self._digests:
             if hmac.compare_digest(digest, given):
                 found = caller
         if found is None:
-            raise NotAuthorizedError("the bearer token is unknown")
+            raise NotAuthorizedError("this server does not accept the bearer token; check the token")
         return found
 
 

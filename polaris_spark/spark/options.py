@@ -204,8 +204,8 @@ def refuse_memory(uri: StoreURI) -> None:
     """
     if uri.address == "name":
         raise InputError(
-            f"a {uri.scheme}: store ({uri}) exists only in the process that created it: no command and no worker of Spark "
-            "can open it; use sqlite:///path/of/store.db or a database server"
+            f"a {uri.scheme}: store ({uri}) exists only in the process that created it: no command and no worker of "
+            "Spark can open it; use sqlite:///path/of/store.db or a database server"
         )
 
 

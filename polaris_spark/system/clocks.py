@@ -2,18 +2,19 @@
 
 A wrong clock must harm only its own process. Three sources can show that a clock is wrong, the best one first:
 
-1. The database's own clock, if it has one (`Backend.now_ms`). A process whose clock is more than `FAR_MS` away from
-   it makes no ids and deletes nothing. A process whose clock agrees with it goes on, whatever the record says.
+1. The database's own clock, if it has one (`Backend.now_ms`). A process whose clock differs from it by more than
+   `FAR_MS` makes no ids and deletes nothing. A process whose clock agrees with it continues, whatever the record says.
 2. The process itself: its wall clock jumps ahead of its monotonic clock (`ids.IdGenerator`).
-3. The record. Every lease and every renewal notes its time in it. A clock that is more than `BEHIND_MS` behind the
-   noted time is refused, unless its time lies in a gap: a span that the noted time skipped. A gap has two possible
-   causes: the store was idle for that span, or another machine's clock was ahead. Nothing in the store tells which.
-   So the process goes on and notes its own time. A machine whose clock was ahead therefore stops no other process. If
-   it is this process's clock that is behind, its ids and commit times are too low, which the protocol allows.
+3. The record `clock`. A process notes the time of its clock in the record when it acquires or renews a lease. A clock
+   that is more than `BEHIND_MS` behind the noted time is refused, unless its time lies in a gap: a span that the noted
+   times skipped. A gap has two possible causes: the store was idle during the span, or another machine's clock was
+   ahead. The store cannot tell which. So a process whose clock is in a gap continues, and notes its own time. Thus a
+   machine whose clock was ahead stops no other process. If instead the clock of the process in the gap is behind, its
+   ids and commit times are too low, which the protocol allows.
 
-The first lease of a process whose clock is far ahead looks like the first lease after a long idle time. So it is
-granted if the database has no clock. But jobs that delete old data refuse to run if the time has moved by more than
-`TRUST_MS` since it was last trusted (`StoreClock.refuse_deleting`).
+The first lease of a process whose clock is far ahead looks like the first lease after a long idle time. So, if the
+database has no clock, the lease is granted. But jobs that delete old data refuse to run if the clock is more than
+`TRUST_MS` later than the last trusted time (`StoreClock.refuse_deleting`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from polaris_spark.errors import ClockError
 from polaris_spark.system.stores import system_references
 
 BEHIND_MS: Final = 60_000
-"""A clock that is further than this behind the noted time is refused, in milliseconds."""
+"""Largest accepted lag of a clock behind the noted time, in milliseconds. A clock that is further behind is refused."""
 
 TRUST_MS: Final = 8 * 24 * 60 * 60_000
-"""Jobs that delete refuse to run if the time moved by more than this since it was last trusted, in milliseconds."""
+"""Largest distance from the last trusted time (`ClockRecord.trusted_ms`) to the time of the clock at which jobs may
+delete old data, in milliseconds."""
 
 APART_MS: Final = 2 * FAR_MS
-"""Largest difference between two clocks that a store accepts, unless one is far ahead, in milliseconds."""
+"""Largest difference between two clocks that a store accepts, in milliseconds. It does not cover a clock that is far
+ahead, which a store whose database has no clock cannot detect."""
 
 CLOCK: Final = "clock"
 _NEWEST_GAPS = 4
@@ -45,18 +48,20 @@ _WIDEST_GAPS = 4
 
 
 class ClockRecord(msgspec.Struct, frozen=True):
-    """The time that was noted last, milliseconds since 1970, and the process that noted it."""
+    """The time that was noted last, and the process that noted it. Times are milliseconds since 1970."""
 
     time_ms: int
     holder: str
     floor_ms: int = 0
     """No lease begins before this time."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Spans of more than `FAR_MS` that the noted time skipped, oldest first: the newest ones and the widest ones."""
+    """Spans (start, end) of more than `FAR_MS` that the noted times skipped, oldest first. Only the newest and the
+    widest spans are kept."""
     trusted_ms: int = 0
-    """The newest noted time that was confirmed, or that was reached without a step of more than `TRUST_MS`."""
+    """The trusted time: the newest noted time that was confirmed, or that is later than the previous trusted time by at
+    most `TRUST_MS`."""
     ahead_ms: int = 0
-    """A repair accepted ids and times up to this one, although they lay in the future."""
+    """Ids and times up to this time are accepted even if they lie in the future, because a repair accepted them."""
 
 
 class StoreClock:
@@ -74,7 +79,7 @@ class StoreClock:
         self._holder = holder
         self._trusted_until = float("-inf")
         self._measured: tuple[float, int] | None = None
-        """The monotonic and the wall clock when this process last trusted the time, in milliseconds."""
+        """Readings of the monotonic and of the wall clock when this process last trusted its clock, in milliseconds."""
 
     @property
     def holder(self) -> str:
@@ -85,7 +90,7 @@ class StoreClock:
         """Compare this machine's clock with the database's clock and the record, and note its time in the record.
 
         Returns:
-            now, and the time before which no lease may begin, in milliseconds since 1970.
+            (now, the time before which no lease may begin), in milliseconds since 1970.
         Raises:
             ClockError: this machine's clock differs from the database's, or is behind the record.
         """
@@ -93,7 +98,8 @@ class StoreClock:
         while True:
             found = self._references.read(CLOCK, ClockRecord)
             elapsed = self._clock.elapsed_ms()
-            now = self._clock.now_ms()  # after the record: a process that slept in between is not behind
+            # Read after the record, so that a process that slept in between does not look behind.
+            now = self._clock.now_ms()
             last = None if found is None else found.value
             is_trusted = is_confirmed or last is None or self._has_measured(now)
             self._trusted_until = float("inf") if last is None or is_trusted else _trusted(last) + TRUST_MS
@@ -108,14 +114,16 @@ class StoreClock:
                 return now, 0 if last is None else last.floor_ms
 
     def _has_measured(self, now_ms: int) -> bool:
-        """Whether this process's monotonic clock accounts for all time since this process last trusted the time."""
+        """Whether the monotonic clock confirms the time `now_ms` of the wall clock: since this process last trusted its
+        clock, the wall clock advanced by at most `FAR_MS` more. False if this process never trusted its clock."""
         if self._measured is None:
             return False
         elapsed, wall = self._measured
         return now_ms <= wall + self._clock.elapsed_ms() - elapsed + FAR_MS
 
     def trusts(self, now_ms: int) -> bool:
-        """Whether the store trusts this time for deleting old data, as of the last `note`. Reads nothing."""
+        """Whether `now_ms` is trusted enough to delete old data, as of the last `note`; False before the first `note`.
+        Does not read the database."""
         return now_ms <= self._trusted_until
 
     def compare_with_database(self) -> bool:
@@ -135,8 +143,8 @@ class StoreClock:
         if abs(off) > FAR_MS:
             raise ClockError(
                 f"this machine's clock says {iso_text(database + off)}, {_span(off)} the database's clock "
-                f"({iso_text(database)}), so this process may not write: correct this machine's clock, or that of "
-                "the database server if it is wrong"
+                f"({iso_text(database)}), so this process must not write: correct this machine's clock, or the "
+                "database server's clock if that one is wrong"
             )
         return True
 
@@ -145,7 +153,8 @@ class StoreClock:
 
         Args:
             now_ms: time of the wall clock.
-            expected_ms: last confirmed time of the wall clock, plus the time that the monotonic clock measured since.
+            expected_ms: last confirmed time of the wall clock, plus the time that the monotonic clock measured since
+                then.
         Raises:
             ClockError: neither the database's clock nor a time noted by another process confirms the wall clock.
         """
@@ -157,12 +166,12 @@ class StoreClock:
             return
         raise ClockError(
             f"this machine's clock jumped to {iso_text(now_ms)}, {_span(now_ms - expected_ms)} the time that this "
-            f"process measured ({iso_text(expected_ms)}), so it may not write: correct this machine's clock; if it "
-            "is right, restart this process"
+            f"process measured ({iso_text(expected_ms)}), so this process must not write: correct this machine's "
+            "clock; if the clock is right now, restart this process"
         )
 
     def refuse_behind(self) -> None:
-        """Refuse a clock that is too far behind. For operations that rely on the clock but make no ids.
+        """Refuse a wrong clock like `note`, but write nothing. For operations that rely on the clock but make no ids.
 
         Raises:
             ClockError: as `note`.
@@ -174,7 +183,8 @@ class StoreClock:
             _refuse_behind(self._clock.now_ms(), found.value)
 
     def doubt(self) -> str | None:
-        """Return why jobs that delete old data must not trust this machine's clock; None if they may trust it.
+        """Return a message that says why jobs that delete old data must not trust this machine's clock; None if they
+        can.
 
         Raises:
             ClockError: as `note`.
@@ -197,10 +207,10 @@ class StoreClock:
         """Refuse jobs that delete old data if the clock cannot be trusted.
 
         Args:
-            clock_is_right: the operator has checked that this machine's clock is right; its time becomes the record's
-                trusted time.
+            clock_is_right: True if the operator has checked that this machine's clock is right. Then a clock in doubt
+                is accepted, and its time becomes the trusted time.
         Raises:
-            ClockError: as `note`, or the time moved too far since it was last trusted.
+            ClockError: as `note`; or the clock is too far past the last trusted time, and `clock_is_right` is False.
         """
         doubt = self.doubt()
         if doubt is not None and not clock_is_right:
@@ -211,11 +221,12 @@ class StoreClock:
     def repair(self, ahead_ms: int = 0) -> int:
         """Note this machine's time even if a later time was noted. Undoes the effect of a clock that was far ahead.
 
-        The caller has made sure that this machine's clock is right. If it is wrong, ids are unique all the same: the
-        spans of leases never overlap, whatever the record says.
+        The caller must have checked that this machine's clock is right. Even if the clock is wrong, ids stay unique,
+        because the spans of leases never overlap, whatever the record says.
 
         Args:
-            ahead_ms: ids and times in the future, up to this time, are accepted.
+            ahead_ms: ids and times up to this time are accepted even if they lie in the future, in milliseconds since
+                1970.
         Returns:
             the noted time, in milliseconds since 1970.
         Raises:
@@ -244,12 +255,12 @@ class StoreClock:
 
 
 def process_name() -> str:
-    """Host name and process id: the name of this process as a holder of leases."""
+    """Return the name of this process as a holder of leases: its host name and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool) -> ClockRecord:
-    """Return the record after the time `now` is noted."""
+    """Return the record `last` with the time `now` noted in it."""
     if last is None:
         return ClockRecord(now, holder, trusted_ms=now)
     gaps = _before(last.gaps, now)
@@ -263,7 +274,7 @@ def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool)
 
 
 def _newest_before(last: ClockRecord, now: int) -> int:
-    """Return the newest noted time before `now`: the start of the gap around `now`, or `now` if there is none."""
+    """Return the newest noted time before `now`: the start of the gap that contains `now`, or `now` if no gap does."""
     return max((start for start, end in last.gaps if start <= now < end), default=now)
 
 
@@ -287,8 +298,8 @@ def _refuse_behind(now: int, last: ClockRecord) -> None:
         return
     raise ClockError(
         f"this machine's clock says {iso_text(now)}, {_span(now - last.time_ms)} the time that {last.holder} "
-        f"noted in this store ({iso_text(last.time_ms)}), so this process may not write: correct this machine's "
-        f"clock; if it is right and that of {last.holder} was ahead, run polaris-spark fsck --repair STORE"
+        f"noted in this store ({iso_text(last.time_ms)}), so this process must not write: correct this machine's "
+        f"clock; if it is right and the clock of {last.holder} was ahead, run polaris-spark fsck --repair STORE"
     )
 
 

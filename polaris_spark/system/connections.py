@@ -1,7 +1,7 @@
-"""Stores that this process has open. Each has one backend, one generator of ids and one set of references.
+"""Stores that this process has open: for each, one backend, one generator of ids, and the references of its realms.
 
-Connections to the same store share all of these, so that the changes of one process are committed in groups and its
-reads use one cache.
+All code that opens the same store with the same options shares these, so that the changes of one process are committed
+in groups and its reads use one cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _numbers = count()
 
 
 class StoreConnection:
-    """An open store. The backend is closed when `close` was called once for each time the store was opened."""
+    """An open store, shared by all who opened it. The backend is closed when each of them has called `close`."""
 
     def __init__(self, uri: StoreURI, backend: Backend, clock: Clock) -> None:
         self.uri = uri
@@ -52,14 +52,14 @@ class StoreConnection:
         """Return the ACTIVE realm of that name.
 
         Args:
-            create: whether to create a missing realm, or finish one whose creation was not finished.
-            initialise: writes a new realm's references.
+            create: True to create the realm if it is missing, and to finish its creation if that was interrupted.
+            initialise: function that writes a new realm's references.
         Raises:
             RealmStateError: the realm is missing or not ACTIVE.
         """
         found = self.realms.find(name)
         if found is None and not create:
-            raise RealmStateError(f"realm {name!r} does not exist, and create is false")
+            raise RealmStateError(f"realm {name!r} does not exist; to create it, set create to true")
         if found is not None and (not create or found.state.value not in ("CREATED", "INITIALIZING")):
             return self.realms.active(name)
         return self.realms.create(
@@ -90,7 +90,7 @@ class StoreConnection:
         return References(self.store(realm), ids=self.ids, clock=self.clock, settings=settings, files=files)
 
     def store(self, realm: RealmRecord) -> ObjectStore:
-        """Return the objects of a realm."""
+        """Return the object store of a realm, for reading and writing."""
         return ObjectStore(
             self.backend,
             realm.instance,
@@ -100,11 +100,12 @@ class StoreConnection:
         )
 
     def store_of(self, instance: str) -> ObjectStore:
-        """Return the objects of the realm with this instance id, for reading only."""
+        """Return the object store of the realm with this instance id, for reading only."""
         return ObjectStore(self.backend, instance, process_cache(), store_key=self._cache_key)
 
     def close(self) -> None:
-        """End one use of this connection. The last use gives back the lease of ids and closes the backend."""
+        """Give up one use of this connection. The call that gives up the last use also releases the lease of ids and
+        closes the backend."""
         with _guard:
             self.users -= 1
             if self.users:
@@ -124,14 +125,15 @@ _guard = threading.Lock()
 def connect_store(
     uri: StoreURI, options: Options | None = None, *, clock: Clock | None = None, create: bool = True
 ) -> StoreConnection:
-    """Open a store, or share the connection if this process has the store open with the same options.
+    """Open a store and return a connection to it. If this process has the store open with the same options, return the
+    same connection again.
 
     Args:
-        options: properties under `store.` without that prefix.
+        options: options of the store: the catalog properties that begin with `store.`, without that prefix.
         create: whether to create a store in a database that contains none.
     Raises:
         NoStoreError: the database contains no store, and `create` is false.
-        NewerFormatError: the store was made by a newer release.
+        NewerFormatError: a newer release made the store.
     """
     key = (os.getpid(), str(uri), tuple(sorted((options or {}).items(), key=lambda item: item[0])))
     joined = _join(key)

@@ -1,10 +1,12 @@
-"""Leases of node numbers, by compare-and-swap on `node/<n>` in the system realm.
+"""Leases of node numbers, which are part of every id. Each is a record `node/<n>` in the system realm, changed by
+compare-and-swap.
 
-A record is never deleted. If a lease is given back, its record names the first millisecond that the holder did not use,
-and the next lease of the node begins there or later. If a lease runs out, the next one begins at the end of its span or
-later. So spans of one node never overlap, whatever clocks say. If a holder's clock was far ahead, the node's next lease
-would begin in the future, so the node is not used until then. The record `clock` decides which clocks may lease
-(`system.clocks`), and holds the millisecond before which no lease may begin (`start_over`).
+A record is never deleted. If a holder gives a lease back, the record contains the first millisecond that the holder did
+not use, and the node's next lease begins at that millisecond or later. If a lease runs out, the node's next lease
+begins at the end of the lease's span or later. So the spans of one node never overlap, whatever clocks say. If a
+holder's clock was far ahead, the node's next lease would begin in the future, so the node is used only if no other node
+is free. The record `clock` decides which clocks may lease (`system.clocks`), and contains the millisecond before which
+no lease may begin (`start_over`).
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ _PROBES = 16
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """The holder of a node number. It may make ids with times from `start_ms` up to, but not including, `end_ms`, in
-    milliseconds since 1970."""
+    """The lease of a node number. The holder can make ids with times from `start_ms`, inclusive, to `end_ms`,
+    exclusive, in milliseconds since 1970."""
 
     holder: str
     start_ms: int
     end_ms: int
     released: bool = False
-    """Whether the lease was given back; `end_ms` is then the first millisecond that was not used."""
+    """True if the holder cannot renew the lease, because it gave the lease back (then `end_ms` is the first millisecond
+    that it did not use), or because `end_lease` or `start_over` ended the lease."""
 
 
 class NodeLeases:
@@ -57,7 +60,7 @@ class NodeLeases:
         Args:
             backend: the store.
             clock: this machine's clock.
-            nodes: how many node numbers to use, at most `ids.NODES`; the same in every process of a store.
+            nodes: number of node numbers to use, at most `ids.NODES`. It must be equal in all processes of a store.
             seed: seed for the choice of nodes, for tests.
             holder: name of the holder in the records; by default this host and process.
         """
@@ -86,20 +89,18 @@ class NodeLeases:
                 earliest = min(found.value.end_ms, earliest or found.value.end_ms)
             elif lease := self._taken(node, found, least):
                 return lease
-        for _, node in sorted(ahead):  # no other node is free; ids in the future are better than none
+        for _, node in sorted(ahead):  # no other node is free: ids in the future are better than no ids
             found = self._references.read(f"{_NODE}/{node}", NodeRecord)
             if lease := self._taken(node, found, least):
                 return lease
-        until = f" The first of them ends at {iso_text(earliest)}." if earliest else ""
+        until = f" after {iso_text(earliest)}, when the first of these leases ends" if earliest else ""
         raise TryAgainError(
-            f"all {self._nodes} node numbers are leased, so no id can be made here now.{until}"
+            f"all {self._nodes} node numbers are leased to processes, so this process can make no ids: try again{until}"
         )
 
     def _taken(self, node: int, found: Versioned[NodeRecord] | None, least: int) -> Lease | None:
-        """Return a lease on `node` that begins at `least` (milliseconds since 1970) or later.
-
-        None if another process changed the record first.
-        """
+        """Return a lease on `node` that begins at `least` (milliseconds since 1970) or later; None if another process
+        changed the node's record first."""
         start = max(least, found.value.end_ms if found else 0)
         new = self._references.row(NodeRecord(self.store_clock.holder, start, start + LEASE_MS))
         if self._references.put(f"{_NODE}/{node}", found.version if found else None, new):
@@ -107,7 +108,7 @@ class NodeLeases:
         return None
 
     def renew(self, lease: Lease) -> Lease | None:
-        """Return the lease, renewed until an hour from now; None if the node has another holder.
+        """Return the lease, renewed for at least `LEASE_MS` from now; None if this process no longer holds the node.
 
         Raises:
             ClockError: as `acquire`.
@@ -124,7 +125,8 @@ class NodeLeases:
         return Lease(lease.node, found.value.start_ms, end, new.version)
 
     def release(self, lease: Lease, last_id: int) -> None:
-        """Give a lease back, so that the next holder may start after `last_id` (0 if none was made)."""
+        """Give a lease back, so that the node's next lease can begin right after `last_id`, the last id that was made
+        under the lease (0 if none)."""
         found = self._holding(lease)
         if found is not None:
             end = id_time_ms(last_id) + 1 if last_id else found.value.start_ms
@@ -161,8 +163,11 @@ def node_records(backend: Backend) -> dict[int, NodeRecord]:
 
 
 def end_lease(backend: Backend, node: int, record: NodeRecord) -> bool:
-    """Mark a lease as given back; False if its record has changed. Its holder may use the rest of its span but cannot
-    renew the lease. The next lease begins after the span."""
+    """Mark a lease as given back. Return True if it was marked, False if its record has changed.
+
+    The holder can use the rest of the lease's span but cannot renew the lease. The node's next lease begins after the
+    span.
+    """
     references = system_references(backend)
     found = references.read(f"{_NODE}/{node}", NodeRecord)
     if found is None or found.value != record:
@@ -172,25 +177,25 @@ def end_lease(backend: Backend, node: int, record: NodeRecord) -> bool:
 
 
 def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
-    """End every lease, and make new leases begin after the end of every lease that was ever given. Works although
-    records of leases may have been lost, or restored to an older state. No process has to wait.
+    """End every lease, and make new leases begin after the end of every lease that was ever given. This works even if
+    records of leases were lost, or were restored to an older state. No process has to wait.
 
-    Why no id is made twice afterwards:
+    Why no id is made twice after this:
 
     - A lease begins at the latest of three times: its holder's time, which is within `APART_MS` of all other clocks
-      that the store accepts; the time after an id that its holder had seen; the end of the node's previous lease. It
-      lasts for `LEASE_MS` from its holder's time, or from its beginning if that is later.
-    - The returned time lies `LEASE_MS` and `APART_MS` after all of those ids and times that are still in the store. So
-      every lost lease ends before it, and every new lease begins at it or later.
+      that the store accepts; the time after an id that its holder had seen; the end of the node's previous lease. The
+      lease lasts for `LEASE_MS` from its holder's time, or from its beginning if that is later.
+    - The returned time is `LEASE_MS + APART_MS` after the latest of those ids and times that are still in the store. So
+      every lost lease ends before the returned time, and every new lease begins at the returned time or later.
     - Every remaining record gets a fresh version. So its holder, or an earlier holder whose record was restored, cannot
-      renew its lease. A process with a lost lease may go on using it.
+      renew its lease. A process whose lease was lost can use that lease until its end.
 
-    If the database has no clock, a holder's clock may have been far ahead. Such a holder is covered if its lease, the
-    time that it noted, or a head that it made is still in the store. If all of these were lost and the process still
-    runs, end it first, together with every other process that uses the store.
+    If the database has no clock, a holder's clock may have been far ahead. Such a holder does no harm if its lease, the
+    time that it noted, or a head that it made is still in the store. If all of these were lost and the holder's process
+    still runs, end that process first, together with every other process that uses the store.
 
-    The cost: for about an hour, new ids carry times that are up to that much too late. Ids are compared with each
-    other. They are compared with times only to find old data, which is then found up to an hour later.
+    The cost: for about an hour, the times in new ids are up to an hour too late. Ids are compared with each other. They
+    are compared with times only to find old data, which is then found up to an hour later.
 
     Args:
         highest_id: the highest id that is known to be in use.

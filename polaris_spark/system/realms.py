@@ -5,9 +5,9 @@ CREATED ─┬─> INITIALIZING ─┬─> ACTIVE <──> INACTIVE ──> PURG
          └─> LOADING ──────┘
 Unfinished realms (CREATED, INITIALIZING, LOADING) may go to PURGING
 ```
-Rows of a realm are keyed by its instance id. Each time a name is created again, the realm gets a new instance id, so
-late writes to an old realm never reach the new realm of that name. A record is never deleted. A realm that is GONE does
-not occupy its name.
+Rows of a realm are keyed by its instance id. If a realm is created under the name of an earlier realm, it gets a new
+instance id, so late writes to the earlier realm never reach the new one. A record is never deleted. When a realm is
+GONE, a new realm can have its name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FOLLOWING: Final[Mapping[RealmState, frozenset[RealmState]]] = {
     _S.PURGED: frozenset({_S.GONE}),
     _S.GONE: frozenset(),
 }
-"""States that may follow each state."""
+"""The states to which a realm can move, by its present state."""
 
 
 class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +77,9 @@ class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Initialise = Callable[[RealmRecord], None]
-"""Function that writes a new realm's references under its instance id. It may run in several processes at once, and
-again after the realm has become ACTIVE. So it must insert each row only if the row is absent, and only rows that exist
-as long as the realm."""
+"""Function that writes a new realm's references under its instance id. Several processes may call it at once, and a
+process may call it after the realm has become ACTIVE. So it must insert a row only if the row is absent, and must
+insert only rows that are never deleted before the realm is."""
 
 
 class Realms:
@@ -96,7 +96,7 @@ class Realms:
         self._clock = clock
 
     def find(self, name: str) -> RealmRecord | None:
-        """Return the realm of that name, in any state except GONE, or None.
+        """Return the realm of that name, in any state; None if there is no such realm or it is GONE.
 
         Raises:
             InputError: the name is not a valid realm name.
@@ -124,7 +124,7 @@ class Realms:
         return [record for record in self.records() if record.state is not RealmState.GONE]
 
     def records(self) -> list[RealmRecord]:
-        """Return every record, ordered by name, including those of realms that are GONE. A name has one record.
+        """Return the records of all realms, including realms that are GONE, ordered by name. A name has one record.
 
         Raises:
             CorruptionError: a record cannot be read.
@@ -145,15 +145,15 @@ class Realms:
     ) -> RealmRecord:
         """Return the ACTIVE realm of that name; create and initialize it if it does not exist.
 
-        May be repeated, and may run in several processes at once. Then a process finishes a creation that another
+        It is safe to repeat this, and to do it in several processes at once: a process finishes a creation that another
         process began, and all processes get the same realm.
 
         Args:
             name: name of the realm.
             ids: source of the instance id.
-            initialise: writes the realm's references.
+            initialise: function that writes the realm's references.
             revisions: the highest revision that writers may use, by object type (`objects.known_types()`).
-            properties: properties that are kept in the record.
+            properties: properties to store in the record.
         Raises:
             InputError: the name is not a valid realm name.
             RealmStateError: the realm exists and is INACTIVE, or is being loaded or purged.
@@ -196,12 +196,12 @@ class Realms:
         return self.move(name, RealmState.LOADING, instance=record.instance)
 
     def move(self, name: str, state: RealmState, *, instance: str | None = None) -> RealmRecord:
-        """Move a realm to a state, and return its record. Nothing happens if the realm is already in that state.
+        """Move a realm to a state, and return its record. If the realm is already in that state, change nothing.
 
         Args:
             name: name of the realm.
             state: the new state.
-            instance: instance id that the realm must have; by default any.
+            instance: instance id that the realm must have; None accepts any.
         Raises:
             RealmStateError: the realm does not exist, or `state` cannot follow its present state.
             RealmMovedError: the realm was moved to another store, so it cannot become ACTIVE here again.
@@ -221,9 +221,10 @@ class Realms:
             ):
                 raise _not_serving(record)
             if state not in FOLLOWING[record.state]:
-                allowed = ", ".join(sorted(s.value for s in FOLLOWING[record.state])) or "nothing"
+                allowed = " or ".join(sorted(s.value for s in FOLLOWING[record.state])) or "no other state"
                 raise RealmStateError(
-                    f"realm {name!r} is {record.state.value}; it cannot become {state.value}, only {allowed}"
+                    f"realm {name!r} is {record.state.value} and cannot become {state.value}; from "
+                    f"{record.state.value}, a realm can move to {allowed}"
                 )
             if self._replace(found, _in(record, state)):
                 return _in(record, state)
@@ -231,11 +232,11 @@ class Realms:
     def describe(
         self, name: str, change: Callable[[RealmRecord], Mapping[str, str]], *, instance: str
     ) -> RealmRecord:
-        """Change the properties of a realm's record.
+        """Change the properties of a realm's record, and return the record.
 
         Args:
-            change: returns the new properties. It must be idempotent, because it may be called again after the change
-                took place. An error that it raises is passed on, and the record is not changed.
+            change: function that returns the new properties. It must be idempotent, because it may be called again
+                after the change took place. An error that it raises is passed on, and the record is not changed.
             instance: instance id that the realm must have.
         Raises:
             RealmStateError: the realm does not exist.
@@ -249,10 +250,10 @@ class Realms:
                 return record
 
     def upgrade(self, name: str, revisions: Mapping[str, int]) -> RealmRecord:
-        """Allow writers of a realm to use newer revisions of object types. A revision that is allowed stays allowed.
+        """Allow writers of a realm to use newer revisions of object types, and return the realm's record.
 
-        A process that has the realm open keeps to the revisions that were allowed when it opened the realm, until it
-        reads an object of a newer revision.
+        Revisions that are already allowed stay allowed. A process that has the realm open uses the revisions that were
+        allowed when it opened the realm, until it reads an object of a newer revision.
 
         Args:
             revisions: the highest revision to allow, by object type (`objects.known_types()`).
@@ -302,21 +303,21 @@ def check_realm_name(name: str) -> None:
         InputError: the name is empty, reserved, too long, or not Unicode text.
     """
     if not name:
-        raise InputError("a realm's name is empty")
+        raise InputError("the realm name is empty; give a name")
     if name.startswith("::"):
-        raise InputError(f"realm names beginning with '::' are reserved: {name!r}")
+        raise InputError(f"realm name {name!r} begins with '::', which is reserved; choose another name")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise InputError(f"the realm name {name!r} is not Unicode text") from None
     if size > MAX_REALM_BYTES:
         raise InputError(
-            f"a realm name has {size} bytes, over the limit of {MAX_REALM_BYTES}: {name[:40]!r}…"
+            f"the realm name {name[:40]!r}… has {size} bytes in UTF-8; at most {MAX_REALM_BYTES} are allowed"
         )
 
 
 def _check_new_name(name: str) -> None:
-    """Refuse a name that a new realm may not have.
+    """Refuse a name that a new realm must not have.
 
     Raises:
         InputError: the name is not printable (`polaris_spark.names`).
@@ -334,4 +335,4 @@ def _not_serving(record: RealmRecord) -> RealmStateError:
     moved = record.properties.get(MOVED_TO)
     if record.state is RealmState.INACTIVE and moved:
         return RealmMovedError(f"realm {record.name!r} was moved to {moved}: open it there")
-    return RealmStateError(f"realm {record.name!r} is {record.state.value}; only an ACTIVE realm serves")
+    return RealmStateError(f"realm {record.name!r} is {record.state.value}; only an ACTIVE realm can be used")

@@ -18,7 +18,7 @@ from polaris_spark.index import Entry, Index
 P = TypeVar("P")
 
 ROOT = "root"
-"""Name of the registry."""
+"""Name of the reference that is a realm's registry."""
 
 REFERENCES = "references"
 """Name of the registry's index, which maps a reference's name to its source commit and registration."""
@@ -28,12 +28,13 @@ ENDED = "end-reference"
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """Value of a name in the registry's index. The entry's pointer is the commit that the reference started from."""
+    """Registration of a reference: the value of its entry in the registry's index. The entry's pointer is the commit
+    that the reference started from."""
 
     generation: int
     state: Literal["live", "dropped"]
     time: int
-    """Milliseconds since 1970 of the last change of this registration."""
+    """Time of the last change of this registration, in milliseconds since 1970."""
     principal: str
     number: int
     commit_time: int
@@ -71,7 +72,7 @@ _decode = msgspec.msgpack.Decoder(Registration).decode
 
 
 class Registered(NamedTuple):
-    """A registration with the commit that its reference started from."""
+    """The registration of the reference `name`, with the commit (`source`) that the reference started from."""
 
     name: str
     source: int
@@ -83,10 +84,10 @@ class Registered(NamedTuple):
         return f"{self.name}@{self.registration.generation:x}"
 
     def first_head(self, *, sealed: bool = False) -> Head:
-        """Return the first value of the row.
+        """Return the first head of the reference, which is the first value of its row.
 
-        Its fence is the generation, which is not below the registry's fence. So objects that were prepared for an
-        earlier generation are not used on this one.
+        The head's fence is the generation, which is not below the registry's fence. So objects that were prepared for
+        an earlier generation of the reference are not used for this generation.
         """
         r = self.registration
         return Head(
@@ -117,7 +118,7 @@ def expired(
     """Return the references that were dropped at least the grace period ago.
 
     Args:
-        grace_ms: the grace period in milliseconds, for all references, or as a function of the name.
+        grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
     """
     return [
         one
@@ -128,12 +129,12 @@ def expired(
 
 
 class OpenReferences(Protocol):
-    """The references of a realm (`registry.References`), as far as changes of the registry use them."""
+    """The part of `registry.References` that changes of the registry use."""
 
     clock: Clock
 
     def read(self, name: str) -> CommitReader:
-        """Return a fresh head of a live reference."""
+        """Return a reader of a live reference's current head, after reading its row."""
         ...
 
     def sealed_head(self, registered: Registered) -> Head:
@@ -151,8 +152,8 @@ class RegistryChange(Change[P, Registered]):
         self.clock = references.clock
 
     def seal_dropped(self, view: State) -> None:
-        """Seal the row of a dropped registration. The process that dropped it may have died before it sealed the row,
-        so that other processes could still commit to the reference."""
+        """Seal the row of the reference if its registration is dropped. The process that dropped the reference may have
+        died before it sealed the row, and other processes can commit to the reference until the row is sealed."""
         found = self.found(view)
         if found is not None and found.registration.state == "dropped":
             self.references.sealed_head(found)
@@ -199,25 +200,28 @@ class Create(RegistryChange[tuple[int, Head | None]]):
         return self.clock.now_ms(), None if self.source is None else self._begin(view, self.source)
 
     def _begin(self, view: State, source: CommitReader) -> Head:
-        """Return the first head of the new reference, which must still be in the history of the source reference.
+        """Return the first head of the new reference: the head of `source`, with the present history floor. The head
+        must still be in the history of the source reference.
 
         The source reference is read after the registry. If the registry is fenced, or the source's registration
-        changes, before this change is applied, the source is read again. So a sweep never overlooks this head.
+        changes, before this change is applied, the source is read again. So a sweep never overlooks the returned head.
         """
         name, _, generation = source.row_name.rpartition("@")
         entry = view.lookup(REFERENCES, name.encode())
         found = None if entry is None else registered_by(name, entry)
         if found is None or found.row_name != source.row_name or found.registration.state != "live":
             raise ReferenceGoneError(
-                f"reference {name!r} ({generation}), the source of {self.name!r}, is gone"
+                f"cannot create {self.name!r}: its source, reference {name!r} ({generation}), no longer exists"
             )
         fresh, old = self.references.read(name), source.head
         if fresh.row_name != source.row_name:
             raise ReferenceGoneError(
-                f"reference {name!r}, the source of {self.name!r}, was dropped meanwhile"
+                f"cannot create {self.name!r}: its source, reference {name!r}, has just been dropped"
             )
         if old.number > fresh.head.number or ancestor(fresh.store, fresh.head, old.number) != old.commit:
-            raise NotFoundError(f"commit {old.commit:x} is not in the history of {name!r}")
+            raise NotFoundError(
+                f"cannot create {self.name!r}: commit {old.commit:x} is not in the history of its source {name!r}"
+            )
         floor = {"floor_number": fresh.head.floor_number, "floor_time": fresh.head.floor_time}
         return msgspec.structs.replace(old, **floor)
 
@@ -257,8 +261,8 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
     action = "undrop-reference"
 
     def prepare(self, view: State) -> tuple[int, Head | None]:
-        # If this operation is repeated after it was done, nothing is dropped here and the result is in the log. So
-        # this is not an error yet: `apply` decides.
+        # If this operation is repeated after it succeeded, the reference is no longer dropped and the result is in
+        # the log. So a reference that is not dropped is not an error here: `apply` decides.
         found = self.found(view)
         dropped = found is not None and found.registration.state == "dropped"
         return self.clock.now_ms(), self.references.sealed_head(found) if found and dropped else None
@@ -277,13 +281,14 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
         found = self.found(state)
         if found is None or found.registration.state != "dropped":
             raise NotFoundError(
-                f"there is no dropped reference {self.name!r}; references that were dropped longer ago than the "
-                "grace period cannot be restored"
+                f"there is no dropped reference {self.name!r} to restore; references that were dropped longer ago "
+                "than the grace period cannot be restored"
             )
 
 
 class End(Change[int, list[Registered]]):
-    """End the registrations of dropped references, except those that have changed."""
+    """Change that ends the registrations of dropped references, except registrations that have changed since they were
+    listed. Its result is the ended registrations."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
         self.dropped = dropped
@@ -306,4 +311,4 @@ class End(Change[int, list[Registered]]):
         return ended
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[Registered]:
-        raise AssertionError("ending registrations has no operation id")
+        raise AssertionError("a change that ends registrations has no operation id, so it cannot be repeated")

@@ -1,14 +1,14 @@
 """Creating and dropping references by commits to `root`, the registry of a realm.
 
-To create a reference, the registry commit is written first; it points to an existing source commit. Then the row is
-written, whose name contains the registration's generation. A process that finds the row missing writes it. A name that
-is created again gets a new generation and hence a new row: an old row is never recreated. To drop a reference, a commit
-to the registry is made, then the row is *sealed* by a swap. A process that reads a sealed row looks in the registry
-again.
+To create a reference, a process first commits its registration to the registry; the registration points to an existing
+source commit. Then it writes the reference's row, whose name contains the registration's generation. A process that
+finds the row missing writes it. A reference that is created again under an old name gets a new generation and hence a
+new row: an old row is never recreated. To drop a reference, a process commits to the registry, then *seals* the row by
+a swap. A process that reads a sealed row looks in the registry again.
 
-Rows are never deleted: a process that began to create a reference long ago, and was delayed, could otherwise recreate
-the row. When a dropped reference is given up permanently, its registration ends and its row becomes a *tombstone*,
-which is sealed and has no commit.
+Rows are never deleted: otherwise a delayed process that began to create a reference long ago could recreate the row.
+When a dropped reference is given up permanently, its registration ends and its row becomes a *tombstone*, which is
+sealed and has no commit.
 """
 
 from __future__ import annotations
@@ -75,11 +75,13 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _LOOKUPS = 10
-"""Largest number of lookups of a reference that other processes drop and create again meanwhile."""
+"""Maximum number of times that one read or commit opens a reference, if other processes keep dropping it and creating
+it again. After that, the read or commit fails."""
 
 
 class References:
-    """The references of one realm. Committers are cached by name until their row is found sealed."""
+    """The references of one realm. A reference's committer is cached by name until the reference's row is found
+    sealed."""
 
     def __init__(
         self,
@@ -102,7 +104,8 @@ class References:
         self.root = self._committer(ROOT)
 
     def writing(self, files: FileWriter) -> References:
-        """Return references of this realm that write metadata files with `files`, with commit groups of their own."""
+        """Return another `References` of this realm that writes metadata files with `files` and forms its own commit
+        groups."""
         return References(
             self.store, ids=self.ids, clock=self.clock, settings=self._settings, files=files, rng=self._rng
         )
@@ -119,7 +122,8 @@ class References:
         )
 
     def initialize(self) -> None:
-        """Create `root` with an empty first commit, unless it exists. If several processes race, one row is kept."""
+        """Create `root` with an empty first commit, unless it exists. If several processes do this at once, the row of
+        one of them is kept."""
         backend, realm = self.store.backend, self.store.realm
         if backend.read_reference(realm, ROOT) is not None:
             return
@@ -129,7 +133,8 @@ class References:
         backend.insert_reference(realm, ROOT, ReferenceRow(new_version(), encode_head(Head(id, 0, now))))
 
     def lookup(self, name: str) -> Registered | None:
-        """Return the registration of a name, live or dropped, from a fresh head of the registry; None if not listed."""
+        """Return the registration of a name, live or dropped, from the registry's current head; None if it is not
+        listed."""
         entry = self.root.read().index(REFERENCES).get(name.encode())
         return None if entry is None else registered_by(name, entry)
 
@@ -142,7 +147,7 @@ class References:
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
-            CorruptionError: the row was lost.
+            CorruptionError: the row existed and was lost.
         """
         found = self._open.get(name)
         if found is not None:
@@ -160,7 +165,11 @@ class References:
             self._open.pop(name, None)
 
     def read(self, name: str) -> CommitReader:
-        """Return a fresh head of a reference."""
+        """Return a reader of a live reference's current head, after reading its row.
+
+        Raises:
+            ReferenceGoneError, CorruptionError: as `open`.
+        """
         for committer in self._live(name):
             try:
                 return committer.read()
@@ -169,7 +178,8 @@ class References:
         raise _dropped_again(name)
 
     def commit(self, name: str, change: Change[P, R]) -> R:
-        """Commit a change to a reference. If it was dropped meanwhile, it is looked up in the registry again."""
+        """Commit a change to a reference, and return its result. If the reference turns out to be dropped, look up its
+        name in the registry again."""
         try:
             for committer in self._live(name):
                 try:
@@ -185,7 +195,8 @@ class References:
             return self._committer(registered_by(name, entry).row_name).repeated_at_the_end(change, error)
 
     def _live(self, name: str) -> Iterator[Committer]:
-        """Yield the committer of a live reference, and again after each time the reference turned out to be dropped.
+        """Yield the committer of a live reference. If the caller finds its row sealed and asks for the next committer,
+        look up the name in the registry again; stop after `_LOOKUPS` committers.
 
         Raises:
             ReferenceGoneError, CorruptionError: as `open`.
@@ -195,37 +206,40 @@ class References:
             self.forget(name)
 
     def create(self, name: str, operation: Operation, *, source: CommitReader | None = None) -> Registered:
-        """Create a reference from a present or earlier head of another reference, or with an empty first commit.
+        """Create a reference, and return its registration.
 
+        Args:
+            source: the present or an earlier head of another reference, from which the new reference starts; if None,
+                the new reference starts with an empty commit.
         Raises:
             AlreadyExistsError: a live reference has this name.
-            ReferenceGoneError: the source was dropped.
-            HistoryTrimmedError: the head is already below the source's history floor.
-            NotFoundError: the head is not in the source's history.
+            ReferenceGoneError: the source reference was dropped.
+            HistoryTrimmedError: the head is already below the history floor of the source reference.
+            NotFoundError: the head is not in the history of the source reference.
         """
         registered = self.root.commit(Create(name, operation, source, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         return registered
 
     def drop(self, name: str, operation: Operation) -> Registered:
-        """Drop a reference. After the return its row is sealed, so no process can commit to the reference any more.
+        """Drop a reference, and return its registration. When this returns, the reference's row is sealed, so no
+        process can commit to it any more.
 
         Raises:
             NotFoundError: no live reference has this name.
         """
         registered = self.root.commit(Drop(name, operation, self))
-        if (
-            registered.registration.state == "dropped"
-        ):  # else sent again after the name came back; that row lives
+        # If the registration is live, this is a repeated drop of a reference that was created or restored since then.
+        if registered.registration.state == "dropped":
             self._afterwards(name, lambda: self._seal(registered))
         self.forget(name)
         return registered
 
     def undrop(self, name: str, operation: Operation) -> Registered:
-        """Bring a dropped reference back, with its last head, under a new generation.
+        """Restore a dropped reference with its last head, under a new generation. Return its new registration.
 
         Raises:
-            NotFoundError: no dropped reference has this name, perhaps because it was given up after the grace period.
+            NotFoundError: no dropped reference has this name; it may have been given up after the grace period.
         """
         registered = self.root.commit(Undrop(name, operation, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
@@ -235,18 +249,18 @@ class References:
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> list[Registered]:
         """Permanently give up the references that were dropped at least the grace period ago, and return them.
 
-        After that they cannot be undropped, so their rows and files may be deleted. To find the references that are
-        given up, jobs read the registry and do not use their own clock.
+        References that were given up cannot be undropped, so their rows and files can be deleted. A job finds them by
+        reading the registry, and does not use its own clock.
 
         Args:
-            grace_ms: the grace period in milliseconds, for all references, or as a function of the name.
+            grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
         """
         return self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
         """Permanently give up dropped references, except those whose registration has changed.
 
-        Their rows are sealed first, so the last head contains every change that was committed before.
+        Their rows are sealed first, so the last head of each reference contains every change that was committed to it.
 
         Returns:
             the references whose registrations were ended.
@@ -256,26 +270,28 @@ class References:
         return self.root.commit(End(dropped, operation, self.clock)) if dropped else []
 
     def bury(self, row_name: str) -> None:
-        """Replace a sealed row, whose registration has ended, by a tombstone."""
+        """Replace a sealed row, whose registration has ended, by a tombstone. A row that is not sealed is unchanged."""
         self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 
     def _afterwards(self, name: str, once: Callable[[], None]) -> None:
         """Run the step that follows a registry commit, and retry it while the database fails.
 
-        The registry commit has already taken place, so the change can no longer be reported as not made.
+        The registry commit has already taken place, so the change must not be reported as not made.
 
         Raises:
-            OutcomeUnknownError: the deadline passed; repeat the change with the same operation id to find out.
+            OutcomeUnknownError: the deadline passed. Repeating the change with the same operation id completes it.
         """
         try:
             retried(self.clock, once, deadline_ms=self._settings.deadline_ms, rng=self._rng)
         except (TryAgainError, OutcomeUnknownError) as error:
             raise OutcomeUnknownError(
-                f"the registry records the change of reference {name!r}, but its row may not have it: {error}"
+                f"the change of reference {name!r} is committed to the registry, but its row may be unchanged; repeat "
+                f"the request with the same operation id: {error}"
             ) from error
 
     def _complete_unless_dropped(self, registered: Registered) -> None:
-        with contextlib.suppress(ReferenceGoneError):  # it was created; a later drop is not this call's error
+        # The reference was created. If another process has dropped it since then, this call still succeeded.
+        with contextlib.suppress(ReferenceGoneError):
             self._insert(registered)
 
     def complete(self, registered: Registered) -> None:
@@ -295,13 +311,14 @@ class References:
         def first() -> ReferenceRow:
             current = self.lookup(registered.name)
             if current is None or current.registration != registered.registration:
-                raise ReferenceGoneError(f"reference {registered.name!r} was dropped meanwhile")
+                raise ReferenceGoneError(f"reference {registered.name!r} has just been dropped")
             return ReferenceRow(new_version(), encode_head(registered.first_head()))
 
         insert_row(self.store.backend, self.store.realm, registered.row_name, first)
 
     def _seal(self, registered: Registered) -> None:
-        """Seal the row by a swap. A row that its creator has not written yet is inserted sealed."""
+        """Seal the row of a dropped reference by a swap. If the row is missing, because the reference's creator has not
+        written it yet, insert a sealed row."""
         sealed = ReferenceRow(new_version(), encode_head(registered.first_head(sealed=True)))
         insert_row(self.store.backend, self.store.realm, registered.row_name, lambda: sealed)
         self._amend(registered.row_name, lambda head: msgspec.structs.replace(head, sealed=True))
@@ -318,8 +335,8 @@ class References:
         )
 
     def fence(self, row_name: str) -> int:
-        """Fence a row: every attempt of any process that began earlier fails its swap. The objects that it prepared are
-        then written again under new ids.
+        """Fence a row, so that every commit attempt that began earlier, in any process, fails its swap. That process
+        then writes the objects that it prepared again, under new ids.
 
         Returns:
             the fence: an id above every id and fence that this process has seen, and above any earlier fence of this
@@ -333,9 +350,8 @@ class References:
             head = read_head(self._amend(row_name, partial(raise_fence, id=id)), row_name)
             if head.fence == id:
                 return id
-            self.ids.observe(
-                head.fence
-            )  # of a process whose ids run ahead: what changes no row fences nothing
+            # A process whose ids run ahead set a higher fence, so the row was not changed and no attempt was fenced.
+            self.ids.observe(head.fence)
 
     def sealed_head(self, registered: Registered) -> Head:
         """Seal a dropped reference and return its last head.
@@ -353,10 +369,13 @@ class References:
 
 
 def _tombstone(head: Head) -> Head:
-    """Return the tombstone of a sealed head. Its floor is above all commits, so that reading one raises
-    `HistoryTrimmedError`."""
+    """Return the tombstone of a sealed head. The tombstone's history floor is above all commits, so that reading a
+    commit raises `HistoryTrimmedError`."""
     return Head(0, head.number, head.time, head.number + 1, head.time, fence=head.fence, sealed=True)
 
 
 def _dropped_again(name: str) -> ReferenceGoneError:
-    return ReferenceGoneError(f"reference {name!r} is repeatedly dropped and created by others")
+    return ReferenceGoneError(
+        f"reference {name!r} was found dropped {_LOOKUPS} times in a row, because other processes keep dropping it and "
+        "creating it again; nothing was changed"
+    )

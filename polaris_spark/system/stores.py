@@ -18,7 +18,7 @@ SYSTEM_REALM: Final = "::system::"
 """Realm that holds the store's own records. Realm names that begin with `::` are reserved."""
 
 STORE_FORMAT: Final = 1
-"""The store format that this release writes, and the highest that it can use."""
+"""The store format that this release writes. It is also the highest format that this release can use."""
 
 STORE: Final = "store"
 """Name of the record of the store itself."""
@@ -41,7 +41,7 @@ def system_references(backend: Backend) -> ReferenceStore:
 def open_store(backend: Backend, clock: Clock) -> StoreRecord:
     """Return the store's record; create the database tables and the record if they are missing.
 
-    May be repeated, and may run in several processes at once.
+    It is safe to repeat this, and to do it in several processes at once.
 
     Raises:
         NewerFormatError: a newer release made the store; the message names the release that can use it.
@@ -88,13 +88,16 @@ def open_checked(
 
 
 def refuse_newer_format(format: int, what: str, needs: str = "") -> None:
-    """Refuse a store or realm of a format that this release does not know.
+    """Refuse a store or realm whose format is newer than `STORE_FORMAT`.
 
+    Args:
+        what: the store or realm, for the message.
+        needs: the release that can use the format, if it is known.
     Raises:
-        NewerFormatError: the format is newer; the message names it, and the release that can use it.
+        NewerFormatError: the format is newer; the message contains the format and the release that can use it.
     """
     if format > STORE_FORMAT:
-        release = needs or f"a release of polaris_spark that knows format {format}"
+        release = needs or f"a release of polaris_spark that can use format {format}"
         raise NewerFormatError(
-            f"{what} has format {format}, this release knows up to {STORE_FORMAT}: use {release}"
+            f"{what} has format {format}, but this release can use formats only up to {STORE_FORMAT}: use {release}"
         )

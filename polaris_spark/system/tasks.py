@@ -1,11 +1,12 @@
-"""Coordinated tasks: one task of a kind and scope runs at a time, by a lease in a record of the system realm.
+"""Coordinated tasks: only one task of a kind and scope runs at a time, because it must hold a lease, which is a record
+in the system realm.
 
 The record `task/<kind>/<scope>` contains the holder, the end of the lease, and the outcome of the last run. It changes
 by compare-and-swap and is never deleted. The lease avoids duplicate work but does not protect data, because a holder
-that slept past the end of its lease may still be running. Only the commit protocol makes the writes of a task safe. So
-the wall clock decides when a lease is taken over: once it ended more than a minute ago (`BEHIND_MS`). If a lease ends
-later than a lease of a right clock can, its holder's clock is ahead. Then the lease is watched for its whole duration,
-and taken over if it was not renewed.
+that slept past the end of its lease may still be running. The commit protocol alone makes the writes of a task safe. So
+it is enough that the wall clock decides when another process takes a lease over: more than a minute (`BEHIND_MS`) after
+the end of the lease. If a lease ends later than a holder with a right clock could have set, the holder's clock is
+ahead. Then the other process watches the lease for its whole duration, and takes it over if it was not renewed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ASK_MS = 500
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """The present or last run of a kind of task in a scope. Times are milliseconds since 1970."""
+    """The present or last run of a task of one kind in one scope. Times are milliseconds since 1970."""
 
     holder: str
     run: bytes
@@ -60,6 +61,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
     duration_ms: int
     """Duration of the lease without renewal, in milliseconds."""
     released: bool = False
+    """True if the run has ended and its holder gave the lease back."""
     outcome: str = ""
     """Outcome of the run; empty while it runs, or if the process ended without a release."""
     doing: str = ""
@@ -94,16 +96,19 @@ class Tasks:
             scope: what the task works on. Tasks of one kind can run at the same time in different scopes.
             holder: name of the holder, for people to read; by default this host and process.
             duration_ms: duration of the lease without renewal, in milliseconds.
-            renew: whether a thread renews the lease in the background until it is released. Otherwise the holder must
-                call `renew` in time.
-            waiting: if given, wait while another holder has the lease, and call this function again and again
-                meanwhile; it may raise an error to end the wait.
+            renew: True to renew the lease by a thread in the background until it is released; False if the holder calls
+                `renew` in time.
+            waiting: if given, wait while another holder has the lease, and call this function at every poll (every
+                500 ms). An error that the function raises ends the wait.
         Raises:
             TaskRunningError: another holder has the lease, and `waiting` is None.
             InputError: the kind is empty or contains a slash, the scope is empty, or the duration is not positive.
         """
         if "/" in kind or not kind or not scope or duration_ms <= 0:
-            raise InputError(f"no task can be of kind {kind!r} in {scope!r} for {duration_ms} ms")
+            raise InputError(
+                "a task needs a kind without '/', a scope and a positive duration, got "
+                f"kind {kind!r}, scope {scope!r} and {duration_ms} ms"
+            )
         name = f"{_PREFIX}/{kind}/{scope}"
         watched, since, ahead = b"", 0.0, False
         while True:
@@ -134,7 +139,10 @@ class Tasks:
     def running(
         self, kind: str, scope: str, *, holder: str = "", waiting: Callable[[], None] | None = None
     ) -> Iterator[HeldTask]:
-        """Hold a task for a block of statements. The way in which the block ends determines the recorded outcome.
+        """Hold the lease of a task during a `with` block.
+
+        The recorded outcome is `DONE` if the block ends normally, `failed: ` and the exception's class if an exception
+        ends it, and else `interrupted`.
 
         Args:
             waiting: as of `acquire`.
@@ -150,7 +158,7 @@ class Tasks:
             outcome = f"failed: {type(error).__name__}"
             raise
         finally:
-            with contextlib.suppress(PolarisError):  # then the lease runs out by itself
+            with contextlib.suppress(PolarisError):  # if the release fails, the lease runs out by itself
                 held.release(outcome)
 
     def find(self, kind: str, scope: str) -> TaskRecord | None:
@@ -180,22 +188,23 @@ class HeldTask:
         return self._record
 
     def check(self) -> None:
-        """Raise an error if the lease is not held any more.
+        """Raise an error if this process no longer holds the lease.
 
         Raises:
-            TaskLostError: another holder took the lease over, or it was released.
+            TaskLostError: another holder took the lease over, it was released, or this process is a forked child.
         """
         if self._lost or self._ended.is_set() or self._process != os.getpid():
             raise TaskLostError(
-                f"{self.name} is no longer held here; it ended at {iso_text(self._record.until_ms)}"
+                f"this process no longer holds the lease of {self.name}, whose end was {iso_text(self._record.until_ms)}; "
+                "another process may be running the task now"
             )
 
     def renew(self) -> None:
-        """Extend the lease to its whole duration from now.
+        """Extend the lease, so that it lasts for its whole duration from now.
 
         Raises:
-            TaskLostError: another holder took the lease over, or it was released.
-            OutcomeUnknownError: the lease may have been renewed; try again.
+            TaskLostError: as `check`.
+            OutcomeUnknownError: it is unknown whether the lease was renewed; try again.
         """
         if self._process != os.getpid():
             self.check()
@@ -207,7 +216,10 @@ class HeldTask:
                 self.check()
 
     def tell(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Record the progress of the run, for other processes to read. Frequent calls are cheap: few of them write.
+        """Record the progress of the run, for other processes to read.
+
+        Frequent calls are cheap: a call writes the record only if the last write was at least 2 seconds ago. The next
+        renewal also writes the latest progress.
 
         Args:
             doing: the present step.
@@ -221,13 +233,13 @@ class HeldTask:
             self._record = msgspec.structs.replace(self._record, doing=doing, done=done, total=total)
             now = self._tasks._clock.monotonic_ms()
             if self._told_ms is not None and now < self._told_ms + _TELL_MS:
-                return  # a later call or the next renewal writes it
+                return  # a later call or the next renewal writes the record
             self._told_ms = now
-        with contextlib.suppress(TryAgainError, OutcomeUnknownError):  # only readers of the progress miss it
+        with contextlib.suppress(TryAgainError, OutcomeUnknownError):  # only the display of progress suffers
             self.renew()
 
     def release(self, outcome: str = DONE) -> None:
-        """End the run, so that the next run may begin at once. Nothing happens if the lease is not held any more."""
+        """End the run, so that the next run can begin at once. Do nothing if this process no longer holds the lease."""
         if self._process != os.getpid():
             return
         with self._guard:
@@ -236,13 +248,12 @@ class HeldTask:
             self._ended.set()
             now = self._tasks._clock.now_ms()
             last = self._record
-            done = (
-                last.total or last.done if outcome == DONE else last.done
-            )  # jobs report the start of a step, not its end
+            # Jobs report the start of a step, not its end: a run that is done has done all of its last step.
+            done = last.total or last.done if outcome == DONE else last.done
             self._put(msgspec.structs.replace(last, until_ms=now, released=True, outcome=outcome, done=done))
 
     def renew_in_background(self) -> None:
-        """Start the thread that renews the lease until it is released, lost, or the process ends."""
+        """Start a thread that renews the lease until the lease is released or lost, or the process ends."""
         threading.Thread(target=self._keep, name=f"renews {self.name}", daemon=True).start()
 
     def _keep(self) -> None:
@@ -271,8 +282,8 @@ class HeldTask:
         return done
 
     def _is_ours(self) -> bool:
-        """Whether the row is of this run. If so, take over its version, because an earlier swap of unknown outcome may
-        have changed it."""
+        """Whether the task's row belongs to this run. If True, also remember the row's version, because an earlier swap
+        whose outcome is unknown may have changed it."""
         found = self._tasks._references.read(self.name, TaskRecord)
         if found is None or found.value.run != self._record.run:
             return False
@@ -281,18 +292,19 @@ class HeldTask:
 
 
 def process() -> str:
-    """Return this host and process: the default name of a holder."""
+    """Return the default name of a holder: this host and process id."""
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _may_run(record: TaskRecord, now: int) -> bool:
-    """Whether a holder may still be running, if its clock differs from this machine's by at most a minute."""
+    """Whether a task's holder may still be running. If False, it is not, provided that its clock differs from this
+    machine's clock by at most a minute."""
     return not record.released and now <= record.until_ms + BEHIND_MS
 
 
 def _running(kind: str, scope: str, record: TaskRecord) -> TaskRunningError:
     return TaskRunningError(
-        f"task {kind!r} of {scope} is being run by {record.holder} since {iso_text(record.started_ms)}; its lease "
-        f"lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its process has died, try again "
-        f"{BEHIND_MS // 1_000} s after that"
+        f"task {kind!r} of {scope} is being run by {record.holder} since {iso_text(record.started_ms)}; wait until it "
+        f"ends. Its lease lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its process has died, "
+        f"try again {BEHIND_MS // 1_000} s after the end of the lease"
     )

@@ -80,7 +80,9 @@ def test_what_the_server_refuses_is_told_in_one_line(server: Server) -> None:
     assert answer.code == 2
     assert "needs the token of an administrator" in answer.err
     assert answer.err.count("\n") == 1
-    assert "is unknown" in run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN="wrong").err
+    assert (
+        "does not accept" in run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN="wrong").err
+    )
     no_catalog = run("maintain", "trim", "--server", server.uri, "--catalog", "no", POLARIS_SPARK_TOKEN=TOKEN)
     assert "there is no catalog 'no'" in no_catalog.err
     job = run("maintain", "trim", "--server", server.uri, "--retention", "1 min", POLARIS_SPARK_TOKEN=TOKEN)

@@ -204,7 +204,7 @@ def test_a_served_catalog_starts_nothing_after_its_session_was_closed(
 ) -> None:
     session.close()
     status, body = admin.call("trim", id="late")
-    assert (status, body["error"]["message"]) == (400, "this catalog was closed")
+    assert (status, body["error"]["message"]) == (400, "this catalog was closed; open it again")
 
 
 def test_closing_the_session_waits_no_longer_than_a_call_in_a_request_takes(
@@ -288,7 +288,7 @@ def test_a_result_that_is_too_large_to_send_is_refused(
     add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
     status, body = local.call("long")
     assert status == 413
-    assert body["error"]["message"].startswith("the 5 rows of long are 320 characters")
+    assert body["error"]["message"].startswith("the result of long has 5 rows with 320 characters")
 
 
 def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_bounds_follow_the_hard_limit(hard_limit: list[tuple[int, int]]) -> None
     ("arguments", "told"),
     [
         (["--max-connections", "0"], "--max-connections is 0"),
-        (["--max-connections-per-address", "-1"], "--max-connections-per-address -1"),
+        (["--max-connections-per-address", "-1"], "--max-connections-per-address is -1"),
         (["--max-memory", "1 MiB"], "at least four times --max-body"),
         (["--max-memory", "much"], "--max-memory"),
     ],

@@ -107,7 +107,7 @@ def test_unsafe_servers_do_not_start(tmp_path: Path) -> None:
         "can be reached by others": ["--host", "0.0.0.0"],
         "so it needs tokens": ["--host", "0.0.0.0", "--insecure"],
         "leave one of them out": ["--token", "env:TOKEN", "--insecure"],
-        "env:NAME, the name": ["--token", SECRET],
+        "env:NAME, where NAME": ["--token", SECRET],
         "is not set": ["--token", "env:NO_SUCH_VARIABLE"],
         "characters that HTTP does not allow": ["--token", "env:JUNK"],
         "chmod 600": ["--token-file", str(shared)],

@@ -2,15 +2,16 @@
 
 | step | purpose | after a crash right after this step |
 | --- | --- | --- |
-| 1. start the leases of ids over | no id is made twice | nothing else has changed |
+| 1. end all leases of node numbers | no id is made twice | nothing else has changed |
 | 2. give every row a fresh version and a fence | attempts begun earlier cannot commit | nothing else has changed |
 | 3. set the registry to a complete commit | the other references are found through it | run the recovery again |
 | 4. add lost registrations and drops to the registry | it lists every reference | run the recovery again |
-| 5. set the other references to complete commits | they can be used | each has one swap: run it again for the rest |
+| 5. set the other references to complete commits | they can be used | run the recovery again for the references left |
 
-A reference is set back by a new commit whose parent is the complete commit, so that the recovery is in the reference's
-log. The numbers of lost commits are used again, but ids never are. A process that is in doubt about a commit looks for
-the commit's id at its number, and finds that the commit did not take place.
+Step 5 sets each reference by one swap. A reference is set back by a new commit whose parent is the complete commit, so
+that the reference's log records the recovery. The numbers of lost commits are used again, but ids never are. A process
+that does not know whether its commit took place looks for the commit's id at the commit's number. If the commit was
+lost, the process finds that it did not take place.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Recovered(NamedTuple):
     """Result of a recovery."""
 
     ids_from_ms: int
-    """Lowest time in ids that are made from now on, in milliseconds since 1970."""
+    """Lowest time in the ids that are made after the recovery, in milliseconds since 1970."""
     heads: dict[str, Head]
     """The heads that were set, by row name."""
 
@@ -70,13 +71,13 @@ class Recovery:
         self._principal = principal
 
     def carry_out(self, steps: Sequence[RecoveryStep], highest_id: int) -> Recovered:
-        """Execute a plan. If this is interrupted, make a new survey and a new plan and execute that plan.
+        """Execute a plan. If the execution is interrupted, make a new survey and a new plan, and execute the new plan.
 
         Args:
-            steps: the step of the registry, followed by those of the references to recover.
+            steps: the registry's step, followed by the steps of the references to recover.
             highest_id: the highest id that the survey saw.
         Raises:
-            StateError: the registry cannot be recovered, or a reference was changed since the survey.
+            StateError: the registry cannot be recovered, or another process changed a reference since the survey.
         """
         if steps[0].action == "leave":
             raise StateError(
@@ -102,7 +103,11 @@ class Recovery:
         return self._amend(step, lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
 
     def _amend(self, step: RecoveryStep, change: Callable[[Head], Head]) -> ReferenceRow:
-        """Amend the row of a reference; refused if another process has changed the row since the survey."""
+        """Amend the row of a reference, and return the new row.
+
+        Raises:
+            StateError: another process has changed the row since the survey.
+        """
         found = step.found
         assert found.head is not None
         expected = {found.head.commit} | ({step.head.commit} if step.head else set())
@@ -125,7 +130,7 @@ class Recovery:
         found, head = step.found, step.head
         assert head is not None
         head = msgspec.structs.replace(head, fence=max(head.fence, fence))
-        if head.sealed:  # it takes no commits, so the recovery is recorded in the registry's log
+        if head.sealed:  # a sealed row takes no commits, so the registry's log records the recovery
             self._amend(step, lambda _: head)
             return head
         if row is None and found.registered is not None and found.registered.source == head.commit:
@@ -144,7 +149,7 @@ class Recovery:
         return new.head
 
     def _built(self, step: RecoveryStep, head: Head) -> tuple[CommitReader, list[tuple[int, msgspec.Struct]]]:
-        """Return the snapshot and the new objects of a commit that follows `head`.
+        """Return a new commit that follows `head`, as a reader, and the objects to write for it, as (id, object).
 
         The commit has the same content as `head`, and its log entry records the recovery.
         """
@@ -186,7 +191,7 @@ class Recovery:
                 self._backend.insert_reference(realm, name, new)
                 row = self._backend.read_reference(realm, name)
             if row is None:
-                raise TryAgainError(f"reference {name!r} was inserted, but cannot be read")
+                raise TryAgainError(f"reference {name!r} was inserted, but its row cannot be read; try again")
             return row
 
         if retried(self._clock, once).version != new.version:
@@ -200,7 +205,8 @@ class Recovery:
 
 
 class _Tell(Change[int, None]):
-    """Change that records lost references, lost drops and sealed rows that were set back in the registry."""
+    """Change of the registry that records which references and drops the registry had lost, and which sealed rows the
+    recovery set back."""
 
     def __init__(self, steps: Sequence[RecoveryStep], operation: Operation, clock: Clock) -> None:
         self.steps = steps
@@ -236,7 +242,7 @@ class _Tell(Change[int, None]):
 
 
 def log_entry(step: RecoveryStep, principal: str, now: int) -> LogEntry:
-    """Return the log entry of a step."""
+    """Return the log entry that records a step."""
     found, head = step.found, step.head
     summary = {"why": step.why}
     if found.head is not None:
@@ -251,7 +257,7 @@ def log_entry(step: RecoveryStep, principal: str, now: int) -> LogEntry:
 
 
 def _conclusive(publication: Publication) -> Outcome:
-    """Try to publish a commit and return the outcome if it is final, else raise an error, so that it is tried again."""
+    """Try to publish a commit. Return the outcome if it is final; else raise an error, so that the caller retries."""
     outcome = publication.publish()
     if outcome in (Outcome.COMMITTED, Outcome.LOST):
         return outcome
@@ -264,6 +270,6 @@ def _sealed(step: RecoveryStep) -> bool:
 
 def _moved(name: str) -> StateError:
     return StateError(
-        f"reference {name!r} was changed while it was being recovered: stop all processes that write to the "
-        "store, and try again"
+        f"another process changed reference {name!r} during the recovery: stop all processes that write to the "
+        "store, and run the recovery again"
     )

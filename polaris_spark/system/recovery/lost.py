@@ -28,10 +28,11 @@ in."""
 
 
 def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> None:
-    """Refuse a live reference whose row is missing, unless it never had a commit.
+    """Raise an error if the row of a live reference was lost.
 
-    If it never had a commit, its creator is still at work, or died before it wrote the row. Reads one row if the row
-    exists, else all rows of the realm.
+    A missing row was not lost if nobody has committed to the reference: then the process that created the reference has
+    not written the row yet, or died before it wrote the row. This function reads one row if the row exists, else all
+    rows of the realm.
 
     Raises:
         CorruptionError: the reference's row was lost.
@@ -44,9 +45,9 @@ def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> Non
     # Read again: the row may have been written since.
     if _show_loss(registered, newer) and not _has_row(store, registered):
         raise CorruptionError(
-            f"the row of reference {registered.name!r} is missing, and there are commits after commit "
-            f"{registered.registration.number}, where it began, up to commit {newer[0].number} "
-            f"({newer[0].id:x}): run recover first"
+            f"the row of reference {registered.name!r} was lost: the reference began at commit "
+            f"{registered.registration.number} and has commits up to commit {newer[0].number} ({newer[0].id:x}): run "
+            "recover first"
         )
 
 
@@ -58,8 +59,9 @@ def strict_reader(store: ObjectStore, clock: Clock) -> ReferenceReader:
 def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known]:
     """Return the complete commits of a registered reference whose row is missing, newest first.
 
-    They descend from the commit that the reference began from, have ids above its generation, and do not descend from a
-    later commit of another reference. The result may contain failed attempts to commit to another reference.
+    The returned commits descend from the commit that the reference began from, have ids above the reference's
+    generation, and do not descend from a later commit of another reference. The result may contain commits that never
+    took effect: failed attempts to commit to another reference.
     """
     objects = Completeness(store.backend, store.realm)
     stored = StoredCommits(store.backend, store.realm, objects)
@@ -75,8 +77,8 @@ def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known
 def _show_loss(registered: Registered, newer: list[Known]) -> bool:
     """Whether the commits `newer` prove that the reference had a row.
 
-    One or two commits after a commit that other references share do not prove it. They may come from another reference:
-    a failed attempt, and the next batch, which was written before the attempt's outcome was known.
+    One or two commits after a commit that other references share do not prove it. They may be attempts to commit to
+    another reference: a failed attempt, and the next batch, which was written before the first outcome was known.
     """
     said = registered.registration
     is_own = (said.number, said.commit_time) == (0, said.time) and registered.source > said.generation
@@ -108,9 +110,9 @@ def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
 def _made_by_others(store: ObjectStore, registered: Registered, objects: Completeness) -> set[int]:
     """Return the ids of the commits that were made to other references in the same folder after `registered` began.
 
-    Their numbers are above that of the commit that `registered` began from, and their ids are above the generation of
-    their reference. Commits that those references forked from, and commits of references that the registry lost, are
-    left out, because they may belong to `registered`.
+    The numbers of these commits are above the number of the commit that `registered` began from, and their ids are
+    above the generation of the reference that they were made to. Commits from which those references forked, and
+    commits of references that the registry lost, are left out, because they may belong to `registered`.
     """
     folder, made = registered.name.rpartition("/")[0], set[int]()
     rows = list(_rows(store))

@@ -31,7 +31,7 @@ class RecoveryStep(NamedTuple):
 
 
 def plan(found: Sequence[SurveyedReference]) -> list[RecoveryStep]:
-    """Return the steps in the order of their execution. The registry, the first of `found`, comes first."""
+    """Return one step for each of the surveyed references, in the same order. The registry must be the first."""
     return [_step(one) for one in found]
 
 
@@ -69,7 +69,8 @@ def _registry(found: SurveyedReference) -> tuple[Registry, str]:
 
 
 def _head(found: SurveyedReference) -> Head:
-    """Return a head that points to the target, with the complete part of its history and the recent heads in it."""
+    """Return a head that points to the target. Its history is the complete part of the target's history, and its recent
+    heads are the surveyed heads in that part."""
     target, first, before = found.target, found.history_from, found.head
     assert target is not None
     assert first is not None

@@ -18,9 +18,9 @@ class _Stored(NamedTuple):
     known: Known
     ancestors: tuple[int, ...]
     near: int
-    """Number of parents, the nearest ancestors, which are the first in `ancestors`."""
+    """Number of parents. They are the first of the `ancestors`."""
     registry: bool
-    """Whether the commit contains registrations."""
+    """Whether the commit has the index of registrations, which only commits of the registry have."""
     empty: bool
 
 
@@ -58,10 +58,11 @@ class StoredCommits:
         """Return the commits that descend from the commit `base`, which may itself be lost, newest first.
 
         Args:
-            besides: ids of commits that belong to another reference. Commits that descend from `base` only through them
-                belong to that reference and are left out.
-            forks: ids of commits where references fork. Commits that descend from them may belong to any of these
-                references and are left out. If None, they are not left out, and gaps in the history are ignored.
+            besides: ids of commits that belong to another reference. They are left out, and so are commits that descend
+                from `base` only through them.
+            forks: ids of commits where references fork. Commits that descend from such a commit may belong to any of
+                these references and are left out. If None, they are included, and so are commits that descend from
+                `base` only through lost commits.
         """
         found = {base.id}
         later = frozenset() if forks is None else {id for id in forks if not self._is_before(id, base)}
@@ -76,8 +77,8 @@ class StoredCommits:
     def _oldest_first(self) -> list[int]:
         """Return the ids of all commits, each after all its ancestors.
 
-        They are sorted by number, because a process whose clock is far ahead makes ids that are higher than those of
-        later commits.
+        The commits are sorted by number and not by id, because a process whose clock is far ahead makes ids that are
+        higher than the ids of later commits.
         """
         return sorted(self._stored, key=lambda id: (self._stored[id].known.number, id))
 
@@ -106,7 +107,8 @@ class StoredCommits:
     def of_registry(self) -> list[Known]:
         """Return the commits of the registry, newest first.
 
-        The last is the realm's oldest commit if that is empty, because the registry begins with an empty commit.
+        If the realm's oldest commit is empty, it is the last in the list, because the registry begins with an empty
+        commit.
         """
         found = {id: stored.known for id, stored in self._stored.items() if stored.registry}
         first = next(iter(self._oldest_first()), 0)
