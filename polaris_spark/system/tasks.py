@@ -195,8 +195,8 @@ class HeldTask:
         """
         if self._lost or self._ended.is_set() or self._process != os.getpid():
             raise TaskLostError(
-                f"this process no longer holds the lease of {self.name}, whose end was {iso_text(self._record.until_ms)}; "
-                "another process may be running the task now"
+                f"this process no longer holds the lease of {self.name}, whose end was "
+                f"{iso_text(self._record.until_ms)}; another process may be running the task now"
             )
 
     def renew(self) -> None:
@@ -305,6 +305,6 @@ def _may_run(record: TaskRecord, now: int) -> bool:
 def _running(kind: str, scope: str, record: TaskRecord) -> TaskRunningError:
     return TaskRunningError(
         f"task {kind!r} of {scope} is being run by {record.holder} since {iso_text(record.started_ms)}; wait until it "
-        f"ends. Its lease lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its process has died, "
-        f"try again {BEHIND_MS // 1_000} s after the end of the lease"
+        f"ends. Its lease lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its process has "
+        f"died, try again {BEHIND_MS // 1_000} s after the end of the lease"
     )
