@@ -29,6 +29,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
+@pytest.mark.databases
 def test_the_example_passes_the_storage_contract(environment: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(EXAMPLE)]
     command += ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests"), str(EXAMPLE)]

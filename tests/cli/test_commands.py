@@ -84,7 +84,7 @@ def test_help_of_a_command_imports_only_what_it_declares(command: str) -> None:
     assert not own & {"polaris_spark.cli.opening", "polaris_spark.cli.survey"}
 
 
-@pytest.mark.parametrize("command", [*commands.COMMANDS, "maintain sweep"])
+@pytest.mark.parametrize("command", ["report", "demo", "serve", "import", "maintain sweep"])
 def test_help_of_a_command_needs_neither_spark_nor_pyiceberg(command: str) -> None:
     without = "".join(f"sys.modules[{name!r}] = None; " for name in SPARKLESS)
     done = process(*command.split(), "-h", program=f"{without}main()")

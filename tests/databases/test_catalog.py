@@ -1,4 +1,4 @@
-"""A catalog on every database: one story in the ordinary run, thousands of names and random changes when asked for."""
+"""A catalog on every database: a story, thousands of names and random changes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.catalog.test_log import check as check_log
 from tests.catalog.test_log import random_request
 from tests.databases.conftest import Open
 from tests.rest.client import Client, at_once, new_key, path, rename, set_properties, table, tables
-from tests.stores import DATABASES, StoreOn
+from tests.stores import StoreOn, databases
 
 
-@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("database", databases())
 def test_what_is_created_changed_renamed_and_dropped_is_there_for_the_next_session(
     store_on: StoreOn, open_catalog: Open, database: str
 ) -> None:

@@ -52,7 +52,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     lake.close()
 
 
-@pytest.fixture(params=["process", "executors"])
+@pytest.fixture(params=["process", pytest.param("executors", marks=pytest.mark.spark)])
 def spark_or_none(request: pytest.FixtureRequest) -> SparkSession | None:
     return request.getfixturevalue("spark") if request.param == "executors" else None
 

@@ -82,8 +82,8 @@ def run(
     return expiry.run(wanted(session.catalog.head()), everything=True, dry_run=False)
 
 
-@pytest.mark.parametrize("tables", [1, 2])
-def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(opened: Open, tables: int) -> None:
+@pytest.mark.parametrize(("tables", "stride"), [(1, 5), (2, 9), pytest.param(1, 1, marks=pytest.mark.long)])
+def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(opened: Open, tables: int, stride: int) -> None:
     steps = 0
     while True:
         lake = opened(f"lake{steps}")
@@ -104,7 +104,7 @@ def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(opened: Open, tabl
         assert expire(lake, older_than="0 s") == []
         if life.left:
             break
-        steps += 1 if tables == 1 else 7
+        steps += stride
     assert steps > 10
 
 

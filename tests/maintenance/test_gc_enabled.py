@@ -125,7 +125,7 @@ def test_expire_keeps_the_files_of_a_table_that_was_dropped_from_a_namespace_tha
     assert row[4] == 1
 
 
-@pytest.mark.parametrize("by", ["process", "executors"])
+@pytest.mark.parametrize("by", ["process", pytest.param("executors", marks=pytest.mark.spark)])
 def test_remove_orphans(opened: Open, by: str, request: pytest.FixtureRequest) -> None:
     lake = opened()
     tables = Tables(lake)
@@ -138,7 +138,7 @@ def test_remove_orphans(opened: Open, by: str, request: pytest.FixtureRequest) -
     assert all(file.exists() for file in stays)
 
 
-@pytest.mark.parametrize("by", ["process", "executors"])
+@pytest.mark.parametrize("by", ["process", pytest.param("executors", marks=pytest.mark.spark)])
 def test_remove_orphans_where_the_catalog_says_no(
     opened: Open, by: str, request: pytest.FixtureRequest
 ) -> None:

@@ -12,7 +12,7 @@ from tests.simulation import simulate
 from tests.simulation.__main__ import verdicts
 from tests.sizes import TIMES
 
-SEEDS = 300
+SEEDS = 120
 LONG = 3_000 * TIMES
 
 

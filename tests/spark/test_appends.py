@@ -19,6 +19,8 @@ from polaris_spark.testing.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 WRITERS = 32
 APPENDS = 2
 """Appends of each writer, all made on the table that it loaded before anybody wrote."""

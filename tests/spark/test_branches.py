@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.sql import call, current_snapshot, rows, run, snapshots
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture
 def numbers(spark: SparkSession, home: str) -> str:

@@ -13,6 +13,8 @@ from tests.spark.sql import call, rows, run
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 LINEAGE = "_row_id, _last_updated_sequence_number"
 
 

@@ -14,6 +14,8 @@ from tests.importing.support import table_in, table_metadata, write
 from tests.maintenance.lakes import age
 from tests.spark.catalogs import add_catalog
 
+pytestmark = pytest.mark.spark
+
 
 def statuses(spark: SparkSession, statement: str) -> dict[str, str]:
     return {row.table: row.status for row in spark.sql(statement).collect()}

@@ -25,6 +25,8 @@ from tests.spark.processes import bridge_processes
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(scope="module")
 def probes(

@@ -20,6 +20,8 @@ from polaris_spark.pyiceberg import PolarisCatalog
 from tests.pyiceberg_adapter.content import SCHEMA, content, rows, view_version
 from tests.server.servers import Server
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(scope="module")
 def server(spark: SparkSession, place: CatalogPlace) -> Iterator[Server]:

@@ -284,6 +284,7 @@ def lines_of(program: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.spark
 def test_a_session_that_was_started_without_the_catalog_is_refused_in_one_line(tmp_path: Path) -> None:
     told = lines_of(PLAIN, tmp_path)
     assert len(told) == 3
@@ -292,6 +293,7 @@ def test_a_session_that_was_started_without_the_catalog_is_refused_in_one_line(t
         assert "restart the notebook's kernel" in line
 
 
+@pytest.mark.spark
 def test_a_session_with_the_catalog_is_used_again_unless_the_catalog_is_another(tmp_path: Path) -> None:
     again, other, added, after_stop = lines_of(CONFIGURED, tmp_path)
     assert (again, after_stop) == ("a", "0")
@@ -430,6 +432,7 @@ print("Java", dict(given.properties()).get("s3.secret-access-key"))
 """
 
 
+@pytest.mark.spark
 def test_no_process_shows_a_secret_on_its_command_line_and_the_catalog_has_it(tmp_path: Path) -> None:
     script = tmp_path / "show.py"
     script.write_text(SHOW)

@@ -17,6 +17,8 @@ from tests.rest.client import Client, Json, connect, rename, table
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 _numbers = count(1)
 
 

@@ -21,6 +21,8 @@ from tests.views.catalogs import rows
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 PLAIN = (
     "file_path, file_format, spec_id, record_count, file_size_in_bytes, split_offsets, equality_ids, sort_order_id, "

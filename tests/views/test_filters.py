@@ -102,6 +102,7 @@ def test_conditions_on_columns_that_say_where_rows_lie_leave_some_out(
     assert len(found) < len(everything) or least[1] == len(everything)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("view", VIEWS)
 def test_spark_finds_the_same_whether_it_pushes_filters_or_not(
     spark: SparkSession, lake: Catalog, view: str
