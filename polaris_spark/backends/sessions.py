@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from polaris_spark.backends.places import NoPlaceError, Places
+from polaris_spark.backends.concurrency import NoPlaceError, Places
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 

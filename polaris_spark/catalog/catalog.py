@@ -10,12 +10,12 @@ from typing import TypeVar
 from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.files import Files, local_path
+from polaris_spark.catalog.lazy_imports import UNLOADED, LoadImported
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
-from polaris_spark.catalog.unloaded import UNLOADED, LoadImported
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import CommitReader, State, StoredObjects, reading_state
 from polaris_spark.errors import WrongTypeError

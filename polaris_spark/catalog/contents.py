@@ -28,7 +28,6 @@ from polaris_spark.catalog.entities import (
     table_key,
     taken_by,
 )
-from polaris_spark.catalog.expiring import gc_enabled, namespace_levels
 from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata import (
     ObjectReader,
@@ -43,6 +42,7 @@ from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
+from polaris_spark.catalog.snapshot_expiry import gc_enabled, namespace_levels
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State

@@ -22,8 +22,8 @@ from polaris_spark.catalog.manifest_entries import (
 from polaris_spark.catalog.memory import charge
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.overlapping_tables import Deletable, Neighbours, heads_around, real_places
 from polaris_spark.catalog.permits import Grant
-from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around, real_places
 from polaris_spark.errors import MissingFileError, PolarisError
 
 log = logging.getLogger("polaris_spark")

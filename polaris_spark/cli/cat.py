@@ -15,7 +15,7 @@ from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.opening import OpenRealm, OpenStore
+    from polaris_spark.cli.stores import OpenRealm, OpenStore
     from polaris_spark.objects import Decoded
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ def cat(
     password: Password = None,
 ) -> None:
     """Print one object as JSON: its header, and its decoded content."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
 
     store, object_id = with_store(store, object_id, "OBJECT-ID")
     wanted = possible_ids(object_id)

@@ -49,7 +49,7 @@ def export(
 ) -> None:
     """Write the metadata.json of tables and views, as it is in the newest commit."""
     if server is None:
-        from polaris_spark.cli.opening import open_store
+        from polaris_spark.cli.stores import open_store
 
         with open_store(required_store(store, token), password) as opened:
             place = opened.realm(realm)
@@ -88,8 +88,8 @@ def _exported(
     *,
     overwrite: bool,
 ) -> list[tuple[Any, ...]]:
-    from polaris_spark.catalog.exporting import Exporter
     from polaris_spark.catalog.files import Files
+    from polaris_spark.catalog.metadata_export import Exporter
     from polaris_spark.commits.state import StoredObjects
     from polaris_spark.jobs.export_metadata import rows, select
 

@@ -38,7 +38,7 @@ def fsck(
     as_json: AsJSON = False,
 ) -> None:
     """Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one."""
-    from polaris_spark.cli.opening import store_options
+    from polaris_spark.cli.stores import store_options
     from polaris_spark.config import StoreURI
     from polaris_spark.maintenance.checking.ahead import repair as repair_clock
     from polaris_spark.maintenance.checking.checker import Check

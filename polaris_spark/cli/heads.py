@@ -36,7 +36,7 @@ def heads(
     as_json: AsJSON = False,
 ) -> None:
     """List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is missing."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
     from polaris_spark.cli.survey import chosen, found_json, reading, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey
 

@@ -15,7 +15,7 @@ from polaris_spark.clock import iso_text
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.opening import OpenRealm, OpenStore
+    from polaris_spark.cli.stores import OpenRealm, OpenStore
     from polaris_spark.commits.state import CommitReader
     from polaris_spark.system.leases import NodeRecord
 
@@ -36,7 +36,7 @@ def info(
     as_json: AsJSON = False,
 ) -> None:
     """Show a store's format, realms, catalogs, references, sizes and node leases."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
 
     with open_store(store, password) as opened:
         measured = _sizes(opened) if sizes else None

@@ -18,7 +18,7 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.opening import OpenRealm
+    from polaris_spark.cli.stores import OpenRealm
     from polaris_spark.commits.rows import Head, LogEntry
     from polaris_spark.store.objects import ObjectStore
 
@@ -43,7 +43,7 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
 
     with open_store(store, password) as opened:
         place = opened.realm(realm)

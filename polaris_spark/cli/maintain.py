@@ -195,7 +195,7 @@ def _option(parameter: Parameter) -> inspect.Parameter:
 
 def _argument(parameter: Parameter, value: Any) -> Any:
     """Return the procedure's argument for an option's value; None if the option was not given."""
-    from polaris_spark.cli.opening import named_texts
+    from polaris_spark.cli.stores import named_texts
 
     if value is None or value == []:
         return None
@@ -219,7 +219,7 @@ def _run(
     spark: bool | None,
     password: str | None,
 ) -> list[tuple[Any, ...]]:
-    from polaris_spark.cli.opening import open_store, properties_of
+    from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.rest.session import open_session
     from polaris_spark.spark.options import refuse_memory
 

@@ -44,7 +44,7 @@ def properties(
 ) -> None:
     """Show the properties of a catalog, which apply to all sessions; with --set or --unset, change them first."""
     from polaris_spark.catalog.properties import checked, require_settable
-    from polaris_spark.cli.opening import named_texts
+    from polaris_spark.cli.stores import named_texts
 
     names = Counter(one.partition("=")[0] for one in set or ())
     repeated = sorted(name for name, times in names.items() if times > 1)
@@ -79,7 +79,7 @@ def _changed(
     removals: Sequence[str],
 ) -> Mapping[str, str]:
     """Change the properties of a catalog in this process, and return all of them."""
-    from polaris_spark.cli.opening import open_store, properties_of
+    from polaris_spark.cli.stores import open_store, properties_of
 
     with open_store(store, password) as opened:
         row = opened.realm(realm).catalog(catalog)

@@ -13,7 +13,7 @@ from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, RealmStateError
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.opening import OpenStore
+    from polaris_spark.cli.stores import OpenStore
     from polaris_spark.system.realms import Realms
 
 
@@ -49,7 +49,7 @@ def realms(
     as_json: AsJSON = False,
 ) -> None:
     """List the realms of a store; or activate, deactivate, purge or upgrade one first."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
     from polaris_spark.objects import known_types
     from polaris_spark.system.realms import Realms
 
@@ -85,7 +85,7 @@ def realms(
 
 
 def _change(opened: OpenStore, activate: str | None, deactivate: str | None, purge: str | None) -> None:
-    from polaris_spark.maintenance.purging import Purge
+    from polaris_spark.maintenance.realm_purge import Purge
     from polaris_spark.system.realms import Realms, RealmState
     from polaris_spark.system.tasks import Tasks
 

@@ -23,10 +23,10 @@ from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, StateError
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.opening import OpenStore
+    from polaris_spark.cli.stores import OpenStore
     from polaris_spark.commits.lineage import Known
     from polaris_spark.commits.rows import LogEntry
-    from polaris_spark.system.recovery.carrying_out import Recovered
+    from polaris_spark.system.recovery.execution import Recovered
     from polaris_spark.system.recovery.plan import RecoveryStep
 
 Json = dict[str, Any]
@@ -64,10 +64,10 @@ def recover(
     as_json: AsJSON = False,
 ) -> None:
     """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
     from polaris_spark.cli.survey import chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
-    from polaris_spark.system.recovery.carrying_out import Recovery
+    from polaris_spark.system.recovery.execution import Recovery
     from polaris_spark.system.recovery.plan import plan
     from polaris_spark.system.recovery.survey import Survey
 

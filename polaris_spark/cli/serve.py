@@ -115,7 +115,7 @@ def serve(
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
     from polaris_spark.catalog.locations import segments
-    from polaris_spark.cli.opening import properties_of
+    from polaris_spark.cli.stores import properties_of
     from polaris_spark.extension import ROUTER
     from polaris_spark.rest.session import open_session, principal_of
     from polaris_spark.store.cache import collect_seldom

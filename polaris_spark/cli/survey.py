@@ -11,8 +11,8 @@ from rich.text import Text
 
 from polaris_spark.catalog.references import CATALOGS, head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
-from polaris_spark.cli.opening import OpenRealm
 from polaris_spark.cli.output import errors, hexadecimal, plain
+from polaris_spark.cli.stores import OpenRealm
 from polaris_spark.clock import iso_text
 from polaris_spark.commits.completeness import Lost
 from polaris_spark.commits.lineage import Known

@@ -34,7 +34,7 @@ def tables(
     as_json: AsJSON = False,
 ) -> None:
     """Show the namespaces, tables and views of a catalog as a tree."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
 
     with open_store(store, password) as opened:
         place = opened.realm(realm)

@@ -29,7 +29,7 @@ def undrop(
     as_json: AsJSON = False,
 ) -> None:
     """Restore a dropped reference, such as a branch of a catalog, before its grace period ends."""
-    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.session import os_user
 

@@ -6,13 +6,13 @@ import random
 from typing import TypeVar
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.applying import Applied, Applier
-from polaris_spark.commits.building import Builder
+from polaris_spark.commits.applier import Applied, Applier
+from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
-from polaris_spark.commits.publishing import Outcome, Publication
-from polaris_spark.commits.reading import HeadReader
+from polaris_spark.commits.head_reader import HeadReader
+from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader

@@ -1,7 +1,7 @@
 """The commit protocol on one reference: step 1 (start from the known head), step 2 (prepare), and their repetition.
 
 The steps have the numbers of `docs/concepts/commits.md`, which also says what a death of the process after each step
-leaves. `attempts` leads steps 3 to 7: `applying` (3), `files` (4), `building` and `publishing` (5 and 6), `group` (7).
+leaves. `attempts` leads steps 3 to 7: `applier` (3), `files` (4), `builder` and `publication` (5 and 6), `group` (7).
 After a lost swap, an attempt begins again with step 3. A change begins again with step 2 if something that it read in
 `prepare` has changed, or if the reference was fenced.
 """
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.amending import amend_row
+from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.attempts import Attempts
 from polaris_spark.commits.change import Change, PrepareAgain
 from polaris_spark.commits.group import Pending
-from polaris_spark.commits.reading import HeadReader
+from polaris_spark.commits.head_reader import HeadReader
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader, State

@@ -37,14 +37,14 @@ def describe_view(_: Catalog, request: Request) -> Response:
 
 def view_columns(_: Catalog, request: Request) -> Response:
     """POST views/{view}/columns"""
-    from polaris_spark.spark.views.answering import columns
+    from polaris_spark.spark.views.planner import columns
 
     return json_response(encode(columns(_options(request, decode(request.body, ViewOptions).options))))
 
 
 def count_rows(_: Catalog, request: Request) -> Response:
     """POST views/{view}/count"""
-    from polaris_spark.spark.views.answering import count
+    from polaris_spark.spark.views.planner import count
 
     return json_response(
         encode({"count": count(_options(request, decode(request.body, ViewOptions).options))})
@@ -53,7 +53,7 @@ def count_rows(_: Catalog, request: Request) -> Response:
 
 def plan_scan(_: Catalog, request: Request) -> Response:
     """POST views/{view}/plan"""
-    from polaris_spark.spark.views.answering import plan
+    from polaris_spark.spark.views.planner import plan
 
     asked = decode(request.body, PlanRequest)
     return json_response(encode(plan(_options(request, asked.options), asked.columns, asked.filters)))

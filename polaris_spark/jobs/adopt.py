@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ ADOPTED, WOULD_ADOPT, REFUSED = "adopted", "would be adopted", "refused"
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.adopting import Adopt, adoptable, refusals
+    from polaris_spark.catalog.adoption import Adopt, adoptable, refusals
     from polaris_spark.commits.change import Operation
 
     session, catalog = call.session, call.session.catalog

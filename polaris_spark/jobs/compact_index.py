@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.errors import ReferenceGoneError
-from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.engine import engine_of
-from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, unless_dry_run
+from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than, unless_dry_run
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.exporting import Exported, ExportItem
+    from polaris_spark.catalog.metadata_export import Exported, ExportItem
     from polaris_spark.commits.state import CommitReader
 
 _FAILURES_TOLD = 3
@@ -25,7 +25,7 @@ def select(
         InputError: an identifier is malformed, or both identifiers are given.
         BadRequestError: the table, view or namespace does not exist.
     """
-    from polaris_spark.catalog.exporting import wanted
+    from polaris_spark.catalog.metadata_export import wanted
 
     return wanted(
         snapshot,
@@ -50,8 +50,8 @@ def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.exporting import Export
     from polaris_spark.catalog.locations import folder
+    from polaris_spark.catalog.metadata_export import Export
 
     catalog = call.session.catalog
     table, namespace, directory = (arguments.get(name) for name in ("table", "namespace", "location"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.engine import engine_of
-from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 

@@ -28,7 +28,7 @@ _HOW = (
 
 def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.importing.jobs import import_source
-    from polaris_spark.catalog.importing.opening import Scrubber, open_source
+    from polaris_spark.catalog.importing.open_source import Scrubber, open_source
 
     options = {k: v for k, v in given.get("options", {}).items() if v is not None}
     session = call.session
@@ -90,7 +90,7 @@ def _scrubbed(row: Row, scrub: Callable[[str], str]) -> Row:
 
 def _failure(rows: list[tuple[Any, ...]]) -> str | None:
     from polaris_spark.catalog.importing.importer import Row, summary
-    from polaris_spark.catalog.importing.placing import CONFLICT, FAILED
+    from polaris_spark.catalog.importing.placement import CONFLICT, FAILED
 
     done = [Row(*row) for row in rows]
     if not done or any(row.status not in (CONFLICT, FAILED) for row in done):

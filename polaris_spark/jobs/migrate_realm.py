@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.engine import engine_of
-from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 from polaris_spark.property_values import duration_ms
 from polaris_spark.secret_options import REFERENCE, is_secret

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError, ReferenceGoneError
-from polaris_spark.jobs.maintaining import job, unless_dry_run
+from polaris_spark.jobs.maintenance import job, unless_dry_run
 from polaris_spark.jobs.procedure import Call, Parameter
 from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.purging import Purged
+    from polaris_spark.maintenance.realm_purge import Purged
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.maintenance.purging import Purge
+    from polaris_spark.maintenance.realm_purge import Purge
 
     session = call.session
     name, instance = arguments.get("name"), arguments.get("instance")

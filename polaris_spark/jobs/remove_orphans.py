@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.engine import engine_of
-from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than
+from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
     This is `gc.enabled` of the catalog itself, or of another catalog of the realm whose warehouse overlaps a folder.
     """
     from polaris_spark.catalog.catalogs import list_catalogs, warehouse_of
-    from polaris_spark.catalog.expiring import gc_enabled
     from polaris_spark.catalog.files import absolute
     from polaris_spark.catalog.locations import overlap, segments
+    from polaris_spark.catalog.snapshot_expiry import gc_enabled
 
     catalog = session.catalog
     rows, binding = list_catalogs(catalog.references), catalog.context.binding
@@ -176,7 +176,7 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     Unless it is a dry run, this ends registrations of branches that were dropped longer ago than the grace period.
     These branches cannot be restored anymore.
     """
-    from polaris_spark.catalog.sharing import heads_around
+    from polaris_spark.catalog.overlapping_tables import heads_around
     from polaris_spark.commits.change import Operation
     from polaris_spark.maintenance.orphans.search import Means
     from polaris_spark.maintenance.periods import realm_policy
@@ -213,7 +213,7 @@ class DeletionRecord:
         self, outcome: Literal["deleted", "failed"], files: Sequence[tuple[str | None, str, int]]
     ) -> None:
         from polaris_spark.commits.change import Operation
-        from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
+        from polaris_spark.maintenance.deletion_records import DeletedFile, DeletedFiles, record_deletions
         from polaris_spark.maintenance.periods import own_policy
 
         catalog, who = self._session.catalog, self._session.principal

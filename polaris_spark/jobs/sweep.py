@@ -7,14 +7,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 from polaris_spark.jobs.engine import engine_of
-from polaris_spark.jobs.maintaining import job, policy_of, unless_dry_run
+from polaris_spark.jobs.maintenance import job, policy_of, unless_dry_run
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.commits.change import Operation
     from polaris_spark.ids import id_time_ms
-    from polaris_spark.maintenance.marking import Count, sweep
+    from polaris_spark.maintenance.sweep import Count, sweep
 
     session, properties = call.session, call.session.properties
     references = session.catalog.references

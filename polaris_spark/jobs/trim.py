@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from polaris_spark.jobs.maintaining import job, policy_of, unless_dry_run
+from polaris_spark.jobs.maintenance import job, policy_of, unless_dry_run
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.maintenance.trimming import trim
+    from polaris_spark.maintenance.trim import trim
 
     policy = policy_of(call, arguments)
     trimmed = trim(

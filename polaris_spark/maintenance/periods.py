@@ -9,7 +9,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.properties import GRACE, HISTORY_RETENTION
 from polaris_spark.catalog.references import heads_prefix
-from polaris_spark.maintenance.sweeping import Policy
+from polaris_spark.maintenance.sweep_roots import Policy
 
 
 def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms: int | None = None) -> Policy:

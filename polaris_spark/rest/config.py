@@ -9,15 +9,15 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.errors import BadRequestError, NotFoundError
-from polaris_spark.rest import metrics, namespaces, snapshots, tables, unsupported, views
+from polaris_spark.rest import metrics, namespace_routes, snapshots, table_routes, unsupported, view_routes
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route, Router
 
 CONTENT_ROUTES = [
-    *namespaces.ROUTES,
-    *tables.ROUTES,
+    *namespace_routes.ROUTES,
+    *table_routes.ROUTES,
     *snapshots.ROUTES,
-    *views.ROUTES,
+    *view_routes.ROUTES,
     *metrics.ROUTES,
 ]
 

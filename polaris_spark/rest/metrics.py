@@ -8,7 +8,7 @@ from polaris_spark.catalog.metrics import KeptReport, parse_report
 from polaris_spark.errors import BadRequestError, UnsupportedOperationError
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
 from polaris_spark.rest.router import Route
-from polaris_spark.rest.tables import name_of
+from polaris_spark.rest.table_routes import name_of
 
 
 def report_metrics(catalog: Catalog, request: Request) -> Response:

@@ -14,10 +14,9 @@ from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import find_catalog, initialize, open_catalog, require_branch
 from polaris_spark.catalog.entities import Context
-from polaris_spark.catalog.expiring import EXPIRED
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.manifest_files import process_manifest_files
-from polaris_spark.catalog.others import OtherCatalogs
+from polaris_spark.catalog.other_catalogs import OtherCatalogs
 from polaris_spark.catalog.permits import is_around
 from polaris_spark.catalog.properties import (
     SHARED_LOCATIONS,
@@ -29,6 +28,7 @@ from polaris_spark.catalog.properties import (
 from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
+from polaris_spark.catalog.snapshot_expiry import EXPIRED
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings

@@ -7,7 +7,7 @@ executors need for reading, and are pinned to the heads that planning read. Late
 
 Spark runs each step of a query, from finding data sources to reading, in a separate Python process, which starts with
 the session's first query of this kind. Each step therefore imports only what it needs. Tables of the namespace
-`system` are planned by the Python process behind the catalog instead (`polaris_spark.spark.views.answering`).
+`system` are planned by the Python process behind the catalog instead (`polaris_spark.spark.views.planner`).
 """
 
 from __future__ import annotations

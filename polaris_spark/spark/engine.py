@@ -31,8 +31,8 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.config import Properties
 from polaris_spark.errors import StateError
 from polaris_spark.spark.options import StoreLocation, location_of
-from polaris_spark.spark.planned import PlannedStore
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
+from polaris_spark.spark.task_store import PlannedStore
 from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.spark.as_of import AsOf, pinned
 from polaris_spark.spark.options import EARLIEST, LATEST, ViewOptions
-from polaris_spark.spark.reading import RealmReader
+from polaris_spark.spark.realm_reader import RealmReader
 from polaris_spark.spark.views.history import READ_TOGETHER, HistoryTask
 from polaris_spark.spark.views.view import partition_count
 from polaris_spark.store.objects import ObjectStore

@@ -29,8 +29,8 @@ from polaris_spark.spark.feed import (
 )
 from polaris_spark.spark.missing_rows import with_new_heads
 from polaris_spark.spark.options import ViewOptions
-from polaris_spark.spark.planned import PlannedStore
-from polaris_spark.spark.reading import ReadStore, RealmReader, open_for_reading
+from polaris_spark.spark.realm_reader import ReadStore, RealmReader, open_for_reading
+from polaris_spark.spark.task_store import PlannedStore
 from polaris_spark.spark.views.changes import ChangeRow, Changes
 from polaris_spark.spark.views.columns import batches, chosen
 from polaris_spark.spark.views.history import Logged

@@ -2,7 +2,7 @@
 
 A read is pinned to the heads that planning read. Rows reachable from these heads stay for as long as history is kept
 (`history-retention`), and a sweep does not wait for reads. A missing row is therefore lost only if no sweep ran since
-planning: each sweep fences the registry of references before it deletes anything (`maintenance.sweeping`).
+planning: each sweep fences the registry of references before it deletes anything (`maintenance.sweep_roots`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from polaris_spark.errors import HistoryTrimmedError, MissingObjectError, RealmStateError, ReferenceGoneError
-from polaris_spark.spark.reading import ReadStore
-from polaris_spark.system.reading import head_in_row
+from polaris_spark.spark.realm_reader import ReadStore
+from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registry import ROOT
 
 T = TypeVar("T")

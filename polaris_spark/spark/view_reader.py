@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 from polaris_spark.spark.missing_rows import Begun, begun, sweeps_told, with_new_heads
 from polaris_spark.spark.options import ViewOptions
-from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.pruning import Condition, conditions
+from polaris_spark.spark.task_store import PlannedStore
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import chosen
 from polaris_spark.spark.views.view import ScanRequest

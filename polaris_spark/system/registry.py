@@ -24,10 +24,10 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.amending import amend_row, insert_row
+from polaris_spark.commits.amendments import amend_row, insert_row
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
-from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
@@ -42,8 +42,8 @@ from polaris_spark.errors import (
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
-from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.recovery.lost import refuse_lost
+from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
     REFERENCES as REFERENCES,
 )

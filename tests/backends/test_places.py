@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from polaris_spark.backends.places import NoPlaceError, Places
+from polaris_spark.backends.concurrency import NoPlaceError, Places
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.backends.interrupts import interruptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.cli.opening import properties_of
 from polaris_spark.cli.options import PASSWORD_VARIABLE
+from polaris_spark.cli.stores import properties_of
 from polaris_spark.config import Secret
 
 STORE = {"store": "postgresql://user@host/db"}

@@ -17,19 +17,19 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 
 from polaris_spark.cli.demo import picture
-from polaris_spark.cli.opening import open_store
 from polaris_spark.cli.report import plots
 from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.cli.report.history import CommitFigures, read_history
 from polaris_spark.cli.report.lake import Lake, Storage, read_lake
 from polaris_spark.cli.report.rows import Amount, ObjectFigures, read_rows
 from polaris_spark.cli.report.sections import Figures, sections, tiles
+from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import StateError
-from polaris_spark.maintenance.marking import sweep
-from polaris_spark.maintenance.sweeping import Policy
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.sweep import sweep
+from polaris_spark.maintenance.sweep_roots import Policy
+from polaris_spark.maintenance.trim import trim
 from tests.browser import Browser
 from tests.cli.catalogs import run
 from tests.stores import unavailable

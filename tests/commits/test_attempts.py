@@ -13,7 +13,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.clock import SystemClock
-from polaris_spark.commits.applying import SLOW_MS
+from polaris_spark.commits.applier import SLOW_MS
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import State

@@ -10,14 +10,14 @@ import pytest
 
 from polaris_spark import clock
 from polaris_spark.clock import ThreadSignal
-from polaris_spark.commits import applying, attempts, building, files, group, publishing, reading, retry
+from polaris_spark.commits import applier, attempts, builder, files, group, head_reader, publication, retry
 from polaris_spark.commits.committer import Committer
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 from .support import Add, number
 from .test_attempts import Caller, Held, opened, waiting
 
-MODULES = (applying, attempts, building, clock, files, group, publishing, reading, retry)
+MODULES = (applier, attempts, builder, clock, files, group, publication, head_reader, retry)
 PLACES = {module.__file__ for module in MODULES}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.applying import SLOW_MS, TURN_MS
+from polaris_spark.commits.applier import SLOW_MS, TURN_MS
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import APART_SIZE, Committer
 from polaris_spark.commits.group import Pending

@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from polaris_spark.catalog.importing import sql
-from polaris_spark.catalog.importing.opening import SOURCES, Scrubber, open_source
+from polaris_spark.catalog.importing.open_source import SOURCES, Scrubber, open_source
 from polaris_spark.catalog.importing.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import InputError, MissingLibraryError, SourceError

@@ -16,7 +16,7 @@ from polaris_spark.catalog.contents import places
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.importer import ImportOptions
 from polaris_spark.catalog.importing.jobs import load_imported
-from polaris_spark.catalog.importing.opening import open_source
+from polaris_spark.catalog.importing.open_source import open_source
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import EMPTY_TABLE, EMPTY_VIEW, Table, View
 from polaris_spark.catalog.rows import Unloaded

@@ -21,7 +21,7 @@ from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf, Shard
 from polaris_spark.maintenance.checking.checker import Check

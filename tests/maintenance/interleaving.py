@@ -14,14 +14,14 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.completeness import Completeness
 from polaris_spark.commits.log import commits
-from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import PolarisError, ReferenceGoneError
 from polaris_spark.index import Entry
-from polaris_spark.maintenance.marking import Swept, sweep
-from polaris_spark.maintenance.sweeping import Policy
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.sweep import Swept, sweep
+from polaris_spark.maintenance.sweep_roots import Policy
+from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import ROOT, References
 from tests.commits.support import Add, references

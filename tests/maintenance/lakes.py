@@ -19,7 +19,7 @@ from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.permits import Grant
 from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
 

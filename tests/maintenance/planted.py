@@ -18,13 +18,13 @@ from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, VIEW, CatalogRow, Namespace, id_bytes
 from polaris_spark.commits.rows import Commit, RecentHead
 from polaris_spark.index import Entry, Index, IndexRoot, Leaf
+from polaris_spark.maintenance.checking import contents as contents
 from polaris_spark.maintenance.checking import entities as entities
 from polaris_spark.maintenance.checking import history as commits
 from polaris_spark.maintenance.checking import log as logs
 from polaris_spark.maintenance.checking import references as registry
 from polaris_spark.maintenance.checking import rows as rows
 from polaris_spark.maintenance.checking import system as system
-from polaris_spark.maintenance.checking import tables as tables
 from polaris_spark.system.registry import REFERENCES
 from polaris_spark.system.stores import SYSTEM_REALM
 from tests.maintenance.damage import Damaged, Planted, content, key, snapshot, texts
@@ -351,10 +351,10 @@ PLANTED = tuple(
         (entities.WRONG_ENTITY, (content_of_another, namespace_entity, catalog_name)),
         (entities.WRONG_LOCATION, (lost_location,)),
         (entities.OVERLAP, (overlap,)),
-        (tables.WRONG_CONTENT, (current_schema, default_spec, default_sort_order, ref_to_nowhere)),
-        (tables.WRONG_CONTENT, (ref_to_another, current_snapshot, schema_text, schema_number)),
-        (tables.WRONG_CONTENT, (sort_order_type, snapshot_text, snapshot_order, log_items)),
-        (tables.WRONG_CONTENT, (view_version, snapshot_index)),
+        (contents.WRONG_CONTENT, (current_schema, default_spec, default_sort_order, ref_to_nowhere)),
+        (contents.WRONG_CONTENT, (ref_to_another, current_snapshot, schema_text, schema_number)),
+        (contents.WRONG_CONTENT, (sort_order_type, snapshot_text, snapshot_order, log_items)),
+        (contents.WRONG_CONTENT, (view_version, snapshot_index)),
         (rows.UNREADABLE, (reference_value, realm_record)),
         (registry.WRONG_SEAL, (sealed, unsealed)),
         (registry.UNLISTED, (unlisted,)),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyiceberg.types import IntegerType
 
-from polaris_spark.catalog.expiring import RefFacts, Retention, SnapshotFacts, retention
+from polaris_spark.catalog.snapshot_expiry import RefFacts, Retention, SnapshotFacts, retention
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.maintenance.expiry.retention import Decision, decide
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open

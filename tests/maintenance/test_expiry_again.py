@@ -11,8 +11,8 @@ import pytest
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.files import Files
-from polaris_spark.maintenance.deleting import FindAbsent
-from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.file_deletion import FindAbsent
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore

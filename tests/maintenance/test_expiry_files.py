@@ -12,12 +12,12 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
-from polaris_spark.catalog import expiring
+from polaris_spark.catalog import snapshot_expiry
 from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
-from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.maintenance.expiry.manifests import Manifests, ReadManifests
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
@@ -275,7 +275,7 @@ def test_statistics_files_go_with_their_snapshots(lake: PolarisCatalog) -> None:
 def test_a_snapshot_may_have_more_statistics_files_than_a_record_names(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiring, "RECORD_PIECES", 1)
+    monkeypatch.setattr(snapshot_expiry, "RECORD_PIECES", 1)
     clock = ManualClock(int(time.time() * 1_000))
     lake = opened(clock=clock)
     lake.create_namespace("db")

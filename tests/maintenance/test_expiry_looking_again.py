@@ -150,13 +150,13 @@ def test_where_nobody_can_say_what_a_new_table_needs_everything_stays(opened: Op
 def test_commits_that_come_between_read_only_what_is_new(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from polaris_spark.maintenance import needs
+    from polaris_spark.maintenance import needed_files
 
     lake = opened()
     lake.create_namespace("db")
     table, other = make(lake, "db.t"), make(lake, "db.u")
     lists: list[str] = []
-    real = needs.listed_manifests
+    real = needed_files.listed_manifests
 
     def listed(files: Any, location: str) -> Any:
         lists.append(path(location))
@@ -166,7 +166,7 @@ def test_commits_that_come_between_read_only_what_is_new(
         lists.clear()
         other.refresh().append(rows(300))
 
-    monkeypatch.setattr(needs, "listed_manifests", listed)
+    monkeypatch.setattr(needed_files, "listed_manifests", listed)
     row = expire(lake, PASSES[0], append)
     assert row["note"] is None
     current = other.current_snapshot()

@@ -14,7 +14,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance import needs, store_needs
+from polaris_spark.maintenance import files_in_use, needed_files
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
@@ -181,8 +181,8 @@ def test_nothing_is_read_of_other_tables_when_there_is_nothing_to_delete(
 ) -> None:
     make(lake, "db.t")
     expire(lake, older_than="0 s")
-    monkeypatch.setattr(needs.Manifests, "of_manifest", unexpected)
-    monkeypatch.setattr(needs, "listed_manifests", unexpected)
+    monkeypatch.setattr(needed_files.Manifests, "of_manifest", unexpected)
+    monkeypatch.setattr(needed_files, "listed_manifests", unexpected)
     assert expire(lake, older_than="0 s") == []
 
 
@@ -196,14 +196,14 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
     lake.register_table("db.again", other.metadata_location)
     other.append(rows(300))
     read: list[str] = []
-    real = needs.Manifests.of_manifest
+    real = needed_files.Manifests.of_manifest
 
-    def counted(self: needs.Manifests, location: str) -> needs.NamedLocations:
+    def counted(self: needed_files.Manifests, location: str) -> needed_files.NamedLocations:
         read.append(location)
         return real(self, location)
 
-    monkeypatch.setattr(needs.Manifests, "of_manifest", counted)
-    monkeypatch.setattr(store_needs, "TABLES_OF_A_WAVE", 1)
+    monkeypatch.setattr(needed_files.Manifests, "of_manifest", counted)
+    monkeypatch.setattr(files_in_use, "TABLES_OF_A_WAVE", 1)
     expire(lake, table="db.t", older_than="0 s")
     assert {str(one) for one in manifests(other)} <= set(map(path, read))
     assert len(read) == len(set(read))
@@ -214,9 +214,9 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
 def test_however_many_tables_are_looked_at_together_none_is_passed_over(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch, wave: int
 ) -> None:
-    monkeypatch.setattr(store_needs, "TABLES_OF_A_WAVE", wave)
-    monkeypatch.setattr(store_needs, "TABLES_OF_AN_ITEM", 1)
-    monkeypatch.setattr(store_needs, "MANIFESTS_OF_AN_ITEM", 1)
+    monkeypatch.setattr(files_in_use, "TABLES_OF_A_WAVE", wave)
+    monkeypatch.setattr(files_in_use, "TABLES_OF_AN_ITEM", 1)
+    monkeypatch.setattr(files_in_use, "MANIFESTS_OF_AN_ITEM", 1)
     tables = [make(lake, f"db.t{n}") for n in range(3)]
     others = [lake.create_table(f"db.u{n}", SCHEMA) for n in range(3)]
     files = [shared_file(table, [table, other]) for table, other in zip(tables, others, strict=True)]

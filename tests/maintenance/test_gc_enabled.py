@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.catalog.catalogs import open_catalog
-from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.property_changes import set_properties
 from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.snapshot_expiry import gc_enabled
 from polaris_spark.commits.change import Operation
 from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import ROWS, Lake, folder, paths

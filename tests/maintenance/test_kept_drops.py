@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from polaris_spark.catalog import purge
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.registering import RegisterTable
+from polaris_spark.catalog.registration import RegisterTable
 from polaris_spark.commits.change import Operation
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog

@@ -16,7 +16,7 @@ from polaris_spark.errors import (
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.migrating import marks
 from polaris_spark.maintenance.migrating.steps import PauseTooLongError
-from polaris_spark.maintenance.purging import Purge
+from polaris_spark.maintenance.realm_purge import Purge
 from polaris_spark.objects import rows_of
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import ROOT

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from polaris_spark.errors import CorruptionError, TryAgainError
-from polaris_spark.maintenance import sweeping
+from polaris_spark.maintenance import sweep_roots
 from polaris_spark.system.registry import References
 from tests.commits.support import Add
 from tests.maintenance.interleaving import BRIEF, GONE, GRACE, MAIN, ME, SIDE, Action, Held, Merge, Place
@@ -172,6 +172,6 @@ def _loses(name: str, *, meanwhile: bool) -> bool:
 
 @pytest.mark.parametrize("broken_one", BROKEN.values(), ids=BROKEN)
 def test_a_broken_sweep_loses_something(broken_one: Broken) -> None:
-    patch = Patch(sweeping._Fencing, broken_one.method, broken_one.old, broken_one.new)
+    patch = Patch(sweep_roots._Fencing, broken_one.method, broken_one.old, broken_one.new)
     with broken(Mutant((patch,))):
         assert _loses(broken_one.action, meanwhile=broken_one.meanwhile)

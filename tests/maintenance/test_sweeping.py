@@ -11,7 +11,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.completeness import Completeness
 from polaris_spark.commits.log import commits
-from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (

@@ -19,7 +19,7 @@ from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
 from polaris_spark.jobs.procedure import Call
 from polaris_spark.jobs.registry import call, find
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.trim import trim
 from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
 from polaris_spark.system.registrations import Create

@@ -25,7 +25,7 @@ from polaris_spark.catalog.metadata.overflow import (
 )
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
 from polaris_spark.catalog.metadata.snapshot_sets import all_named
-from polaris_spark.catalog.reading import read_rows
+from polaris_spark.catalog.metadata_files import read_rows
 from polaris_spark.errors import BadRequestError, CorruptionError
 from polaris_spark.index import Branch, Index, Leaf
 from polaris_spark.objects import decode, encode, encode_with_header, written_revision

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import polaris_spark
-from polaris_spark.commits import applying
+from polaris_spark.commits import applier
 from polaris_spark.store import memory
 from tests.rest.client import Client
 
@@ -44,7 +44,7 @@ def counted(action: Action) -> int:
         return trace
 
     before = sys.gettrace()
-    with patch.object(applying, "TURN_MS", math.inf), patch.object(applying, "SLOW_MS", math.inf):
+    with patch.object(applier, "TURN_MS", math.inf), patch.object(applier, "SLOW_MS", math.inf):
         gc.disable()
         sys.settrace(trace)
         try:

@@ -127,7 +127,7 @@ def test_a_location_below_which_no_table_can_be_put_is_refused(catalog: Client, 
 def test_a_blank_location_of_an_earlier_release_is_none(
     catalog: Client, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polaris_spark.rest.namespaces.require_location", lambda properties: None)
+    monkeypatch.setattr("polaris_spark.rest.namespace_routes.require_location", lambda properties: None)
     catalog.namespace("old", properties={"location": ""})
     assert loaded(catalog, "old") == {"location": f"file://{warehouse}/old"}
     assert catalog.create("t", ("old",))["metadata"]["location"].startswith(f"file://{warehouse}/old/t-")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from polaris_spark.catalog import reading
+from polaris_spark.catalog import metadata_files
 from tests.rest.client import (
     Client,
     at_once,
@@ -73,11 +73,11 @@ def test_a_metadata_file_that_is_too_long_is_refused(
     text = Path(made.metadata_location.removeprefix("file://")).read_bytes()
     file = tmp_path / "long.metadata.json"
     file.write_bytes(gzip.compress(text) if compressed else text)
-    monkeypatch.setattr(reading, "MAX_METADATA_BYTES", len(text) - 1)
+    monkeypatch.setattr(metadata_files, "MAX_METADATA_BYTES", len(text) - 1)
     refused = register(catalog, str(file))
     assert refused.kind == (400, "BadRequestException")
     assert f"more than {len(text) - 1} bytes" in refused.error["message"]
-    monkeypatch.setattr(reading, "MAX_METADATA_BYTES", len(text))
+    monkeypatch.setattr(metadata_files, "MAX_METADATA_BYTES", len(text))
     assert register(catalog, str(file)).status == 200
 
 

@@ -103,7 +103,7 @@ def test_importing_another_catalogs_table_conflicts(
 def test_the_location_of_a_dropped_table_is_free_for_others(
     opened: Open, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polaris_spark.catalog.others.LATEST_MS", 0)
+    monkeypatch.setattr("polaris_spark.catalog.other_catalogs.LATEST_MS", 0)
     one, two = both(opened, place, tmp_path)
     where = str(tmp_path / "outside")
     one.create("t", location=where)

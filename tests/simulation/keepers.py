@@ -13,9 +13,9 @@ from polaris_spark.errors import (
     PolarisError,
     ReferenceGoneError,
 )
-from polaris_spark.maintenance.marking import sweep
-from polaris_spark.maintenance.sweeping import Policy
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.sweep import sweep
+from polaris_spark.maintenance.sweep_roots import Policy
+from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import ROOT
 from tests.simulation.world import Process, World

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from polaris_spark.commits import building
-from polaris_spark.commits.applying import Applier
+from polaris_spark.commits import builder
+from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.attempts import Attempts
 from polaris_spark.commits.group import Group
-from polaris_spark.commits.publishing import Publication
-from polaris_spark.commits.reading import HeadReader
+from polaris_spark.commits.head_reader import HeadReader
+from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.state import State
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import spill
@@ -200,13 +200,13 @@ MUTANTS: dict[str, Mutant] = {
         {"rates": STALLS, "threads": 3, "registry": 0.0, "think_ms": 0.0},
     ),
     "a commit is as late as its maker's clock says": Mutant(
-        (Patch(building, "next_time", "max(now_ms, parent.time + 1)", "now_ms"),),
+        (Patch(builder, "next_time", "max(now_ms, parent.time + 1)", "now_ms"),),
         {"processes": 3},
     ),
     "a skip pointer names the wrong ancestor": Mutant(
         (
             Patch(
-                building,
+                builder,
                 "child_pointers",
                 "zeros - FIRST_SKIP + 1",
                 "zeros - FIRST_SKIP + 2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from polaris_spark.maintenance import marking, sweeping
+from polaris_spark.maintenance import sweep, sweep_roots
 from polaris_spark.system import clocks
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registrations import Create
@@ -13,7 +13,7 @@ from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
 from tests.simulation.plan import HOUR, MINUTE, SECOND
 
-_Fencing = sweeping._Fencing
+_Fencing = sweep_roots._Fencing
 
 BUSY = MappingProxyType(
     {
@@ -82,7 +82,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}
     ),
     "history is no root": Mutant(
-        (Patch(sweeping, "_history", "while number > floor:", "while False:"),),
+        (Patch(sweep_roots, "_history", "while number > floor:", "while False:"),),
         {**BUSY, "retention_ms": HOUR},
     ),
     "a job that deletes goes by any clock": Mutant(
@@ -92,7 +92,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         (Patch(clocks, "_refuse_behind", "start - BEHIND_MS < now < end - FAR_MS", "False"),), CLOCKS_AHEAD
     ),
     "marking ends at a level": Mutant(
-        (Patch(marking, "_marked", 'engine.closure(start, pointed_to, "marking")', "start"),),
+        (Patch(sweep, "_marked", 'engine.closure(start, pointed_to, "marking")', "start"),),
         BUSY,
     ),
 }

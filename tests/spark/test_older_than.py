@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.maintaining import time_before_ms
+from polaris_spark.jobs.maintenance import time_before_ms
 from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import Lake, paths
 

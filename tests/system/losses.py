@@ -11,7 +11,7 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import Clock, ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits, entries
-from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, ReferenceGoneError
@@ -21,7 +21,7 @@ from polaris_spark.objects import decode, decode_header, part_count
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.leases import NodeLeases
-from polaris_spark.system.recovery.carrying_out import Recovered, Recovery
+from polaris_spark.system.recovery.execution import Recovered, Recovery
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.recovery.survey import Survey, SurveyedReference
 from polaris_spark.system.registry import ROOT, References

@@ -8,11 +8,11 @@ import pytest
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.log import commit_at, commits, entries
-from polaris_spark.commits.publishing import encode_head
+from polaris_spark.commits.publication import encode_head
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.errors import InputError, ReferenceGoneError, StateError
 from polaris_spark.objects import MAX_ROW_BYTES, Strong, encode, object_type, rows_of
-from polaris_spark.system.recovery.carrying_out import ACTION
+from polaris_spark.system.recovery.execution import ACTION
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.registry import ROOT
 from tests.commits.support import Add, number

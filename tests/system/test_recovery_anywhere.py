@@ -10,13 +10,13 @@ import pytest
 
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.publishing import Outcome, Publication
+from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.rows import Entries
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import StateError
 from polaris_spark.ids import IdGenerator, id_time_ms
 from polaris_spark.system.leases import LEASE_MS, NodeLeases
-from polaris_spark.system.recovery.carrying_out import ACTION, Recovery
+from polaris_spark.system.recovery.execution import ACTION, Recovery
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.recovery.survey import Survey
 from polaris_spark.system.registry import ROOT

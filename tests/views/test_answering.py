@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from polaris_spark.errors import PolarisError
-from polaris_spark.spark.views.answering import plan
 from polaris_spark.spark.views.columns import struct
+from polaris_spark.spark.views.planner import plan
 from polaris_spark.spark.views.tables import Tables
 from tests.views.catalogs import Catalog, Row, configured
 
@@ -34,7 +34,7 @@ HEAVY = (
 
 PLANNING = """
 import json, sys
-from polaris_spark.spark.views.answering import plan
+from polaris_spark.spark.views.planner import plan
 print(json.dumps(plan(**json.loads(sys.argv[1]))))
 print(*sys.modules, file=sys.stderr)
 """

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import GreaterThanOrEqual
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.trim import trim
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.store.cache import process_cache
 from tests.views.catalogs import Catalog, Row, reader, rows

@@ -25,8 +25,8 @@ from polaris_spark.errors import (
     ReferenceGoneError,
     StateError,
 )
-from polaris_spark.maintenance.marking import sweep
-from polaris_spark.maintenance.sweeping import Policy
+from polaris_spark.maintenance.sweep import sweep
+from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.feed import Followed
 from polaris_spark.spark.feed_reader import FeedReader

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from polaris_spark.commits.change import Operation
-from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
+from polaris_spark.maintenance.deletion_records import DeletedFile, DeletedFiles, record_deletions
 from polaris_spark.spark.views import VIEWS
-from polaris_spark.spark.views.answering import columns, count
+from polaris_spark.spark.views.planner import columns, count
 from tests.views.catalogs import OF_ENTITIES, OF_HISTORY, Catalog, Row, having, rows
 from tests.views.filters import Filters, passing
 from tests.views.lakes import random_lake

@@ -12,10 +12,10 @@ from pyspark import cloudpickle
 
 from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError, StoreURIError
-from polaris_spark.spark import reading, views
+from polaris_spark.spark import realm_reader, views
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.options import LISTED_VARIABLES, StoreLocation, ViewOptions
-from polaris_spark.spark.reading import open_for_reading
+from polaris_spark.spark.realm_reader import open_for_reading
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, reader, rows
 
@@ -111,7 +111,7 @@ def test_a_missing_realm_catalog_or_branch_is_named(shop: Catalog) -> None:
 def test_another_machine_is_refused(shop: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     found = reader("tables", store=shop.store)
     [partition] = found.partitions()
-    monkeypatch.setattr("polaris_spark.spark.reading.machine", lambda: "another")
+    monkeypatch.setattr("polaris_spark.spark.realm_reader.machine", lambda: "another")
     with pytest.raises(InputError, match="driver and this executor run on different machines"):
         list(found.read(partition))
 
@@ -156,4 +156,4 @@ def test_a_password_of_the_environment_is_looked_up_where_the_driver_is(
 def test_a_store_is_opened_once_in_a_process(shop: Catalog) -> None:
     location = StoreLocation(shop.store)
     assert open_for_reading(location) is open_for_reading(location)
-    assert sum(key[1] == location for key in reading._opened) == 1
+    assert sum(key[1] == location for key in realm_reader._opened) == 1

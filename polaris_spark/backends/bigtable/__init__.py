@@ -38,7 +38,7 @@ from polaris_spark.backends.base import (
     Swapped,
 )
 from polaris_spark.backends.base import Table as TableKind
-from polaris_spark.backends.bigtable import bulk, keys, scans, tables
+from polaris_spark.backends.bigtable import bulk, keys, scans, schema
 from polaris_spark.backends.bigtable.calls import Calls
 from polaris_spark.backends.bigtable.messages import (
     DELETE_ROW,
@@ -76,14 +76,14 @@ class BigtableBackend(Backend):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._calls = Calls(settings, tables.check)
+        self._calls = Calls(settings, schema.check)
         self._tables = {
-            kind: BigtableTable(settings.table_name(kind), settings.app_profile) for kind in tables.KINDS
+            kind: BigtableTable(settings.table_name(kind), settings.app_profile) for kind in schema.KINDS
         }
-        self._objects, self._references = (self._tables[kind] for kind in tables.KINDS)
+        self._objects, self._references = (self._tables[kind] for kind in schema.KINDS)
 
     def setup(self) -> None:
-        tables.set_up(self._calls, self._settings)
+        schema.set_up(self._calls, self._settings)
 
     def close(self) -> None:
         self._calls.close()
@@ -142,8 +142,8 @@ class BigtableBackend(Backend):
         """Delete a realm's rows by their key prefix, and return True. Return False if the credentials lack the
         permission or the server does not support this."""
         prefix = keys.realm_prefix(realm)
-        self._calls.open(tables.check)
-        return tables.drop(self._settings, prefix)
+        self._calls.open(schema.check)
+        return schema.drop(self._settings, prefix)
 
     def _change(
         self, realm: str, name: str, expected: bytes, mutations: Sequence[Part], doing: str

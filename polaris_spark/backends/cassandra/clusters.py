@@ -24,8 +24,8 @@ from polaris_spark.backends.cassandra.driver import (
     ExecutionProfile,
     UnresolvableContactPoints,
 )
+from polaris_spark.backends.cassandra.schema import Level
 from polaris_spark.backends.cassandra.settings import Settings
-from polaris_spark.backends.cassandra.tables import Level
 from polaris_spark.errors import StoreURIError, TryAgainError
 
 _RECONNECT_S: Final = 1.0

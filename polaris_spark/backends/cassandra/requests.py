@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 from cassandra import ConsistencyLevel
 from cassandra.query import BatchStatement, BatchType
 
-from polaris_spark.backends.cassandra import failures, statements, tables
+from polaris_spark.backends.cassandra import failures, schema, statements
 from polaris_spark.backends.cassandra.clusters import ClusterSession, open_session
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
+from polaris_spark.backends.cassandra.in_flight import UnderWay
 from polaris_spark.backends.cassandra.settings import Settings
-from polaris_spark.backends.cassandra.under_way import UnderWay
-from polaris_spark.backends.places import NoPlaceError
+from polaris_spark.backends.concurrency import NoPlaceError
 from polaris_spark.errors import PolarisError, StateError, TryAgainError
 
 _PAUSE_S: Final = 0.05
@@ -62,7 +62,7 @@ class Requests:
         self._under_way = UnderWay(settings.concurrency)
         self._opening = threading.Lock()
         self._session: ClusterSession | None = None
-        self._level: tables.Level | None = None
+        self._level: schema.Level | None = None
         self._prepared: dict[str, Any] = {}
         self._closed = False
         self._pid = os.getpid()
@@ -77,7 +77,7 @@ class Requests:
         with self._opening:
             session = self._connected()
             ask = self._schema(session)
-            self._use(session, tables.create(ask, self.settings, session.datacenter, session.nodes))
+            self._use(session, schema.create(ask, self.settings, session.datacenter, session.nodes))
 
     def read(self, requests: Sequence[Request]) -> list[Answer]:
         """Send read-only requests in parallel, repeat failed ones, and return an answer for each.
@@ -199,7 +199,7 @@ class Requests:
         with self._opening:
             session = self._connected()
             if self._level is None:
-                self._use(session, tables.check(self._schema(session), self.settings, session.datacenter))
+                self._use(session, schema.check(self._schema(session), self.settings, session.datacenter))
             return session
 
     def _connected(self) -> ClusterSession:
@@ -208,12 +208,12 @@ class Requests:
             self._session = open_session(self.settings)
         return self._session
 
-    def _use(self, session: ClusterSession, level: tables.Level) -> None:
+    def _use(self, session: ClusterSession, level: schema.Level) -> None:
         session.learn(self.settings.keyspace)
         session.agree(level)
         self._level = level
 
-    def _schema(self, session: ClusterSession) -> tables.Ask:
+    def _schema(self, session: ClusterSession) -> schema.Ask:
         def ask(query: str, *arguments: object) -> list[Row]:
             try:
                 return session.ask(query, arguments, self.settings.timeout / 1_000)

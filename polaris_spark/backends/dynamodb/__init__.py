@@ -32,7 +32,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.dynamodb import items, scans, tables
+from polaris_spark.backends.dynamodb import items, scans, schema
 from polaris_spark.backends.dynamodb.failures import ConditionFailedError
 from polaris_spark.backends.dynamodb.requests import Requests
 from polaris_spark.backends.dynamodb.settings import Settings
@@ -62,11 +62,11 @@ class DynamoDBBackend(Backend):
 
     def __init__(self, settings: Settings) -> None:
         self._requests = Requests(settings)
-        self._objects = tables.name(settings.prefix, "objects")
-        self._references = tables.name(settings.prefix, "references")
+        self._objects = schema.name(settings.prefix, "objects")
+        self._references = schema.name(settings.prefix, "references")
 
     def setup(self) -> None:
-        tables.create(self._requests)
+        schema.create(self._requests)
 
     def close(self) -> None:
         self._requests.close()

@@ -18,10 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from polaris_spark.backends.concurrency import NoPlaceError, Places
 from polaris_spark.backends.dynamodb import failures
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.settings import Settings
-from polaris_spark.backends.places import NoPlaceError, Places
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
-from polaris_spark.backends.dynamodb import items, tables
+from polaris_spark.backends.dynamodb import items, schema
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.requests import Requests
 from polaris_spark.backends.limits import distinct
@@ -76,13 +76,13 @@ def _page(
     requests: Requests, table: Table, part: Any, after: Item | None, *, keys_only: bool
 ) -> dict[str, Any]:
     parameters: dict[str, Any] = {
-        "TableName": tables.name(requests.settings.prefix, table),
+        "TableName": schema.name(requests.settings.prefix, table),
         "ConsistentRead": True,
     }
     if after is not None:
         parameters["ExclusiveStartKey"] = after
     if keys_only:
-        parameters["ProjectionExpression"] = ", ".join(tables.KEYS[table])
+        parameters["ProjectionExpression"] = ", ".join(schema.KEYS[table])
     if len(part) == 2:
         realm, bucket = part
         wanted = {":p": {"B": items.partition(realm.encode(), bucket)}}

@@ -7,7 +7,7 @@ from typing import Final
 
 import pymysql
 
-from polaris_spark.backends.mariadb import failures, tables
+from polaris_spark.backends.mariadb import failures, schema
 from polaris_spark.backends.mariadb.session import GARBLED, MariaDBSession
 from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
@@ -33,14 +33,14 @@ class Connections(Sessions[MariaDBSession]):
     def _create_database(self) -> None:
         try:
             with contextlib.closing(self._connected(None)) as session:
-                tables.create_database(session, self._settings.database)
+                schema.create_database(session, self._settings.database)
         except RefusedError as error:
             raise self.refused(error) from error
         except LostError as error:
             raise self._unreachable(error) from error
 
     def _create_tables(self) -> None:
-        self.write(lambda session: tables.create(session, self._settings.where))
+        self.write(lambda session: schema.create(session, self._settings.where))
 
     def refused(self, error: RefusedError) -> PolarisError:
         return failures.refused(self._settings.where, error)
@@ -49,7 +49,7 @@ class Connections(Sessions[MariaDBSession]):
         session = self._connected(self._settings.database)
         try:
             if not self._checked:
-                tables.check(session, self._settings.where)
+                schema.check(session, self._settings.where)
                 self._checked = True
         except LostError as error:
             session.close()

@@ -1,6 +1,6 @@
 """`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a store without any database.
 
-Rows of `objects` that are written together share an object, called a pack (see `packs` and `packing`). Each large row
+Rows of `objects` that are written together share an object, called a pack (see `packs` and `pack_writer`). Each large row
 is an object of its own, and so is each row of `references`. Packs and references change by conditional PUTs, the only
 atomic operation of these stores.
 
@@ -53,7 +53,7 @@ from polaris_spark.backends.base import (
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.objectstore import keys, scans
 from polaris_spark.backends.objectstore.keys import StoredReference
-from polaris_spark.backends.objectstore.packing import PackedRows
+from polaris_spark.backends.objectstore.pack_writer import PackedRows
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import TryAgainError

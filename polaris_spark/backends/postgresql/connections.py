@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import psycopg
 
-from polaris_spark.backends.postgresql import failures, tables
+from polaris_spark.backends.postgresql import failures, schema
 from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.backends.postgresql.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
@@ -22,7 +22,7 @@ class Connections(Sessions[PostgreSQLSession]):
         self.settings = settings
 
     def make(self) -> None:
-        self.write(lambda session: tables.create(session, self.settings.where, self.settings.schema))
+        self.write(lambda session: schema.create(session, self.settings.where, self.settings.schema))
 
     def refused(self, error: RefusedError) -> PolarisError:
         return failures.refused(self.settings.where, error)
@@ -36,9 +36,9 @@ class Connections(Sessions[PostgreSQLSession]):
             raise failures.connecting(settings.where, str(error)) from None
         session = PostgreSQLSession(connection, settings.timeout / 1_000)
         try:
-            tables.begin(session, settings.session)
+            schema.begin(session, settings.session)
             if not self._checked:
-                tables.check(session, settings.where, settings.schema)
+                schema.check(session, settings.where, settings.schema)
                 self._checked = True
         except LostError as error:
             session.close()

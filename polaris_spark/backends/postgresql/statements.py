@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polaris_spark.backends.postgresql.schema import quoted
 from polaris_spark.backends.postgresql.session import Statement
-from polaris_spark.backends.postgresql.tables import quoted
 
 _KEY = "realm = $1 AND name = $2"
 _UNLOCKED = f"EXISTS (SELECT FROM {{references}} WHERE {_KEY} AND version = $3 FOR UPDATE SKIP LOCKED)"

@@ -21,7 +21,8 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.engine import Engine
 from polaris_spark.catalog.entities import NamespaceName, TableName, check_name, table_key
 from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.importing.placing import (
+from polaris_spark.catalog.importing.metadata_rows import FileToRead, Portion, ReadResult, WritePortion
+from polaris_spark.catalog.importing.placement import (
     CONFLICT,
     EXISTS,
     FAILED,
@@ -31,7 +32,6 @@ from polaris_spark.catalog.importing.placing import (
     Placement,
     PlaceNamespaces,
 )
-from polaris_spark.catalog.importing.reading import FileToRead, Portion, ReadResult, WritePortion
 from polaris_spark.catalog.importing.sources import ListedNamespace, Source, SourceEntry
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded, id_from

@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.metadata.creating import create_table
     from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.metadata_paths import is_compressed, metadata_location
-    from polaris_spark.catalog.metadata.parse import parse_table
-    from polaris_spark.catalog.metadata.rendering import render, render_view
+    from polaris_spark.catalog.metadata.renderer import render, render_view
     from polaris_spark.catalog.metadata.requirements import check, check_all, is_create
     from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
+    from polaris_spark.catalog.metadata.table_creation import create_table
+    from polaris_spark.catalog.metadata.table_parser import parse_table
     from polaris_spark.catalog.metadata.table_updates import apply, apply_all
     from polaris_spark.catalog.metadata.view_draft import ViewDraft
     from polaris_spark.catalog.metadata.view_parser import parse_view
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     )
 
 _LAZY = {
-    "create_table": "polaris_spark.catalog.metadata.creating",
+    "create_table": "polaris_spark.catalog.metadata.table_creation",
     "TableDraft": "polaris_spark.catalog.metadata.draft",
     "is_compressed": "polaris_spark.catalog.metadata.metadata_paths",
     "metadata_location": "polaris_spark.catalog.metadata.metadata_paths",
-    "parse_table": "polaris_spark.catalog.metadata.parse",
+    "parse_table": "polaris_spark.catalog.metadata.table_parser",
     "parse_view": "polaris_spark.catalog.metadata.view_parser",
-    "render": "polaris_spark.catalog.metadata.rendering",
-    "render_view": "polaris_spark.catalog.metadata.rendering",
+    "render": "polaris_spark.catalog.metadata.renderer",
+    "render_view": "polaris_spark.catalog.metadata.renderer",
     "is_create": "polaris_spark.catalog.metadata.requirements",
     "ObjectReader": "polaris_spark.catalog.metadata.rows",
     "Table": "polaris_spark.catalog.metadata.rows",

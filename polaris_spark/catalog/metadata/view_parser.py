@@ -6,9 +6,9 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.catalog.metadata.bounds import require_schema_within
-from polaris_spark.catalog.metadata.parse import read_fields, read_items, unknown_fields
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS
 from polaris_spark.catalog.metadata.schemas import SchemaIndex
+from polaris_spark.catalog.metadata.table_parser import read_fields, read_items, unknown_fields
 from polaris_spark.catalog.metadata.texts import (
     compact,
     decode,

@@ -62,7 +62,7 @@ def demo(
 ) -> None:
     """Load 336,776 real flights into a new catalog, and show what it can do."""
     from polaris_spark.cli.demo.session import DemoCatalog
-    from polaris_spark.cli.opening import store_options
+    from polaris_spark.cli.stores import store_options
     from polaris_spark.config import StoreURI
 
     begun = time.perf_counter()
@@ -84,24 +84,24 @@ def demo(
 
 def _conclude(stage: Stage, console: Console) -> bool:
     """Draw the picture, compare the figures, and print where everything is. Return whether all figures agree."""
-    from polaris_spark.cli.demo import afterwards, picture
+    from polaris_spark.cli.demo import picture, summary
 
     image, notes = stage.place.directory / "demo.png", stage.notes
     picture.draw(image, notes["flights by month before"], notes["flights by month"], notes["changes"])
     console.print()
     console.rule(Text("The catalog's figures, and pandas on the same data", style="bold cyan"), align="left")
-    right = afterwards.compare(stage.figures, console)
-    afterwards.say_how_to_look(stage.place, image, afterwards.write_script(stage.place), console)
+    right = summary.compare(stage.figures, console)
+    summary.say_how_to_look(stage.place, image, summary.write_script(stage.place), console)
     return right
 
 
 def _perform(place: DemoCatalog, console: Console) -> Stage:
     from polaris_spark.cli.demo import data, model, session
-    from polaris_spark.cli.demo.changing import change
-    from polaris_spark.cli.demo.dropping import drop
-    from polaris_spark.cli.demo.inside import look_inside
-    from polaris_spark.cli.demo.loading import load
-    from polaris_spark.cli.demo.querying import query
+    from polaris_spark.cli.demo.changes import change
+    from polaris_spark.cli.demo.drops import drop
+    from polaris_spark.cli.demo.internals import look_inside
+    from polaris_spark.cli.demo.load import load
+    from polaris_spark.cli.demo.queries import query
     from polaris_spark.cli.demo.stage import Stage
 
     columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -17,9 +17,9 @@ from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.opening import OpenStore
     from polaris_spark.cli.report.deadline import Deadline
     from polaris_spark.cli.report.page import Page
+    from polaris_spark.cli.stores import OpenStore
 
 _TOLD = 10
 """Largest number of damaged rows that the page names."""
@@ -47,8 +47,8 @@ def report(
     password: Password = None,
 ) -> None:
     """Write an HTML page with charts of a catalog: its commits, tables, storage, growth and garbage."""
-    from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.report.page import render
+    from polaris_spark.cli.stores import open_store
 
     if not seconds > 0:
         raise InputError(f"--seconds is {seconds:g}; it must be a number above 0")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.cli.opening import OpenRealm
 from polaris_spark.cli.report.deadline import Deadline
+from polaris_spark.cli.stores import OpenRealm
 from polaris_spark.commits.log import commits
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import id_time_ms

@@ -17,8 +17,8 @@ from polaris_spark.ids import id_time_ms
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.clocks import APART_MS, CLOCK, ClockRecord, StoreClock
 from polaris_spark.system.leases import LEASE_MS, end_lease, node_records
-from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.realms import Realms
+from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.stores import system_references
 
 

@@ -31,8 +31,8 @@ from polaris_spark.errors import BadRequestError, CorruptionError, ObjectTooLarg
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, ShardReader
 from polaris_spark.index.keys import children, decode_key, entry_key
 from polaris_spark.index.root import as_branch
+from polaris_spark.maintenance.checking.contents import ContentCheck
 from polaris_spark.maintenance.checking.rows import Problem, RowReader
-from polaris_spark.maintenance.checking.tables import ContentCheck
 
 WRONG_ENTITY = "wrong-entity"
 WRONG_LOCATION = "wrong-location"

@@ -10,9 +10,9 @@ from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.errors import CorruptionError, WrongTypeError
 from polaris_spark.index import Entry, ExpectedShard, Index, IndexRoot, check, diff
 from polaris_spark.index.entries import embedded_total
+from polaris_spark.maintenance.checking.contents import ContentCheck
 from polaris_spark.maintenance.checking.history import WRONG_TYPE
 from polaris_spark.maintenance.checking.rows import WARNING, Problem, RowReader
-from polaris_spark.maintenance.checking.tables import ContentCheck
 from polaris_spark.system.registry import REFERENCES
 
 WRONG_INDEX = "wrong-index"

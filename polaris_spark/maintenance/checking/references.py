@@ -26,8 +26,8 @@ from polaris_spark.maintenance.checking.rows import (
     RowReader,
 )
 from polaris_spark.store.references import ReferenceStore
-from polaris_spark.system.reading import head_in_row
 from polaris_spark.system.recovery.lost import commits_of_missing
+from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 
 UNLISTED = "unlisted-reference"

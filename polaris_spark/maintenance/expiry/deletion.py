@@ -18,14 +18,19 @@ from typing import Literal
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.permits import Permit
+from polaris_spark.catalog.snapshot_expiry import gc_enabled
 from polaris_spark.commits.change import Operation
-from polaris_spark.maintenance.deleting import delete_files
-from polaris_spark.maintenance.deletions import FILES_OF_A_BATCH, DeletedFile, DeletedFiles, record_deletions
+from polaris_spark.maintenance.deletion_records import (
+    FILES_OF_A_BATCH,
+    DeletedFile,
+    DeletedFiles,
+    record_deletions,
+)
 from polaris_spark.maintenance.expiry.files import File
 from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover
-from polaris_spark.maintenance.store_needs import Watching
+from polaris_spark.maintenance.file_deletion import delete_files
+from polaris_spark.maintenance.files_in_use import Watching
 
 JOB = "expire"
 

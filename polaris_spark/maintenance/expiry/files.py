@@ -1,6 +1,6 @@
 """Finding the files that only expired snapshots need; work on one table at a time.
 
-`maintenance.needs` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the difference is
+`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the difference is
 read:
 
 1. the manifest lists of expired snapshots;
@@ -20,22 +20,22 @@ import msgspec
 
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.engine import MapFunction, Reach
-from polaris_spark.catalog.expiring import (
+from polaris_spark.catalog.files import Files, local_path
+from polaris_spark.catalog.manifest_entries import ListedManifest
+from polaris_spark.catalog.metadata import ObjectReader
+from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, Statistics, Table
+from polaris_spark.catalog.rows import Unloaded
+from polaris_spark.catalog.snapshot_expiry import (
     ExpiredSnapshots,
     RemovedPieces,
     SnapshotFacts,
     read_snapshot,
     removed_pieces,
 )
-from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.catalog.manifest_entries import ListedManifest
-from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, Statistics, Table
-from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.expiry.names import NamingFunction, file_key
 from polaris_spark.maintenance.expiry.retention import Asked, decide_table
-from polaris_spark.maintenance.needs import Content, Needs, manifests_of_list, needs_of
+from polaris_spark.maintenance.needed_files import Content, Needs, manifests_of_list, needs_of
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
 

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from polaris_spark.catalog.expiring import (
+from polaris_spark.catalog.metadata import ObjectReader
+from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.snapshot_sets import all_named, all_snapshots
+from polaris_spark.catalog.snapshot_expiry import (
     RefFacts,
     Retention,
     SnapshotFacts,
@@ -19,10 +23,6 @@ from polaris_spark.catalog.expiring import (
     read_snapshot,
     retention,
 )
-from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
-from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.metadata.snapshot_sets import all_named, all_snapshots
 
 SpecsOf = Callable[[SnapshotFacts], set[int]]
 """Returns the ids of the partition specs of a snapshot's manifests."""

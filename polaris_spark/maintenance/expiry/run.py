@@ -2,7 +2,7 @@
 
 1. Decide what expires of each table, on executors if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also records what it removed
-   (`catalog.expiring`).
+   (`catalog.snapshot_expiry`).
 3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, on executors if
    there are any. The tables that are checked are the table as it is now, and all tables of any catalog, branch or realm
    of the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table that was dropped
@@ -25,19 +25,19 @@ from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.engine import Engine
 from polaris_spark.catalog.entities import NamespaceName, TableName, find, table_key
-from polaris_spark.catalog.expiring import (
+from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata_export import ExportItem
+from polaris_spark.catalog.overlapping_tables import Deletable, Neighbours, heads_around, table_content
+from polaris_spark.catalog.property_changes import bind_branch
+from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
+from polaris_spark.catalog.snapshot_expiry import (
     EXPIRED,
     ExpiredSnapshots,
     entity_of,
     gc_enabled,
     namespace_levels,
 )
-from polaris_spark.catalog.exporting import ExportItem
-from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.property_changes import bind_branch
-from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
-from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around, table_content
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
@@ -62,8 +62,8 @@ from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, Re
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.retention import Asked, Decision
 from polaris_spark.maintenance.expiry.selection import take
+from polaris_spark.maintenance.files_in_use import Question, Watching
 from polaris_spark.maintenance.periods import realm_policy
-from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
 
 CheckFiles = Literal["store", "locations"]

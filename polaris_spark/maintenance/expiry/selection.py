@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.maintenance.deleting import absent_files
 from polaris_spark.maintenance.expiry.leftovers import Leftover
+from polaris_spark.maintenance.file_deletion import absent_files
 
 
 def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> None:

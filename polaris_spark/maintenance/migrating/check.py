@@ -10,7 +10,7 @@ from typing import NamedTuple
 from polaris_spark.backends.base import Backend, ObjectKey, Split
 from polaris_spark.catalog.engine import Engine, Reach, Row, Rows
 from polaris_spark.commits.log import ancestor
-from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import PolarisError

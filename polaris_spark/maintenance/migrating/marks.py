@@ -28,15 +28,15 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits import upkeep
-from polaris_spark.commits.amending import amend_row, insert_row
-from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.amendments import amend_row, insert_row
+from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head, Move
 from polaris_spark.errors import RealmStateError, TaskLostError
 from polaris_spark.store.references import new_version
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
 from polaris_spark.system.recovery.lost import refuse_lost
+from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
 
 MOVING_TO: Final = "moving-to"

@@ -11,7 +11,7 @@ import msgspec
 
 from polaris_spark.backends.base import Backend, ReferenceRow
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError, TryAgainError

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from polaris_spark.catalog.drops import Drop
-from polaris_spark.catalog.expiring import Levels
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
+from polaris_spark.catalog.snapshot_expiry import Levels
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
-from polaris_spark.maintenance.needs import Content
+from polaris_spark.maintenance.needed_files import Content
 from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128

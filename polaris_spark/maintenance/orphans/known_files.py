@@ -10,7 +10,7 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Links
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.maintenance.needs import Content, Manifests, Needs, needs_of
+from polaris_spark.maintenance.needed_files import Content, Manifests, Needs, needs_of
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, OwnedLocation
 from polaris_spark.store.objects import ObjectStore

@@ -27,7 +27,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import BadRequestError
-from polaris_spark.maintenance.needs import EVERYWHERE, needs_of
+from polaris_spark.maintenance.needed_files import EVERYWHERE, needs_of
 from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.store.objects import ObjectStore
 

@@ -40,11 +40,11 @@ from polaris_spark.catalog.folders import CHANGED, FileStatus, Folders, repeated
 from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
-from polaris_spark.maintenance.deleting import delete_files
-from polaris_spark.maintenance.needs import EVERYWHERE
+from polaris_spark.maintenance.file_deletion import delete_files
+from polaris_spark.maintenance.files_in_use import Question, Watching
+from polaris_spark.maintenance.needed_files import EVERYWHERE
 from polaris_spark.maintenance.orphans.decisions import Mismatch, is_below
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000

@@ -17,7 +17,7 @@ from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.maintenance.needs import Content, Manifests, NamedLocations, needs_of
+from polaris_spark.maintenance.needed_files import Content, Manifests, NamedLocations, needs_of
 from polaris_spark.maintenance.orphans import known_files
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.known_files import Names, kept_drops, places_of

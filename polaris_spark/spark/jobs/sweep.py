@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.ids import NODE_BITS, SEQUENCE_BITS
-from polaris_spark.maintenance import marking
-from polaris_spark.maintenance.sweeping import Policy, list_roots_only
+from polaris_spark.maintenance import sweep
+from polaris_spark.maintenance.sweep_roots import Policy, list_roots_only
 from polaris_spark.spark.engine import SparkEngine, frame_of
 from polaris_spark.system.registry import References
 
@@ -26,5 +26,5 @@ def garbage(engine: SparkEngine, references: References, policy: Policy) -> Data
 
     roots = list_roots_only(references, policy, engine.progress)
     made = f.shiftright("id", NODE_BITS + SEQUENCE_BITS) + EPOCH_MS
-    found = frame_of(marking.garbage(engine, references, roots))
+    found = frame_of(sweep.garbage(engine, references, roots))
     return found.withColumn("age", f.lit(references.clock.now_ms()) - made)

@@ -24,7 +24,7 @@ from polaris_spark.spark.views.columns import (
 from polaris_spark.spark.views.commits import entries_of
 from polaris_spark.spark.views.history import HistoryView, Logged
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.recovery.carrying_out import ACTION as RECOVER
+from polaris_spark.system.recovery.execution import ACTION as RECOVER
 from polaris_spark.system.registry import ROOT
 
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-# Types must be registered to be shown, in workers as well. Reading views does not otherwise need these modules' types.
-import polaris_spark.catalog.expiring
 import polaris_spark.catalog.metrics
-import polaris_spark.maintenance.deletions  # noqa: F401
+
+# Types must be registered to be shown, in workers as well. Reading views does not otherwise need these modules' types.
+import polaris_spark.catalog.snapshot_expiry
+import polaris_spark.maintenance.deletion_records  # noqa: F401
 from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
 

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.maintenance.deletions import DELETIONS, DeletedFile, DeletedFiles, deletions_reference
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.maintenance.deletion_records import (
+    DELETIONS,
+    DeletedFile,
+    DeletedFiles,
+    deletions_reference,
+)
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 

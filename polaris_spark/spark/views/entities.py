@@ -18,7 +18,7 @@ from polaris_spark.ids import MAX_ID
 from polaris_spark.index import Branch, Entry, IndexRoot, ShardReader
 from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_after
 from polaris_spark.spark.pruning import ANYTHING, Condition
-from polaris_spark.spark.reading import ReadStore, grouped
+from polaris_spark.spark.realm_reader import ReadStore, grouped
 from polaris_spark.spark.views.columns import LONG, STRING, ViewColumn, batches, equal_rows
 from polaris_spark.spark.views.pins import Pin, pins
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count

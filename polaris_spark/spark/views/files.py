@@ -21,15 +21,15 @@ from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
 from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
+from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.partition_texts import PartitionTexts
-from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.config import Secret
 from polaris_spark.errors import PolarisError, UnreadableFileError
 from polaris_spark.index import Index
 from polaris_spark.spark.pruning import ANYTHING, Condition
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.entities import (
     READ_TOGETHER,
     EntityEntry,

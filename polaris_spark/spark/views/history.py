@@ -12,7 +12,7 @@ from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
 from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned
-from polaris_spark.spark.reading import ReadStore, RealmReader
+from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore

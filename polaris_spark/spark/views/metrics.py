@@ -21,7 +21,7 @@ from polaris_spark.catalog.metrics import (
 )
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.index import Entry
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import (
     INT,
     LONG,

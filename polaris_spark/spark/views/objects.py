@@ -10,7 +10,7 @@ from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
 from polaris_spark.spark.pruning import ANYTHING, Condition
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, ViewColumn, batches, micros
 from polaris_spark.spark.views.content import content_json
 from polaris_spark.spark.views.object_columns import read_columns

@@ -10,7 +10,7 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BeforeHistoryError, InputError, NotFoundError
 from polaris_spark.spark.as_of import AsOf, find_commit, pinned
-from polaris_spark.spark.reading import RealmReader
+from polaris_spark.spark.realm_reader import RealmReader
 from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.store.objects import ObjectStore
 

@@ -9,7 +9,7 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow, Split
 from polaris_spark.clock import SystemClock
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.system.stores import SYSTEM_REALM, system_references
 

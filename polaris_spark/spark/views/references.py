@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType, Time
 from polaris_spark.backends.base import Split
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.commits.rows import Head
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.system.registry import ROOT

@@ -11,7 +11,7 @@ import msgspec
 from polaris_spark.catalog.metadata.rows import Numbered, Schema, Table, View, ViewVersion
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.spark.pruning import Condition
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.changes import KINDS
 from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, ViewColumn
 from polaris_spark.spark.views.entities import (

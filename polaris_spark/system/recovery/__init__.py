@@ -1,2 +1,2 @@
 """Recovery of a realm after its database lost rows: find what is left (`survey`, `search`), decide what to do (`plan`,
-a pure function), and do it (`carrying_out`)."""
+a pure function), and do it (`execution`)."""

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from polaris_spark.clock import Clock
 from polaris_spark.commits.completeness import Completeness
 from polaris_spark.commits.lineage import Known, lineage, named_by
-from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import ReferenceStore
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.search import StoredCommits
+from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import ROOT, Registered
 
 _GLANCES = 10

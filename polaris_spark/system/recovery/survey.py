@@ -20,8 +20,8 @@ from polaris_spark.errors import InputError, NotFoundError
 from polaris_spark.index import Index
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import ReferenceStore
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.search import StoredCommits
+from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
 
 ReferenceState = Literal["live", "dropped", "unlisted"]

@@ -12,7 +12,7 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.clock import EPOCH_MS, SystemClock
 from polaris_spark.errors import TryAgainError
 from polaris_spark.ids import IdParts, pack
-from polaris_spark.maintenance.purging import Purge
+from polaris_spark.maintenance.realm_purge import Purge
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import until_it_works
 from tests.servers.cassandra import Cassandra

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from polaris_spark.backends.cassandra.under_way import UnderWay
-from polaris_spark.backends.places import NoPlaceError
+from polaris_spark.backends.cassandra.in_flight import UnderWay
+from polaris_spark.backends.concurrency import NoPlaceError
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions

@@ -27,9 +27,9 @@ from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.purge import purge
-from polaris_spark.catalog.registering import RegisterTable
+from polaris_spark.catalog.registration import RegisterTable
 from polaris_spark.catalog.rows import TABLE, Unloaded
-from polaris_spark.catalog.tables import CommitTable, CommitTables, CreateTable, TableCommit
+from polaris_spark.catalog.table_changes import CommitTable, CommitTables, CreateTable, TableCommit
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
@@ -42,7 +42,7 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.rest import messages
-from polaris_spark.rest.namespaces import namespace_of, page
+from polaris_spark.rest.namespace_routes import namespace_of, page
 from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.snapshots import pin

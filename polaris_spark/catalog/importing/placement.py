@@ -30,7 +30,7 @@ from polaris_spark.catalog.entities import (
 from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.namespaces import CreateNamespace
+from polaris_spark.catalog.namespace_changes import CreateNamespace
 from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.rows import TABLE, Unloaded, folder_of
 from polaris_spark.commits.change import Operation

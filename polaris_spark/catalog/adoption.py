@@ -20,9 +20,9 @@ from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.sources import SourceEntry
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.reading import read_text
+from polaris_spark.catalog.metadata_files import read_text
+from polaris_spark.catalog.overlapping_tables import foreign_owner, heads_around
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.catalog.sharing import foreign_owner, heads_around
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import SEPARATOR, NamespaceName, find, namespace_key, require_namespace
 from polaris_spark.catalog.listing import list_names
-from polaris_spark.catalog.namespaces import (
+from polaris_spark.catalog.namespace_changes import (
     CreateNamespace,
     DropNamespace,
     UpdateNamespace,

@@ -24,11 +24,11 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.amending import amend_row
+from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.heads import thin
-from polaris_spark.commits.publishing import Outcome, Publication, encode_head
+from polaris_spark.commits.publication import Outcome, Publication, encode_head
 from polaris_spark.commits.retry import DEADLINE_MS, retried
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import CommitSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import ReadStore, machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.realm_reader import ReadStore, machine, open_for_reading, refuse_other_machine
 
 
 class PlannedStore:

@@ -13,7 +13,7 @@ Every catalog has its own reference, so no single commit covers two catalogs. Tw
 These rules leave gaps. Rule 2 can miss a table or catalog that another process creates at the same time, and tables of
 a damaged head. Catalogs that older releases created may have overlapping warehouses. Other realms and stores are not
 checked, and neither are catalogs with `shared-locations=allow`. No file is lost by these gaps, because jobs that delete
-files check which files the catalogs of all realms of the store need (`sharing`).
+files check which files the catalogs of all realms of the store need (`overlapping_tables`).
 """
 
 from __future__ import annotations

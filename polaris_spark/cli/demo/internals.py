@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.references import head_name
-from polaris_spark.cli.demo.changing import FLIGHTS
-from polaris_spark.cli.demo.loading import PER_MONTH
+from polaris_spark.cli.demo.changes import FLIGHTS
+from polaris_spark.cli.demo.load import PER_MONTH
 from polaris_spark.cli.demo.model import per_month
 from polaris_spark.cli.demo.session import CATALOG
 from polaris_spark.cli.demo.stage import Stage
 from polaris_spark.cli.log import realm_log
-from polaris_spark.cli.opening import open_store
 from polaris_spark.cli.output import hexadecimal
+from polaris_spark.cli.stores import open_store
 
 SHOWN_COMMITS = 12
 

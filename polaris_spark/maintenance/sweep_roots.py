@@ -79,10 +79,10 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.lost import strict_reader, unlisted
+from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
 

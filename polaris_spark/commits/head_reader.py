@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import RealmMovedError, ReferenceGoneError

@@ -19,8 +19,8 @@ from polaris_spark.spark import archives
 from polaris_spark.spark.options import StoreLocation, refuse_memory
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import RealmRecord, Realms
+from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in, registered_by
 from polaris_spark.system.stores import check_store, open_checked
 

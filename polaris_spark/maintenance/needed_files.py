@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import repeated
 from polaris_spark.catalog.locations import owned_names
@@ -23,9 +22,10 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.catalog.metadata import ObjectReader, render
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.ownership import unconfirmed_of
-from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import Unloaded
+from polaris_spark.catalog.snapshot_expiry import gc_enabled
 from polaris_spark.errors import BadRequestError, CorruptionError, MissingFileError, PolarisError
 
 EVERYWHERE = "/"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.commits.applying import Applied
+from polaris_spark.commits.applier import Applied
 from polaris_spark.commits.change import made_ms
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers, next_time

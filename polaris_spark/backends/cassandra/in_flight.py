@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from polaris_spark.backends.places import NoPlaceError
+from polaris_spark.backends.concurrency import NoPlaceError
 
 _LOOK_AGAIN_S: Final = 0.05
 

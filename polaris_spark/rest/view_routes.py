@@ -9,15 +9,15 @@ from polaris_spark.catalog.contents import DropContent, StoredContent
 from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.metadata import render_view
 from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.registering import RegisterView
+from polaris_spark.catalog.registration import RegisterView
 from polaris_spark.catalog.rows import VIEW
-from polaris_spark.catalog.views import CommitView, CreateView
+from polaris_spark.catalog.view_changes import CommitView, CreateView
 from polaris_spark.errors import BadRequestError, NoSuchViewError
 from polaris_spark.rest import messages
-from polaris_spark.rest.namespaces import namespace_of
+from polaris_spark.rest.namespace_routes import namespace_of
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
-from polaris_spark.rest.tables import (
+from polaris_spark.rest.table_routes import (
     answer_done,
     commit_updates,
     identifier_name,

@@ -10,7 +10,7 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata import TableDraft, ViewDraft, parse_table, parse_view
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.reading import read_text
+from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State

@@ -13,7 +13,7 @@ from polaris_spark.catalog.contents import content_of, holdings_of, occupy, unco
 from polaris_spark.catalog.entities import CatalogChange, Context, NameEntry, find, put
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.reading import MetadataRows, read_rows
+from polaris_spark.catalog.metadata_files import MetadataRows, read_rows
 from polaris_spark.catalog.rows import IDS, TABLE, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry

@@ -17,7 +17,7 @@ from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.reading import read_rows
+from polaris_spark.catalog.metadata_files import read_rows
 from polaris_spark.errors import PolarisError
 from polaris_spark.store.objects import ObjectStore
 

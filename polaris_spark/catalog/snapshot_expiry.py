@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.merging import is_on
 from polaris_spark.catalog.metadata import ObjectReader, TableDraft, apply_all, logs
 from polaris_spark.catalog.metadata.pieces import key_of
 from polaris_spark.catalog.metadata.rows import Snapshot as TableSnapshot
@@ -24,6 +23,7 @@ from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
 from polaris_spark.catalog.properties import GC_ENABLED, MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace, id_bytes, id_from
+from polaris_spark.catalog.schema_merge import is_on
 from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index import Entry, Index, IndexRoot

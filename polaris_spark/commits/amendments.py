@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from polaris_spark.backends.base import Backend, ReferenceRow, Swapped
 from polaris_spark.clock import Clock
-from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import OutcomeUnknownError, ReferenceGoneError, StorageFullError, TryAgainError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from polaris_spark.cli.demo.loading import PER_MONTH
+from polaris_spark.cli.demo.load import PER_MONTH
 from polaris_spark.cli.demo.model import STORM, UNKNOWN, per_month
 from polaris_spark.cli.demo.session import CATALOG
 from polaris_spark.cli.demo.stage import Stage
-from polaris_spark.cli.opening import open_store
+from polaris_spark.cli.stores import open_store
 from polaris_spark.commits.rows import Head
 from polaris_spark.names import MAIN
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.store.objects import ObjectStore

@@ -11,7 +11,7 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
-from polaris_spark.commits.reading import refuse_moved
+from polaris_spark.commits.head_reader import refuse_moved
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import Properties, Secret, StoreURI
@@ -20,8 +20,8 @@ from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.spark.options import refuse_memory
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import StoreConnection, connect_store
-from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import RealmRecord, RealmState
+from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
 from polaris_spark.system.stores import StoreRecord, check_store
 

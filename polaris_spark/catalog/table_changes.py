@@ -7,6 +7,15 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.catalog import locations
+from polaris_spark.catalog.append_rebase import (
+    APPEND_REBASE,
+    Append,
+    NotRebasedError,
+    find_append,
+    is_behind,
+    needed_lists,
+    rebase,
+)
 from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import (
     CatalogChange,
@@ -15,9 +24,7 @@ from polaris_spark.catalog.entities import (
     default_location,
     find,
 )
-from polaris_spark.catalog.expiring import expire_on_commit, record_expired
 from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.merging import SCHEMA_MERGE, is_on, with_merged_columns
 from polaris_spark.catalog.metadata import (
     TableDraft,
     apply_all,
@@ -31,16 +38,9 @@ from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
 from polaris_spark.catalog.properties import EffectiveProperties, naming_properties
-from polaris_spark.catalog.rebasing import (
-    APPEND_REBASE,
-    Append,
-    NotRebasedError,
-    find_append,
-    is_behind,
-    needed_lists,
-    rebase,
-)
 from polaris_spark.catalog.rows import NAMES, TABLE
+from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on, with_merged_columns
+from polaris_spark.catalog.snapshot_expiry import expire_on_commit, record_expired
 from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -134,8 +134,8 @@ class TableCommit(NamedTuple):
 class CommitTable(TableChange):
     """Apply updates to one table if the requirements hold; with `assert-create`, create the table.
 
-    If the requirements do not hold because other commits came first, the request is merged (`merging`) or rebased
-    (`rebasing`) if possible. Otherwise it fails with `CommitFailedError`.
+    If the requirements do not hold because other commits came first, the request is merged (`schema_merge`) or rebased
+    (`append_rebase`) if possible. Otherwise it fails with `CommitFailedError`.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polaris_spark.cli.demo.changing import FLIGHTS
+from polaris_spark.cli.demo.changes import FLIGHTS
 from polaris_spark.cli.demo.model import delays_by_airline
 from polaris_spark.cli.demo.stage import Row, Stage
 

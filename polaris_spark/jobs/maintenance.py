@@ -15,7 +15,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
 from polaris_spark.property_values import duration_ms
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.sweeping import Policy
+    from polaris_spark.maintenance.sweep_roots import Policy
     from polaris_spark.rest.session import Session
 
 Scope = Literal["store", "realm", "catalog"]
@@ -146,7 +146,7 @@ def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
         InputError: an argument is not a duration, or the retention is shorter than a period that relies on history.
     """
     from polaris_spark.maintenance.periods import realm_policy
-    from polaris_spark.maintenance.trimming import check_retention
+    from polaris_spark.maintenance.trim import check_retention
 
     given = {name: duration_ms(name, arguments[name]) for name in ("retention", "grace") if name in arguments}
     policy = realm_policy(

@@ -19,7 +19,7 @@ from polaris_spark.catalog.engine import Engine, LocalEngine, Reach, Row, Rows
 from polaris_spark.catalog.files import Files
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
-from polaris_spark.maintenance.sweeping import (
+from polaris_spark.maintenance.sweep_roots import (
     Policy,
     Roots,
     list_roots,

@@ -28,7 +28,7 @@ from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import MissingFileError, PolarisError
-from polaris_spark.maintenance.needs import (
+from polaris_spark.maintenance.needed_files import (
     EVERYWHERE,
     Content,
     Manifests,
