@@ -231,7 +231,7 @@ class CreateCatalog(TimedChange[CatalogRow]):
         return row
 
     def _refuse_overlap(self, state: State, new: CatalogRow) -> None:
-        """Refuse a warehouse that overlaps another catalog's warehouse; `other_catalogs` gives the reason for this rule."""
+        """Refuse a warehouse that overlaps another catalog's warehouse; `other_catalogs` gives the reason."""
         warehouse = None if is_shared(new) else warehouse_of(new)
         if warehouse is None:
             return

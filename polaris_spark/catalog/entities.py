@@ -71,8 +71,9 @@ class Context(NamedTuple):
     """Function that returns whether the store trusts a time for deleting old data, in milliseconds since 1970. A commit
     drops old snapshots only if the store trusts the commit's time."""
     refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
-    """Function that returns why a table must not own a location because of other catalogs of the realm (`other_catalogs`); it
-    returns an empty text if no other catalog is in the way. The location is given as segments."""
+    """Function that returns why a table must not own a location because of other catalogs of the realm
+    (`other_catalogs`); it returns an empty text if no other catalog is in the way. The location is given as
+    segments."""
     confinement: Confinement | None = None
     """Decides which symbolic links below the allowed locations are followed; None follows all."""
 

@@ -1,8 +1,8 @@
 """`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a store without any database.
 
-Rows of `objects` that are written together share an object, called a pack (see `packs` and `pack_writer`). Each large row
-is an object of its own, and so is each row of `references`. Packs and references change by conditional PUTs, the only
-atomic operation of these stores.
+Rows of `objects` that are written together share an object, called a pack (see `packs` and `pack_writer`). Each large
+row is an object of its own, and so is each row of `references`. Packs and references change by conditional PUTs, the
+only atomic operation of these stores.
 
 Consistency: a read or listing sees every acknowledged write (Amazon S3 since December 2020, Google Cloud Storage, Azure
 Blob Storage). Of several conditional PUTs that expect the same state of a key, at most one succeeds. `setup` tests the

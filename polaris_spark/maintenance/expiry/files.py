@@ -1,7 +1,7 @@
 """Finding the files that only expired snapshots need; work on one table at a time.
 
-`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the difference is
-read:
+`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the
+difference is read:
 
 1. the manifest lists of expired snapshots;
 2. the manifest lists of other snapshots, until no manifest is left that only expired snapshots list;
