@@ -1,4 +1,4 @@
-"""The data source `polaris-objects`: the data of the catalog itself as DataFrames, read in parallel by executors.
+"""The data source `polaris-objects`: views of the catalog's own data as DataFrames, read in parallel by executors.
 
     spark.read.format("polaris-objects").option("store", "sqlite:///path/catalog.db").option("view", "tables").load()
 
@@ -60,7 +60,9 @@ class PolarisObjects(DataSource):
 
         with errors_without_traceback():
             if given := self._options.stream.given:
-                raise InputError(f"{', '.join(given)}: only for streams (spark.readStream)")
+                raise InputError(
+                    f"options of streams only: {', '.join(given)}; remove them, or read a stream with spark.readStream"
+                )
             return ViewReader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802 - Spark's name
