@@ -117,7 +117,7 @@ def _purge(
     found = file_search(means.engine).find_doomed(search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
-    """Tables with files that were not deleted. Files that list those files must also be kept."""
+    """Tables with files that were not deleted. Files that list these files must be kept as well."""
     for phase in found.phases:
         if dry_run:
             yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)

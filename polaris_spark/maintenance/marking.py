@@ -33,9 +33,9 @@ DELETE_TOGETHER = 500
 
 _SPLITS_PER_PART = 2
 _HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
-"""Columns of all rows. `points` holds the ids that the object points to strongly, eight bytes each.
+"""Columns of the rows of objects. `points` holds the ids to which the object has strong pointers, eight bytes each.
 
-Unless the row begins with a header that can be read, `type` is null and `points` is empty.
+If no header can be read at the beginning of the row, `type` is null and `points` is empty.
 """
 
 
@@ -64,7 +64,7 @@ def sweep(
     engine: Engine | None = None,
     dry_run: bool = False,
 ) -> Swept:
-    """Delete the unreachable rows of a realm that serves. After an interruption, call this again.
+    """Delete the unreachable rows of an ACTIVE realm. After an interruption, call this function again.
 
     Args:
         operation: names the principal, for the log of the registry.
@@ -152,7 +152,9 @@ def _counted(engine: Engine, found: Rows) -> list[Count]:
 def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
     """Return the error to raise for a needed object that cannot be read: another sweep deleted it, or it is lost."""
     if was_overtaken(references, roots):
-        return TryAgainError(f"another sweep of this realm is running: {error}")
+        return TryAgainError(
+            f"another sweep of this realm is running: {error}; sweep again after the other sweep has ended"
+        )
     return CorruptionError(f"{error}; nothing was deleted: `fsck` shows what is damaged")
 
 
@@ -175,7 +177,7 @@ def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
                 try:
                     header = objects.decode_header(value, f"{realm}/{id}")
                     type, points = header.type, array("q", header.strong).tobytes()
-                except PolarisError:  # an error only if the object is needed
+                except PolarisError:  # `_check` raises the error if the object is needed
                     pass
             yield id, part, type, len(value), points
 

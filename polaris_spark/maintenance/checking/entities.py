@@ -60,7 +60,7 @@ class EntitiesUnit(NamedTuple):
     start: bytes
     end: bytes | None
     shared: bool
-    """Whether entities may own overlapping locations."""
+    """Whether the catalog allows overlapping locations; overlaps are then not reported."""
 
 
 def entity_problems(rows: RowReader, unit: EntitiesUnit) -> Iterator[Problem]:
@@ -205,7 +205,7 @@ class _Head:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
     def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Check that each location that a table or view uses is in the right index, as an entry of that entity."""
+        """Check that each location of a table or view is in the right index, in an entry with the entity's id."""
         contents = self._rows.read([entry.pointer for _, entry in entries])
         wanted: dict[str, list[tuple[bytes, bytes, int, Segments]]] = {LOCATIONS: [], UNCONFIRMED: []}
         for key, entry in entries:
@@ -257,7 +257,7 @@ class _Head:
         return self._uses(UNCONFIRMED, entries)
 
     def _uses(self, index: str, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Check that each entry of an index of locations belongs to an entity that uses the location as the index says.
+        """Check that the entity in each entry of an index of locations uses the location as the index says.
 
         In the index `LOCATIONS` the entity owns the location; in the index `UNCONFIRMED` it only names the location.
         """

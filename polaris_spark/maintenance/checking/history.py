@@ -20,7 +20,7 @@ WRONG_HEAD = "wrong-head"
 NO_LOG = "no-log"
 
 _ROW = 0
-"""The holder of a claim when the reference's row itself names the commit."""
+"""Holder of a claim that the reference's row makes; other claims have the id of a commit as their holder."""
 
 
 class Root(NamedTuple):
@@ -66,8 +66,8 @@ class _Claims:
 def history(rows: RowReader, root: Root) -> CommitHistory:
     """Return the history of a reference, with the wrong claims that its commits make about each other.
 
-    Up to 20 later commits name each commit. Where they disagree, the most frequent claim counts as right. A commit that
-    cannot be read is still in the history: the check that follows pointers reports it.
+    Up to 20 later commits contain the number and id of each commit. Where they disagree, the most frequent claim counts
+    as right. A commit that cannot be read is still in the history: the check that follows pointers reports it.
     """
     walk = _Walk(rows, root)
     walk.run()

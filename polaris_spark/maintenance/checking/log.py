@@ -31,8 +31,8 @@ class CommitsUnit(NamedTuple):
 
     reference: str
     commits: Sequence[tuple[int, int]]
-    """(number, id), the oldest first. The first commit is there to compare the second with: it belongs to another unit,
-    or begins the history."""
+    """(number, id) of each commit, oldest first. The first commit is only compared with the second: another unit checks
+    it, unless it begins the history."""
     from_floor: bool
     """Whether the first commit begins the history, so that this unit checks its indexes, too."""
 
@@ -81,7 +81,7 @@ class _Commits:
             yield self._problem(QUOTA, id, id, message, severity=WARNING)
 
     def step(self, id: int, before: Commit, after: Commit, entries: Sequence[LogEntry]) -> Iterator[Problem]:
-        """Yield the changes that a commit's log leaves out or gets wrong, and the problems of contents that it made."""
+        """Yield the changes that a commit's log leaves out or states wrongly, and problems of the contents it lists."""
         try:
             if _has(before, after, NAMES):
                 messages = list(self._names_faults(before, after, entries))

@@ -1,4 +1,4 @@
-"""Check of a store's own records: its format, realms, node leases, the clock of leases, and tasks."""
+"""Check of a store's own records: the store, clock, realm, node lease and task records."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ _NODE, _REALM, _TASK = "node", "realm", "task"
 
 
 class System(NamedTuple):
-    """A store's own records and their problems."""
+    """The realm records of a store, and the problems of all its own records."""
 
     realms: list[RealmRecord]
     """The records of all realms, including realms that are gone, sorted by name."""
     latest_ms: int
-    """Time after which no id can have been made, in milliseconds since 1970."""
+    """The latest time at which an id can have been made, in milliseconds since 1970."""
     problems: list[Problem]
 
 
 def system(backend: Backend, now_ms: int) -> System:
-    """Return a store's own records and their problems. Records with unknown kinds of names are not checked."""
+    """Return a store's realm records, and the problems of all its own records.
+
+    A record whose name does not say what kind of record it is, is not checked.
+    """
     return _System(backend, now_ms).run()
 
 

@@ -39,7 +39,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ContentCheck:
-    """Check of the contents that a reference leads to. Each content is checked once."""
+    """Check of the versions of tables and views that a reference leads to. Each version is checked once."""
 
     def __init__(self, rows: RowReader, reference: str) -> None:
         self._rows = rows
