@@ -36,7 +36,7 @@ class IndexSize(NamedTuple):
 
     shards: int
     bytes: int
-    """Total size of the shards' rows."""
+    """Total size of the shards' rows, in bytes."""
     depth: int
     """Number of levels of shards."""
     embedded: int

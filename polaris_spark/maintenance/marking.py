@@ -1,4 +1,4 @@
-"""Mark and delete the unreachable rows of a realm.
+"""Mark the reachable objects of a realm, and delete all other rows.
 
 Headers are read once, in a scan that also finds the rows to delete. Reading headers by id, level by level, would read
 most rows a second time, and in random order. The caller's process only holds the ids of the commits from which marking
@@ -40,7 +40,7 @@ If no header can be read at the beginning of the row, `type` is null and `points
 
 
 class Count(NamedTuple):
-    """Garbage of one type of object."""
+    """Unreachable rows of one object type: the numbers of objects and rows, and the size of the rows in bytes."""
 
     type: str | None
     objects: int
@@ -69,7 +69,7 @@ def sweep(
     Args:
         operation: names the principal, for the log of the registry.
         engine: marks and deletes; by default in this process.
-        dry_run: change nothing.
+        dry_run: whether to change nothing, and only count what would be deleted.
     Raises:
         ClockError: this machine's clock is too far behind the store's.
         TryAgainError: another sweep is running.

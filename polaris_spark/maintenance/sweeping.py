@@ -21,8 +21,8 @@ on rules that every process follows:
 
 a. A process makes no id below a fence that it has read. It makes no id below a head that it has read either, unless the
    head lies so far ahead that a wrong clock made it (`ids.observe_head`). The rest of this argument needs only fences.
-b. An attempt reads its target's row first. It reads everything else afterwards and fresh: the source of a new branch,
-   the commits to merge. It takes effect by a swap of exactly that version of the target's row.
+b. An attempt reads its target's row first. Only then does it read everything else, and all of it anew: the source of a
+   new branch, the commits to merge. It takes effect by a swap of exactly that version of the target's row.
 c. An attempt points only to objects that it read in this way and to new rows. If the fence has changed since the change
    was prepared, the change is prepared anew and its rows are written anew (`Applier`). Rows that were written outside
    of an attempt, such as an import's, are refused if their ids are not above the target's fence (`Place`).

@@ -77,7 +77,7 @@ def trim(
     Args:
         retention_ms: shortest time for which history is kept, in milliseconds: one value for all references, or a
             function of the reference's name.
-        dry_run: only return the floors that would be raised, and write nothing.
+        dry_run: whether to write nothing, and only return the floors that would be raised.
         progress: called with the number of references that are done, and the total.
     Returns:
         the references whose floor is raised, the registry last.

@@ -16,7 +16,7 @@ _SPARKS = ("pyspark", "py4j", "spark-")
 
 
 def keep_known() -> None:
-    """Make later invalidations in this process keep the cached file lists of Spark's archives, and of no others."""
+    """Keep the cached file lists of Spark's archives whenever this process invalidates its import caches later."""
     if sys.version_info >= (3, 12):
         return
     for finder in sys.path_importer_cache.values():

@@ -1,4 +1,4 @@
-"""`as-of`, `from` and `to`: points in the history of a reference, given as a commit or as a time."""
+"""The options `as-of`, `from` and `to`: points in the history of a reference, given as a commit or as a time."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def moment(store: ObjectStore, as_of: AsOf) -> int:
         if commit is not None:
             return commit.time
     raise InputError(
-        f"{as_of.option} {as_of.text!r} names no commit: no commit of the realm has this id or number, which "
-        "polaris-spark log shows"
+        f"{as_of.option} {as_of.text!r} names no commit: the realm has no commit with this id or number; "
+        "polaris-spark log shows the ids and numbers of commits"
     )
 
 

@@ -1,6 +1,7 @@
 """The Python side of the JVM shim: ``python -m polaris_spark.spark.bridge``, supervised by the JVM.
 
-Standard input and output are the control channel, one line of JSON each way, in this order:
+Standard input and output are the control channel. The JVM sends lines of JSON, and Python answers each line with one
+line, in this order:
 
 ```
 JVM     {"token": "...", "protocol": "4"}      Python  {"socket": "/tmp/.../socket"}
@@ -11,7 +12,7 @@ environment. If the process cannot work at all, it answers the first line with `
 reason. The process exits when the channel closes. The channel closes whenever the JVM ends, even by ``kill -9``.
 
 Requests arrive over a Unix domain socket (:mod:`polaris_spark.spark.frames`). The JVM may send requests from several
-threads at the same time. :meth:`Bridge.request` describes their format.
+threads at the same time. :meth:`Bridge.request` describes the format of requests and answers.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
 Planning reads heads and finds ranges of keys, commits or database rows. The partitions contain everything that
 executors need for reading, and are pinned to the heads that planning read. Later commits are not visible to the read.
 
-Spark runs each step of a query, from finding data sources to reading, in a separate Python process, which starts with
-the session's first query of this kind. Each step therefore imports only what it needs. Tables of the namespace
-`system` are planned by the Python process behind the catalog instead (`polaris_spark.spark.views.answering`).
+Spark runs each step of a query (such as finding data sources, planning and reading) in a separate Python process. The
+process starts with the session's first query that needs the step. Each step therefore imports only what it needs.
+Tables of the namespace `system` are planned by the Python process behind the catalog instead
+(`polaris_spark.spark.views.answering`).
 """
 
 from __future__ import annotations

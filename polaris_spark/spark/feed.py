@@ -75,7 +75,7 @@ class FeedTask(NamedTuple):
     skip: int
     """Number of entries of the first commit that an earlier batch has read, and that the task therefore skips."""
     until: int | None
-    """Number of entries of the last commit up to which the task reads; None for all entries."""
+    """The task reads the entries of the last commit before this position; None for all entries."""
 
     def wants(self, number: int, position: int) -> bool:
         """Whether the task includes the entry at `position` of the commit with this `number`."""

@@ -89,7 +89,7 @@ class Server:
 
 
 def framed(head: str, body: str) -> bytes:
-    """Return the bytes of a frame."""
+    """Return the bytes of a frame with this head and body."""
     # Surrogates that UTF-8 cannot encode become question marks, as in Java.
     first, second = head.encode(errors="replace"), body.encode(errors="replace")
     return b"".join((_LENGTHS.pack(len(first), len(second)), first, second))

@@ -42,7 +42,7 @@ def begun(store: ReadStore, realm: str) -> Begun | None:
 
 @contextmanager
 def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
-    """Make a block raise `HistoryTrimmedError` for a missing object if a sweep ran since the read was planned.
+    """Make the `with` block raise `HistoryTrimmedError` for a missing object if a sweep ran since the read was planned.
 
     Raises:
         HistoryTrimmedError: an object is missing, and a sweep ran.

@@ -34,7 +34,7 @@ class Condition(NamedTuple):
     high: Any = None
 
     def allows(self, value: Any) -> bool:
-        """Whether a row with this value meets the condition. None stands for an unknown value, and always meets it."""
+        """Whether a row with this value meets the condition. None stands for an unknown value: the result is True."""
         if value is None:
             return True
         return (
@@ -72,7 +72,10 @@ def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
 
 
 def conditions(filters: Iterable[Filter]) -> dict[str, Condition]:
-    """Return the conditions that a conjunction of filters implies, by column. Filters without one are ignored."""
+    """Return the conditions that a conjunction of filters implies, by column.
+
+    Filters that imply no condition are ignored.
+    """
     found: dict[str, Condition] = {}
     for pushed in filters:
         attribute: tuple[str, ...] = getattr(pushed, "attribute", ())  # the filter Not has no attribute
@@ -103,7 +106,7 @@ def _said(pushed: Filter) -> Condition | None:
 def _both(one: Condition, other: Condition) -> Condition:
     """Return the conjunction of two conditions. Of two prefixes only the longer one is kept.
 
-    The longer prefix either implies the shorter one or contradicts it. If it contradicts it, no row matches both.
+    The longer prefix implies or contradicts the shorter one. If they contradict each other, no row matches both.
     """
     if one.values is not None and other.values is not None:
         values: frozenset[Any] | None = one.values & other.values

@@ -152,8 +152,8 @@ def _packaged_jar(*, core: bool) -> str:
 def _add_jar(builder: SparkSession.Builder, path: str) -> None:
     """Make the JVM load a jar at its start, in addition to the jars that the builder names.
 
-    The builder's option `spark.jars` cannot be used: PySpark would replace Spark's list of jars with it after Spark has
-    added the packages to that list. Executors of a cluster would then not get the packages.
+    The builder's option `spark.jars` cannot be used: PySpark would replace Spark's list of jars with the option's value
+    after Spark has added the packages to that list. Executors of a cluster would then not get the packages.
     """
     if _jvm_runs():
         return

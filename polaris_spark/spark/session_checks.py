@@ -82,8 +82,8 @@ def check_at_start(
 ) -> None:
     """Make the builder's `getOrCreate` refuse a running session that lacks the catalog.
 
-    A running JVM cannot load more jars, and a running session cannot load more extensions. Without this
-    check, the catalog would fail at the first statement.
+    A running JVM cannot load more jars, and a running session cannot load more extensions. Without this check, the
+    catalog would fail at the first statement.
 
     Args:
         name: the catalog's name.

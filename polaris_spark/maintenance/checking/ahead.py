@@ -56,7 +56,7 @@ def repair(backend: Backend, clock: Clock) -> Repaired:
 
 
 def _times(backend: Backend, clock: Clock) -> Iterator[int]:
-    """Yield all times in the records of a store and in the heads of its references, in milliseconds since 1970."""
+    """Yield the times in the clock record, the lease records and all heads of a store, in milliseconds since 1970."""
     found = system_references(backend).read(CLOCK, ClockRecord)
     if found is not None:
         yield from (found.value.time_ms, found.value.floor_ms)

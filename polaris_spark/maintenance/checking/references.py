@@ -148,8 +148,9 @@ class _References:
             if commit is not None and (commit.number, commit.time) != (said.number, said.commit_time):
                 row = row_of(root, head.commit, registered.name.encode(), self._rows.shards)
                 message = (
-                    f"{registered.name} began from {registered.source}, it says commit {said.number} of "
-                    f"{said.commit_time}, which is commit {commit.number} of {commit.time}"
+                    f"the registration of {registered.name} says that the commit {registered.source}, from which the "
+                    f"reference began, has number {said.number} and time {said.commit_time}; it has number "
+                    f"{commit.number} and time {commit.time}"
                 )
                 self._blame_object(WRONG_REGISTRATION, row, message, reference=registered.name)
 
@@ -236,7 +237,10 @@ class _References:
             kind, _, rest = root.reference.partition("/")
             if kind == "cat" and rest.partition("/")[0] not in catalogs:
                 self._blame(
-                    STRAY, root.reference, root.row_name, "its catalog is not among those of the realm"
+                    STRAY,
+                    root.reference,
+                    root.row_name,
+                    "the realm has no catalog to which this reference belongs",
                 )
 
     def _blame(self, kind: str, reference: str, key: str, message: str, *, warning: bool = False) -> None:

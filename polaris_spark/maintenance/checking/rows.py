@@ -174,9 +174,7 @@ def _first_parts(
             elif not read.missing:
                 yield place.problem(UNREADABLE, id, read.reason)
             elif read.part and id_time_ms(id) < young_ms:
-                message = (
-                    f"{read.reason}: the remains of an object whose writer died, unless another row needs it"
-                )
+                message = f"{read.reason}: harmless if the writer of the object died, and no other row needs the object"
                 yield place.problem(INCOMPLETE, id, message, part=read.part, severity=WARNING)
 
 

@@ -37,7 +37,7 @@ class System(NamedTuple):
 def system(backend: Backend, now_ms: int) -> System:
     """Return a store's realm records, and the problems of all its own records.
 
-    A record whose name does not say what kind of record it is, is not checked.
+    Records whose names have an unknown prefix are not checked.
     """
     return _System(backend, now_ms).run()
 
@@ -79,7 +79,7 @@ class _System:
             realm = self._read(name, RealmRecord)
             if realm is not None:
                 if realm.name != rest:
-                    yield f"it is the record of realm {realm.name!r}"
+                    yield f"its name is of realm {rest!r}, but it is the record of realm {realm.name!r}"
                 if not realm.instance or realm.instance == SYSTEM_REALM:
                     yield f"its instance id {realm.instance!r} is not valid"
                 self._realms[name] = realm
@@ -105,7 +105,10 @@ class _System:
         for name, realm in self._realms.items():
             other = owners.setdefault(realm.instance, name)
             if other != name:
-                yield f"its rows are also those of {other}: both have the instance {realm.instance}", name
+                yield (
+                    f"its realm has the same instance id as {other}, and so the same rows: {realm.instance}",
+                    name,
+                )
 
     def _read(self, name: str, cls: type[R]) -> R | None:
         try:

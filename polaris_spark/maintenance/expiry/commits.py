@@ -173,7 +173,7 @@ def remove_expired(
     """Remove the expired parts of tables, in few commits. A table that cannot be changed does not stop the others.
 
     Args:
-        progress: called before each commit with the number of tables done and the total; may raise to stop.
+        progress: called before each commit with the number of tables done and the total; may raise an error to stop.
         most: largest number of tables that are changed; tables that fail do not count. None for no limit.
     Raises:
         OutcomeUnknownError, TryAgainError: for example, the database cannot be reached. Run expiry again.

@@ -1,6 +1,6 @@
-"""Finding the files that only expired snapshots need; work on one table at a time.
+"""Finding the files that only expired snapshots need. Each function works on one table.
 
-`maintenance.needs` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the difference is
+`maintenance.needs` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only these files are
 read:
 
 1. the manifest lists of expired snapshots;
@@ -69,11 +69,11 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
     schemas: tuple[int, ...] = ()
     specs: tuple[int, ...] = ()
     left_alone: str = ""
-    """Why nothing of the table may expire, or why it is not known what expires; otherwise empty."""
+    """Why no part of the table may expire, or why it is not known which parts expire; otherwise empty."""
 
 
 class DecideTables(MapFunction[ToDecide, Decided]):
-    """Function that decides what expires of one table."""
+    """Function that decides which parts of a table expire."""
 
     few = 1_000
     item = ToDecide
@@ -141,9 +141,9 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     manifests: tuple[str, ...] = ()
     """The manifests in `files` that may name live content files."""
     own: tuple[str, ...] = ()
-    """Manifests that the table needs, and that may name the same content files."""
+    """Manifests that the table needs, and that may name the same content files as `manifests`."""
     foreign: tuple[str, ...] = ()
-    """Manifests that only other tables or versions need, and that may name the same content files."""
+    """Manifests that only other tables or versions need, and that may name the same content files as `manifests`."""
     shared: bool = False
     """True if only other tables or versions, not the table itself, need some file that the expired snapshots name."""
     problem: str = ""
@@ -216,7 +216,7 @@ def _leading(needs: Sequence[Needs]) -> set[str]:
 def _leave_out(
     manifests: dict[str, ListedManifest], needs: Sequence[Needs], files: Files, *, purged: bool = False
 ) -> tuple[str, ...]:
-    """Remove needed manifests from `manifests`, and return the needed manifests that may name the same files.
+    """Remove needed manifests from `manifests`. Return the needed manifests that were read and may name live files.
 
     Stops as soon as no manifest is left. Reads the oldest snapshots first, because they share most manifests with
     expired snapshots.

@@ -1,4 +1,4 @@
-"""Finding content files that only manifests of expired snapshots name; work on some manifests of a table at a time."""
+"""Finding content files that only manifests of expired snapshots name. Each function works on some manifests."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
 
 
 def file_key(location: str) -> str:
-    """Return a location, normalized for comparison, as one text. Two files may have the same key.
+    """Return a location, normalized for comparison, as one text. Different files may have the same key.
 
     Normalizing a location takes half as long as reading it from a manifest, so it is done once per folder.
     """

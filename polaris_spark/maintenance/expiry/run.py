@@ -1,6 +1,6 @@
 """Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete files, remove records.
 
-1. Decide what expires of each table, on executors if there are any.
+1. Decide which parts of each table expire, on executors if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also adds expired-snapshots records of what it
    removed (`catalog.expiring`).
 3. Find the files that no table needs any more, among the files of all recorded snapshots of this run and earlier runs,
@@ -122,7 +122,7 @@ class ExpiryRun:
             tables: tables whose snapshots may be removed.
             everything: whether files that earlier runs left are deleted for all tables, including dropped ones, instead
                 of only for `tables`.
-            dry_run: change nothing, only return what would be done.
+            dry_run: whether to change nothing, and only return what would be done.
         Returns:
             an outcome for each table with expired parts or deleted files, or with a reason why it was left alone.
         """

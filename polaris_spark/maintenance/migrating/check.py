@@ -35,7 +35,7 @@ class Compared(NamedTuple):
     """The result of a comparison."""
 
     objects: int
-    """Number of objects that were compared."""
+    """Number of objects that were compared; 0 if only rows were counted, because no needed row differs."""
     rows: int
     """Number of rows that were compared."""
     differences: Sequence[Difference]

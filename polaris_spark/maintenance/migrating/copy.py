@@ -1,4 +1,4 @@
-"""Copying of a realm's rows from one database to another, byte for byte, including types of other packages.
+"""Copying of a realm's rows from one database to another, byte for byte, including types that are not installed.
 
 Rows never change, and writing a row again changes nothing. An interrupted copy can therefore be repeated.
 """

@@ -183,7 +183,7 @@ class Migration:
         """Compare the rows that were copied so far.
 
         Raises:
-            StateError: they differ.
+            StateError: rows of the target differ from those of the source.
         """
         begun = self._clock.monotonic_ms()
         compared = copying.compared()

@@ -42,7 +42,7 @@ class MigrationStep(NamedTuple):
     rows: int = 0
     """Number of rows that were copied or compared."""
     bytes: int = 0
-    """Size of the rows that were copied."""
+    """Size of the rows that were copied, in bytes."""
     milliseconds: float = 0.0
     """Duration of the step. For the step `switch`: how long no commit could be made in either store."""
     differences: Sequence[Difference] = ()
@@ -56,7 +56,7 @@ class PauseTooLongError(TryAgainError):
 
 
 class Copying:
-    """Copying of a realm, and how far it has come."""
+    """Copying of a realm's rows, and the record of what is copied already."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Switch:
         concurrently(partial(write_reference, references, fence), pairs)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
-        """Remove rows of references that the registry has given up since an earlier attempt wrote them.
+        """Remove rows that an earlier attempt wrote for references that the source's registry has given up since.
 
         The target's registry does not list these references. While the source's record has this attempt's token, no
         later attempt has written rows of references that `kept` lacks. Rows that a later attempt writes afterwards have
