@@ -208,7 +208,7 @@ class _Walk:
             if self.commits[recent.number] != recent.commit:
                 right = self.commits[recent.number]
                 self._blame_row(
-                    f"its recent heads have {recent.commit} as commit {recent.number}, but commit {recent.number} is {right}"
+                    f"its recent heads have {recent.commit} as commit {recent.number}, but this commit is {right}"
                 )
             elif self._times.get(recent.number, recent.time) != recent.time:
                 self._blame_row(f"it contains commit {recent.number} with a different time")

@@ -334,9 +334,8 @@ class SourceRealm:
         def freed(head: Head) -> Head:
             if head.move is None:
                 return head
-            properties = (
-                self.record().properties
-            )  # the record is read after the row: a removed token never comes back
+            # The record is read after the row: a removed token never comes back.
+            properties = self.record().properties
             alive = MOVED_TO in properties or properties.get(PAUSE) == head.move.pause
             return head if alive else msgspec.structs.replace(head, move=None)
 
