@@ -1,4 +1,4 @@
-"""`import_catalog` and `load_imported`: import tables and views of other catalogs, and load lazily imported ones."""
+"""`import_catalog` and `load_imported`: import tables and views of other catalogs, and load those imported lazily."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class Call:
         Args:
             spark: returns the Spark session that made the call.
             watch: called with the progress, in the thread of the call.
-            by_operator: whether the arguments come from the operator of this process. They may then name any
+            by_operator: whether the arguments come from the operator of this process. They can then refer to any
                 environment variable of the process.
-            over_http: whether the arguments come from an HTTP client. They may then name no environment variable.
+            over_http: whether the arguments come from an HTTP client. They then cannot refer to environment variables.
         """
         self.session = session
         """The opened catalog."""
@@ -274,6 +274,6 @@ class Procedure:
             for column, accepts, value in zip(self.columns, checks, row, strict=True):
                 if value is not None and not accepts(value):
                     raise TypeError(
-                        f"procedure {self.name} returned {value!r} as {column.name} {column.type}"
+                        f"procedure {self.name} returned {value!r} in column {column.name}, whose type is {column.type}"
                     )
         return rows

@@ -1,4 +1,4 @@
-"""`purge_dropped`: deletes files of tables that were dropped with PURGE, if the drop left this to maintenance."""
+"""`purge_dropped`: deletes files of tables that were dropped with PURGE, if the drop itself did not delete them."""
 
 from __future__ import annotations
 
