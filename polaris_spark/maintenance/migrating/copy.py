@@ -132,7 +132,7 @@ def copy_since(
             time of the fence, and is in the target already.
         watch: called with the number of objects copied so far.
     Raises:
-        MissingObjectError: a row is missing in the source. If a floor was raised meanwhile, it may have been swept.
+        MissingObjectError: a row is missing in the source. If a floor was raised meanwhile, the row may be swept.
     """
     copied = Copied()
     walk = Walk(heads, fence)
