@@ -41,7 +41,9 @@ def _name(catalog: str, text: str) -> TableName:
 
     levels = levels_of(text)
     if levels is None or len(levels) < 2:
-        raise InputError(f"{text!r} is not a table identifier: write namespace.name")
+        raise InputError(
+            f"{text!r} is not a table identifier: write the namespace and the name of a table, such as db.t"
+        )
     if len(levels) > 2 and levels[0] == catalog:
         levels = levels[1:]
     return TableName(levels[:-1], levels[-1])

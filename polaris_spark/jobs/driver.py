@@ -70,7 +70,7 @@ def _context(call: str, port: int, secret: str) -> SparkContext:
         _choose_worker_python(jsc)
         context = SparkContext(gateway=gateway, jsc=jsc, conf=SparkConf(_jconf=jsc.getConf()))
         server: Any = context._accumulatorServer
-        # It reports an error when the JVM closes the connection, which happens at the end of every JVM.
+        # The server reports an error when the JVM closes the connection, which every JVM does at its end.
         server.handle_error = lambda *_: None
         # PySpark makes the first session of a process the JVM's default session. The JVM already has a default
         # session, so pass that session here.
@@ -98,7 +98,7 @@ def _gateway(port: int, secret: str) -> Any:
 def _choose_worker_python(jsc: Any) -> None:
     """Make workers run on the interpreter that Spark is configured with.
 
-    If none is configured and the master is local, workers run on `PYSPARK_PYTHON`, or on this interpreter.
+    If no interpreter is configured and the master is local, workers run on `PYSPARK_PYTHON`, or on this interpreter.
     """
     configured = jsc.getConf().get("spark.pyspark.python", "")
     if configured:

@@ -16,10 +16,11 @@ _SHARED = ("machine", "cluster")
 def engine_of(call: Call, *, writes_to: Backend | None = None) -> Engine:
     """Return the engine that runs the parallel work of a call.
 
-    Executors do the work if the call has a Spark session and they can access the store; otherwise this process does.
+    Executors do the work if the call has a Spark session and executors can access the store. Otherwise, this process
+    does the work.
 
     Args:
-        writes_to: the database in which the work writes or deletes rows; None if it does neither.
+        writes_to: the database in which the work writes or deletes rows; None if it writes and deletes no rows.
     """
     from polaris_spark.catalog.engine import LocalEngine, Reach
 

@@ -1,4 +1,4 @@
-"""`expire`: removes snapshots that retention does not keep from all tables, and deletes their files."""
+"""`expire`: removes the snapshots that retention does not keep, and deletes the files that only they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import_catalog` and `load_imported`: import tables and views of other catalogs, and load lazily imported ones."""
+"""`import_catalog` and `load_imported`: import tables and views of other catalogs, and load those imported lazily."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _options(given: Mapping[str, Any], engine: Engine) -> ImportOptions:
 
     parallelism = given.get("parallelism")
     if parallelism is None:
-        # One portion per core. More cost more than they gain by balancing: tables are assigned to portions in turn.
+        # One portion per core. Tables are assigned to portions in turn, so more portions would hardly balance better.
         here = given.get("lazy", False) or engine.parts == 1
         parallelism = ImportOptions().parallelism if here else engine.parts
     return ImportOptions(
@@ -80,7 +80,10 @@ def _namespace(text: str) -> tuple[str, ...]:
 
     path = parse_dotted(text) if text else ()
     if path is None:
-        raise InputError(f"{text!r} is not a namespace")
+        raise InputError(
+            f"{text!r} is not a valid namespace name; separate its levels with dots, and put a level in backquotes "
+            "only if it is empty or contains a dot or a backquote, as in sales.`north.east`"
+        )
     return path
 
 

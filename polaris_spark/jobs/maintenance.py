@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
 
 Scope = Literal["store", "realm", "catalog"]
-"""The part of the store in which only one job of a kind runs at a time."""
+"""The part of a store within which only one job of a kind runs at a time."""
 
 STORE = "store"
 """Scope of tasks that affect the whole store."""
@@ -27,7 +27,7 @@ STORE = "store"
 log = logging.getLogger(__name__)
 
 Deletes = Callable[[Mapping[str, Any]], bool]
-"""Whether a call of a job with these arguments deletes anything."""
+"""A function that returns whether a call of a job with these arguments deletes anything."""
 
 _RIGHT = Parameter(
     "clock_is_right",
@@ -55,11 +55,11 @@ def job(
     Args:
         name: name of the procedure, and kind of its task in the view `tasks`.
         parameters: parameters in addition to `wait`, which every job has.
-        run: runs the job. It must call `Call.progress` often, which raises an error if the lease is lost.
+        run: runs the job. It must call `Call.progress` often, which raises an error if the task's lease is lost.
         scope: scope within which one job of this kind runs at a time.
-        deletes: given for jobs that delete old or dropped data. They have the parameter `clock_is_right`, and refuse to
-            run if the store does not trust the clock. A dry run only logs a warning.
-        finds_faults: whether the rows are faults; the command line then exits with a failure if there are rows.
+        deletes: given for jobs that delete old or dropped data. Such a job has the parameter `clock_is_right`. A call
+            that deletes is refused if the store does not trust the clock; a dry run only logs a warning.
+        finds_faults: whether the rows are faults. If so, the command line exits with a failure if there are rows.
         idle: returns whether a row only reports that there was nothing to do.
         over_http: as `Procedure.over_http`.
     Raises:
@@ -106,12 +106,14 @@ def job(
 
 
 def unless_dry_run(arguments: Mapping[str, Any]) -> bool:
-    """A `Deletes` for jobs that delete unless `dry_run` is true."""
+    """Return False for a dry run, and otherwise True: a `Deletes` for jobs that delete unless `dry_run` is true."""
     return not arguments.get("dry_run", False)
 
 
 def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> None:
-    """Refuse a job that deletes if the clock is not trusted, before the job acquires a lease of ids or writes.
+    """Refuse a job that deletes, if the store does not trust the clock. For other jobs, log a warning.
+
+    This check comes before the job acquires a node lease or writes.
 
     Raises:
         ClockError: the job deletes, and the clock is wrong or not trusted.
@@ -139,8 +141,8 @@ def task_scope(session: Session, scope: Scope) -> str:
 def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
     """Return the retention of history and the grace period of unreachable rows in the realm.
 
-    They come from the arguments `retention` and `grace`, or else from the session's properties. They are longer for a
-    catalog whose own properties set longer periods.
+    Both come from the arguments `retention` and `grace`, or else from the session's properties. For a catalog whose own
+    properties set longer periods, the longer periods hold.
 
     Raises:
         InputError: an argument is not a duration, or the retention is shorter than a period that relies on history.
@@ -210,5 +212,5 @@ def _zone(call: Call) -> tzinfo:
         return timezone(timedelta(milliseconds=-iso_time_ms(f"1970-01-01T00:00:00{name}")))
     except ValueError:
         raise InputError(
-            f"the session's time zone, {name!r}, is unknown: write times with their zones"
+            f"the session's time zone, {name!r}, is unknown: write times with their zones, such as 2026-01-31T12:00:00Z"
         ) from None

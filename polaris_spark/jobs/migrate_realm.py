@@ -33,10 +33,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
     target = _target(arguments, aborting=arguments.get("abort", False))
     if target is not None and session.properties.store.address != "name":
-        refuse_memory(target.store)  # the realm would be lost at the end of this process
+        refuse_memory(target.store)  # in memory, the realm would be lost at the end of this process
     name = arguments.get("target_realm") or properties.realm
     if arguments.get("abort", False):
-        source.abort()  # first, so that it happens even if the target fails
+        source.abort()  # first, so that the source serves again even if the target fails
         if target is not None:
             with _opened(target) as there:
                 give_up(there, name, source.store.realm)

@@ -27,9 +27,9 @@ class Parameter(NamedTuple):
     comment: str
     required: bool = False
     takes_variables: bool = True
-    """Whether values of a map may be `env:NAME`. If not, the procedure itself refuses such values."""
+    """Whether values of a map can be `env:NAME`. If False, the procedure itself must refuse such values."""
     is_location: bool = False
-    """Whether the value is a location of files. HTTP clients may name only locations that the server allows."""
+    """Whether the value is a location of files. HTTP clients can only give locations that the server allows."""
 
 
 class Column(NamedTuple):
@@ -60,9 +60,9 @@ class Call:
         Args:
             spark: returns the Spark session that made the call.
             watch: called with the progress, in the thread of the call.
-            by_operator: whether the arguments come from the operator of this process. They may then name any
+            by_operator: whether the arguments come from the operator of this process. They can then refer to any
                 environment variable of the process.
-            over_http: whether the arguments come from an HTTP client. They may then name no environment variable.
+            over_http: whether the arguments come from an HTTP client. They then cannot refer to environment variables.
         """
         self.session = session
         """The opened catalog."""
@@ -92,14 +92,17 @@ class Call:
             InputError: the procedure was called without Spark.
         """
         if self._spark is None:
-            raise InputError("this procedure runs as a Spark job, and was called without a Spark session")
+            raise InputError(
+                "this procedure runs as a Spark job, and was called without a Spark session: call it in SQL, or pass "
+                "the session as the argument spark"
+            )
         return self._spark()
 
     def refuse_unlisted_variables(self, options: Mapping[str, str]) -> None:
         """Refuse options that name an environment variable that is not listed.
 
-        `Procedure.rows` calls this method for every argument that is a map, unless the parameter has `takes_variables`
-        false, before the procedure runs.
+        Before a procedure runs, `Procedure.rows` calls this method for every argument that is a map and whose parameter
+        has `takes_variables`.
 
         Raises:
             InputError: the catalog's property `procedure-variables` does not list the variable, or the arguments come
@@ -111,14 +114,15 @@ class Call:
             for name, value in options.items():
                 if value.startswith(REFERENCE):
                     raise InputError(
-                        f"the option {name!r} is {value[:200]!r}; HTTP clients cannot name variables of the server"
+                        f"the option {name!r} is {value[:200]!r}; HTTP clients cannot name environment "
+                        "variables of the server"
                     )
         elif not self._by_operator:
             listed = self.session.properties.procedure_variables or ()
             refuse_unlisted_variables(options, listed, "the catalog's property 'procedure-variables'")
 
     def require_allowed(self, location: str) -> None:
-        """Refuse a location that callers may not name. In process, every location is allowed.
+        """Refuse a location that the caller may not use. A call in this process may use every location.
 
         Raises:
             InputError: the location is malformed.
@@ -129,7 +133,7 @@ class Call:
         self.session.catalog.context.require_allowed([segments(folder(location))])
 
     def cancel(self) -> None:
-        """Request that the procedure stops. May be called on any thread."""
+        """Request that the procedure stops. This method can be called on any thread."""
         self._cancelled.set()
 
     def check(self) -> None:
@@ -182,15 +186,16 @@ class Procedure:
     """Whether `run` may use the Spark session."""
     over_http: bool = False
     """Whether HTTP clients with an administrator's token may call the procedure. The server's process runs it, so it
-    must open no file, store or address that only its arguments name, except parameters with `is_location`."""
+    must not open a file, store or address that its arguments choose, except those of parameters with `is_location`."""
     maintenance: bool = False
     """Whether the procedure is a job of `polaris-spark maintain`."""
     finds_faults: bool = False
-    """Whether the rows are faults; the command line then exits with a failure if there are rows."""
+    """Whether the rows are faults. If so, the command line exits with a failure if there are rows."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row only reports that there was nothing to do."""
     failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
-    """A function that returns the error with which the command line ends after it has shown the rows, or None."""
+    """A function that returns the error with which the command line ends after it has shown the rows; None for success.
+    """
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]
@@ -209,7 +214,9 @@ class Procedure:
             raise InputError(f"procedure {self.name!r} has no columns")
         required = [one.required for one in self.parameters]
         if required != sorted(required, reverse=True):
-            raise InputError(f"procedure {self.name!r}: required parameters come before the others")
+            raise InputError(
+                f"procedure {self.name!r}: required parameters must come before optional parameters"
+            )
 
     def checked_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given arguments that are not None.
@@ -221,7 +228,7 @@ class Procedure:
         unknown = [name for name in given if name not in known]
         if unknown:
             there = ", ".join(known) or "none"
-            raise InputError(f"{self.name} has no parameter {unknown[0]!r}; there are: {there}")
+            raise InputError(f"{self.name} has no parameter {unknown[0]!r}; its parameters are: {there}")
         arguments = {name: value for name, value in given.items() if value is not None}
         for one in self.parameters:
             if one.name not in arguments:
@@ -236,7 +243,9 @@ class Procedure:
         return arguments
 
     def check_values(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        """Refuse checked arguments that name what the caller may not use.
+        """Refuse arguments that name a variable or location that the caller may not use.
+
+        Call `checked_arguments` first.
 
         Raises:
             InputError: an argument names an environment variable that is not listed, or a location is malformed.
@@ -265,6 +274,6 @@ class Procedure:
             for column, accepts, value in zip(self.columns, checks, row, strict=True):
                 if value is not None and not accepts(value):
                     raise TypeError(
-                        f"procedure {self.name} returned {value!r} as {column.name} {column.type}"
+                        f"procedure {self.name} returned {value!r} in column {column.name}, whose type is {column.type}"
                     )
         return rows

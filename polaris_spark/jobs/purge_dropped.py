@@ -1,4 +1,4 @@
-"""`purge_dropped`: deletes files of tables that were dropped with PURGE, if the drop left this to maintenance."""
+"""`purge_dropped`: deletes files of tables that were dropped with PURGE, if the drop itself did not delete them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _purge(
     found = file_search(means.engine).find_doomed(search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
-    """Tables with files that were not deleted. Files that list those files must also be kept."""
+    """Tables with files that were not deleted. Files that list these files must be kept as well."""
     for phase in found.phases:
         if dry_run:
             yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)

@@ -21,9 +21,13 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     if name is not None and instance is not None:
         raise InputError("purge_realm takes a name or an instance, not both")
     if name == session.properties.realm:
-        raise InputError(f"realm {name!r} contains this catalog: purge it from a catalog of another realm")
+        raise InputError(
+            f"realm {name!r} contains this catalog: call purge_realm from a catalog of another realm"
+        )
     if name is None and arguments.get("deactivate", False):
-        raise InputError("purge_realm: 'deactivate' says what to do with a realm; give its name")
+        raise InputError(
+            "purge_realm: 'deactivate' applies to a realm only: give its name as the argument 'name'"
+        )
     purge = Purge(session.connection.backend, session.connection.clock, progress=call.progress)
     if name is not None:
         return [_row(purge.realm(name, deactivate=arguments.get("deactivate", False)))]

@@ -1,4 +1,4 @@
-"""All procedures by name: those of this package, and those of other packages, which add them by entry points."""
+"""All procedures by name: those of this package, and those that other packages add by entry points."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def procedures() -> dict[str, Procedure]:
         try:
             procedure = entry.load()
             if not isinstance(procedure, Procedure):
-                raise InputError(f"it must be a Procedure, got {procedure!r}")
+                raise InputError(f"the entry point must name a Procedure, got {procedure!r}")
             if procedure.name in found:
-                raise InputError(f"there is a procedure {procedure.name!r} already")
+                raise InputError(f"there is already a procedure {procedure.name!r}; rename this procedure")
         except Exception:  # other packages may raise any error; the catalog works without this procedure
             logger.exception("the procedure %s cannot be loaded", entry.value)
             continue
@@ -77,14 +77,14 @@ def find(name: str) -> Procedure:
     """Return the procedure with this name, ignoring case.
 
     Raises:
-        InputError: the procedure does not exist; the message lists the existing ones.
+        InputError: the procedure does not exist; the message lists the existing procedures.
     """
     known = procedures()
     found = known.get(name.lower())
     if found is None:
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"there is no procedure {name!r}; {hint}there are: {', '.join(known)}")
+        raise InputError(f"there is no procedure {name!r}; {hint}the procedures are: {', '.join(known)}")
     return found
 
 

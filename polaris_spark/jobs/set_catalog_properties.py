@@ -15,7 +15,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         if text is None:
             raise InputError(f"the property {name!r} is NULL; name it in 'unset' to remove it")
     if None in removals:
-        raise InputError("a name in 'unset' is NULL")
+        raise InputError("the argument 'unset' contains NULL; it must contain only names of properties")
     session = call.session
     before = session.catalog_properties()
     after = session.set_catalog_properties(updates, removals=removals)

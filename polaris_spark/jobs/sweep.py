@@ -1,4 +1,4 @@
-"""`sweep`: deletes every object that no reference and no history needs anymore."""
+"""`sweep`: deletes every object that no reference and no history needs any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trim`: removes history older than the retention. A sweep may then delete rows that only this history needs."""
+"""`trim`: trims history older than the retention. A sweep can then delete rows that only this history needs."""
 
 from __future__ import annotations
 

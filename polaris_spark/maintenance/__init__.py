@@ -1,1 +1,1 @@
-"""Maintenance of realms: decides what may be deleted. Large work is carried out on executors."""
+"""Maintenance of realms: decides which rows and files may be deleted. Large work runs on executors."""

@@ -2,7 +2,7 @@
 
 Each portion is an ordinary change: it rewrites some consecutive leaves on top of the current head, in a commit without
 a log entry, since no content changes. Embedded changes of the same keys go into the new leaves. Leaves that are full
-enough stay as they are. So writers never wait longer than for one portion, and compaction may be interrupted and
+enough stay as they are. Writers therefore wait for one portion at most, and compaction can be interrupted and
 repeated.
 
 The indexes within tables (snapshots, statistics) are not compacted. Each has only a few shards, loading a table reads
@@ -26,7 +26,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT, References
 
 LEAVES = 64
-"""Number of leaves in a portion: about 400 KiB, some 20 ms of work."""
+"""Number of leaves in a portion. They have about 400 KiB, and rewriting them takes about 20 ms."""
 
 _TOGETHER = 256
 
@@ -36,7 +36,7 @@ class IndexSize(NamedTuple):
 
     shards: int
     bytes: int
-    """Total size of the shards' rows."""
+    """Total size of the shards' rows, in bytes."""
     depth: int
     """Number of levels of shards."""
     embedded: int
@@ -61,6 +61,8 @@ def compact_reference(
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Iterator[CompactionResult]:
     """Compact every index of a reference except the index of operations, whose shards expire by themselves.
+
+    Yields the sizes of each index, after it was compacted.
 
     Args:
         leaves: number of leaves in a portion.
@@ -150,6 +152,6 @@ def names(references: References, asked: str | None) -> list[str]:
         return [*live, ROOT]
     if asked not in (*live, ROOT):
         raise ReferenceGoneError(
-            f"there is no live reference {asked!r}; there are: {', '.join((*live, ROOT))}"
+            f"there is no live reference {asked!r}; the references are: {', '.join((*live, ROOT))}"
         )
     return [asked]

@@ -1,8 +1,8 @@
 """The record of deleted files: which job deleted which file of which table, at what time, and for which principal.
 
-The record is separate from the catalog's history. It is in the reference `cat/<id>/deletions`, whose index `deletions`
-maps a time and an id to a batch of files. A batch is recorded before its files are deleted, so that every deleted file
-is in the record. Files that could not be deleted are recorded once more, as failed. Batches older than
+The record of deleted files is separate from the catalog's history. It is in the reference `cat/<id>/deletions`, whose
+index `deletions` maps a time and an id to a batch of files. A batch is recorded before its files are deleted, so that
+every deleted file is recorded. Files that could not be deleted are recorded again, as failed. Batches older than
 `history-retention` are removed when new ones are added.
 """
 
@@ -89,7 +89,7 @@ def record_deletions(
 
     Args:
         batches: batches of at most `FILES_OF_A_BATCH` files each.
-        keep_ms: shortest time for which records are kept, in milliseconds.
+        keep_ms: minimum time for which batches stay recorded, in milliseconds.
     """
     if not batches:
         return

@@ -25,7 +25,7 @@ class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     files: tuple[Grant, ...]
     changed_before: int | None = None
-    """Files last changed at or after this time stay, in milliseconds since 1970; None if age does not matter."""
+    """Files changed at or after this time (in milliseconds since 1970) stay; None to delete files of any age."""
 
 
 class DeleteFiles(MapFunction[ToDelete, dict[str, str]]):
@@ -58,7 +58,7 @@ class DeleteFiles(MapFunction[ToDelete, dict[str, str]]):
 def delete_files(
     engine: Engine, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
 ) -> Iterator[dict[str, str]]:
-    """Delete files that a permit allows, and yield for each portion the files that are left, each with the reason.
+    """Delete files that a permit allows. Yield for each portion the files that were not deleted, each with the reason.
 
     Args:
         changed_before: see `ToDelete`.
@@ -71,9 +71,9 @@ def delete_files(
 
 
 class FindAbsent(MapFunction[list[str], list[str]]):
-    """Function that returns those of some files that do not exist.
+    """Function that returns the locations of files that do not exist, out of the given ones.
 
-    If storage gives no clear answer, a file counts as existing.
+    If storage gives no clear answer, the file counts as existing.
     """
 
     item = list[str]
@@ -89,7 +89,7 @@ def _is_there(folders: Folders, location: str) -> bool:
         path = local_path(location)
         if path is None:
             return folders.file(location) is not None
-        path.lstat()  # a link is deleted as well
+        path.lstat()  # a symbolic link exists even if its target does not, and is deleted as well
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError, PolarisError):  # deleting the file will report the error

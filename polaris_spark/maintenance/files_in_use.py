@@ -64,7 +64,7 @@ class ListedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dropped: tuple[str, ...] = ()
     """Manifests that may name content files, and that only dropped tables name: tables that are in no head."""
     found: tuple[str, ...] = ()
-    """Files that may be among the wanted ones."""
+    """Those of the named files that are wanted; a digest may be equal by chance (`FileDigests`)."""
     missing: tuple[str, ...] = ()
     """Missing manifest lists and manifests of tables in heads."""
     problem: str = ""
@@ -103,7 +103,7 @@ class FileDigests:
         return any(_digest(path) in self._digests for path in self._naming.paths(location))
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
-        """Return those of some locations that may be in the set."""
+        """Return those of some locations that are in the set, with false positives."""
         return tuple(location for location in locations if location in self)
 
 
@@ -241,12 +241,12 @@ class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
 
 
 class Question:
-    """A set of files, and the answer to which of them tables name. `ask` may be called again for changed tables.
+    """A search for those files of a given set that tables name. `ask` can be called again for changed tables.
 
-    Manifests that were read before are not read again. `needed` holds the files that some table names or may name,
-    spelled as in the question. `incomplete` maps each table with missing manifest lists or manifests to one of them;
-    the files in the locations of these tables count as needed. A `problem` that is not empty says why the answer for
-    all other files is unknown.
+    Manifests that were read before are not read again. `needed` holds the files that some table names or may name, as
+    they were spelled in `locations`. `incomplete` maps each table with missing manifest lists or manifests to one of
+    them; the files in the locations of these tables count as needed. A `problem` that is not empty says why it is not
+    known whether tables name the other files.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Question:
     ) -> None:
         """
         Args:
-            naming: the form in which locations are compared; by default that of the search for orphans.
+            naming: normalizes locations for comparison; by default as the search for orphan files does.
             any_storage: whether only paths are compared, not schemes and authorities.
         """
         naming = naming or Names(Comparison())
@@ -282,7 +282,7 @@ class Question:
         self.problem = ""
 
     def ask(self, tables: Iterable[tuple[str, Holder]]) -> set[str]:
-        """Look for the files among those that some tables name.
+        """Look for the files of the set among the files that some tables name.
 
         Args:
             tables: pairs of a realm's instance id and a table.
@@ -328,7 +328,7 @@ class Question:
                 self.needed.update(location for _, location in asked)
 
     def _note(self, listed: ListedFiles) -> bool:
-        """Add a partial result to this answer. Return whether the answer is still known."""
+        """Add a partial result. Return False if it has a problem, and the search must therefore end."""
         self.problem = listed.problem
         self._missing.update(listed.missing)
         for location in listed.found:
@@ -342,7 +342,7 @@ class Question:
 
 
 class Watching:
-    """A check, repeated before files are deleted, for tables that have come to need them since the heads were read."""
+    """A check before files are deleted: finds tables that have come to need them since the heads were last read."""
 
     def __init__(
         self,

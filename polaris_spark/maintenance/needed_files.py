@@ -1,7 +1,7 @@
-"""The files that a table or view needs: its metadata files, manifest lists, manifests, and the files that these name.
+"""The files that a table or view needs: its metadata files, manifest lists, manifests, data and delete files.
 
 Every job that deletes files uses this module to find out which files must be kept. Each step is a function of values
-that were read before, so that the steps run in one process or spread over many.
+that were read before, so that the steps can run in one process or in many.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Content(NamedTuple):
     problem: str = ""
     """Why the table cannot be read; empty unless it is damaged."""
     moved: bool = False
-    """Whether another store has later versions of the table, which may need any file in the table's locations."""
+    """True if the realm was moved: later versions of the table in another store may need any file in its locations."""
     warehouse: str = ""
     """The warehouse of a moved realm, where the other store may have made more tables since; empty for a table."""
 
@@ -63,7 +63,7 @@ class Needs(NamedTuple):
     manifests: tuple[str, ...] = ()
     """Manifests that snapshots of format version 1 name directly."""
     collected: bool = True
-    """Whether `gc.enabled` lets files be deleted (`catalog.expiring.gc_enabled`)."""
+    """Whether `gc.enabled` allows jobs to delete files of the table (`catalog.expiring.gc_enabled`)."""
     partitions: tuple[str, ...] = ()
     """`<name>=` of each partition field whose name begins with `_` or `.`, as the names of hidden files do."""
     problem: str = ""
@@ -119,7 +119,7 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
 
     Args:
         reader: reads the table's pieces.
-        without: ids of snapshots that do not count.
+        without: ids of snapshots whose files are left out of the result.
     """
     value = content.value
     if content.problem:

@@ -13,7 +13,7 @@ from polaris_spark.maintenance.sweep_roots import Policy
 
 
 def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms: int | None = None) -> Policy:
-    """Return the periods of a catalog's realm, by the properties that its catalogs have now.
+    """Return the periods of a catalog's realm, from the current properties of all its catalogs.
 
     Args:
         catalog: the catalog that the session has open.
@@ -38,6 +38,6 @@ def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms:
 
 
 def own_policy(catalog: Catalog) -> Policy:
-    """Return the periods of one catalog, by the properties that it has now."""
+    """Return the periods of one catalog, from its current properties."""
     policy = realm_policy(catalog)
     return Policy(policy.retention_of(catalog.reference), policy.grace_of(catalog.reference))

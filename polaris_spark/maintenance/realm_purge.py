@@ -1,10 +1,10 @@
-"""Purging of realms: deletes every row of a realm that serves no more, and rows that belong to no realm.
+"""Purging of realms: deletes every row of a realm that no longer serves, and rows that belong to no realm.
 
 | step | state after a crash right after the step |
 | --- | --- |
-| the record becomes PURGING | a realm that does not serve any more; a second purge continues |
-| rows of references are deleted, the registry's first, then objects; again until none is left | fewer rows; the same |
-| the record becomes PURGED, then GONE, which frees the name | a record without rows; the same |
+| the realm record becomes PURGING | a realm that no longer serves; a second purge continues |
+| delete reference rows, the registry's first, then object rows; repeat until none is left | fewer rows; the same |
+| the realm record becomes PURGED, then GONE, which frees the name | a realm record without rows; the same |
 
 A writer that opened the realm before it was deactivated finds no reference to swap any more, so none of its commits can
 take effect. Rows that it was writing at that moment may still arrive, under an instance id that is never used again. No
@@ -32,10 +32,10 @@ INSTANCE = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
 """Pattern of instance ids: snowflake ids in hexadecimal."""
 
 BATCH = 1_000
-"""Object rows that are deleted in one batch."""
+"""Number of object rows that are deleted in one batch."""
 
 _PASSES = 10
-"""Number of passes over the rows, because other processes may still be writing some."""
+"""Maximum number of passes over the rows. More than one is needed if other processes still write rows."""
 
 ENDED = frozenset({RealmState.PURGED, RealmState.GONE})
 """States in which a realm has no rows."""
@@ -111,8 +111,9 @@ class Purge:
             self._realms.move(name, RealmState.INACTIVE, instance=record.instance)
         if record.state in _UNFINISHED and MOVING_FROM_INSTANCE in record.properties and not deactivate:
             raise RealmStateError(
-                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and may be the "
-                "only copy that serves it: abort the migration first; if that store is lost, purge with 'deactivate'"
+                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and may already be the "
+                "copy that serves: abort the migration first; if the store that it is moved from is lost, purge with "
+                "'deactivate'"
             )
         references = objects = 0
         if record.state is not RealmState.PURGED:
@@ -134,7 +135,10 @@ class Purge:
             whose = (
                 "the store itself" if owner is None else f"realm {owner.name!r}, which is {owner.state.value}"
             )
-            raise InputError(f"the rows of {instance!r} are those of {whose}: purge realms by name")
+            raise InputError(
+                f"instance {instance!r} belongs to {whose}: only rows that belong to no realm can be purged by "
+                "instance; purge a realm by its name"
+            )
         if not INSTANCE.fullmatch(instance):
             raise InputError(f"{instance!r} is not the instance id of a realm, such as 5c3f0a12b4d6e000")
         references, objects = self._delete_rows(instance)

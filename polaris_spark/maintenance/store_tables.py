@@ -18,7 +18,7 @@ from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
 
 Objects = Callable[[str], ObjectStore]
-"""Returns the objects of a realm, given its instance id."""
+"""A function that returns the object store of a realm, given the realm's instance id."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,9 +34,9 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Object id of an earlier version whose files have been searched already; 0 if there is none."""
     is_view: bool = False
     dropped: bool = False
-    """Whether only a history has the table, not a head: its files may have been deleted."""
+    """True if no head has the table, only a history: its files may have been deleted."""
     problem: str = ""
-    """Why the table is not known: a part of a log cannot be read. Empty otherwise."""
+    """The error, if this stands for a part of a log that cannot be read and may contain drops. Empty otherwise."""
 
 
 def tables_of_store(
@@ -198,7 +198,7 @@ def _family(head: StoreHead) -> tuple[str, str]:
 def _tables_of_branches(
     store: ObjectStore, first: StoreHead, others: Sequence[StoreHead], without: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Holder]:
-    """Yield the tables of a branch, and those versions of tables in other branches that the first does not have."""
+    """Yield the tables of the first branch, and the versions of tables in other branches that it does not have."""
     read = StoredObjects(store).read_shards
     root, *roots = (_names(store, head) for head in (first, *others))
     indexes = [Index(other, read) for other in roots] if without else []

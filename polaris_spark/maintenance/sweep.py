@@ -1,4 +1,4 @@
-"""Mark and delete the unreachable rows of a realm.
+"""Mark the reachable objects of a realm, and delete all other rows.
 
 Headers are read once, in a scan that also finds the rows to delete. Reading headers by id, level by level, would read
 most rows a second time, and in random order. The caller's process only holds the ids of the commits from which marking
@@ -35,14 +35,14 @@ _POINTERS_TOGETHER = 5_000
 """Number of objects whose pointers are listed without repetition."""
 _SPLITS_PER_PART = 2
 _HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
-"""Columns of all rows. `points` holds the ids that the object points to strongly, eight bytes each.
+"""Columns of the rows of objects. `points` holds the ids to which the object has strong pointers, eight bytes each.
 
-Unless the row begins with a header that can be read, `type` is null and `points` is empty.
+If no header can be read at the beginning of the row, `type` is null and `points` is empty.
 """
 
 
 class Count(NamedTuple):
-    """Garbage of one type of object."""
+    """Unreachable rows of one object type: the numbers of objects and rows, and the size of the rows in bytes."""
 
     type: str | None
     objects: int
@@ -66,12 +66,12 @@ def sweep(
     engine: Engine | None = None,
     dry_run: bool = False,
 ) -> Swept:
-    """Delete the unreachable rows of a realm that serves. After an interruption, call this again.
+    """Delete the unreachable rows of an ACTIVE realm. After an interruption, call this function again.
 
     Args:
         operation: names the principal, for the log of the registry.
         engine: marks and deletes; by default in this process.
-        dry_run: change nothing.
+        dry_run: whether to change nothing, and only count what would be deleted.
     Raises:
         ClockError: this machine's clock is too far behind the store's.
         TryAgainError: another sweep is running.
@@ -154,7 +154,9 @@ def _counted(engine: Engine, found: Rows) -> list[Count]:
 def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
     """Return the error to raise for a needed object that cannot be read: another sweep deleted it, or it is lost."""
     if was_overtaken(references, roots):
-        return TryAgainError(f"another sweep of this realm is running: {error}")
+        return TryAgainError(
+            f"another sweep of this realm is running: {error}; sweep again after the other sweep has ended"
+        )
     return CorruptionError(f"{error}; nothing was deleted: `fsck` shows what is damaged")
 
 
@@ -177,7 +179,7 @@ def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
                 try:
                     header = objects.decode_header(value, f"{realm}/{id}")
                     type, points = header.type, array("q", header.strong).tobytes()
-                except PolarisError:  # an error only if the object is needed
+                except PolarisError:  # `_check` raises the error if the object is needed
                     pass
             yield id, part, type, len(value), points
 

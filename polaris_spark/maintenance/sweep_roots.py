@@ -21,8 +21,8 @@ on rules that every process follows:
 
 a. A process makes no id below a fence that it has read. It makes no id below a head that it has read either, unless the
    head lies so far ahead that a wrong clock made it (`ids.observe_head`). The rest of this argument needs only fences.
-b. An attempt reads its target's row first. It reads everything else afterwards and fresh: the source of a new branch,
-   the commits to merge. It takes effect by a swap of exactly that version of the target's row.
+b. An attempt reads its target's row first. Only then does it read everything else, and all of it anew: the source of a
+   new branch, the commits to merge. It takes effect by a swap of exactly that version of the target's row.
 c. An attempt points only to objects that it read in this way and to new rows. If the fence has changed since the change
    was prepared, the change is prepared anew and its rows are written anew (`Applier`). Rows that were written outside
    of an attempt, such as an import's, are refused if their ids are not above the target's fence (`Place`).
@@ -48,21 +48,21 @@ the sweep, may sleep at any point for any time. Attempts whose swap took effect 
 heads of step 4.
 
 The claim does not cover readers, nor attempts that read an old base and fail in any case. A process that read a head
-before floors were raised above it may find rows of that head missing. The retention, which is not shorter than the
-grace period, is the time that it has. A drop can be undone within the grace period, by the clocks of the process that
-dropped and of the one that sweeps; afterwards the registration has ended, and the drop cannot be undone. Only these
-periods depend on clocks. A clock that is far behind the store's is refused, and jobs refuse a clock that the store does
-not trust (`StoreClock.refuse_deleting`).
+before floors were raised above it may find rows of that head missing. Such a process can rely on the rows for the
+retention, which is not shorter than the grace period. A drop can be undone within the grace period, by the clocks of
+the process that dropped and of the process that sweeps. After the grace period the registration has ended, and the drop
+cannot be undone. Only these periods depend on clocks. A clock that is far behind the store's is refused, and jobs
+refuse a clock that the store does not trust (`StoreClock.refuse_deleting`).
 
-Two sweeps at once do each other no harm. The other sweep may delete rows that only trimmed history needs while this one
-marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. An
-interrupted sweep leaves no state behind: the next one does everything again.
+Two sweeps may run at once without damage. While one sweep marks, the other may delete rows that only trimmed history
+needs, and may end registrations. The first sweep then misses an object, or finds a row without its head, and ends with
+an error. An interrupted sweep leaves no state behind: the next sweep does everything again.
 
 A reference whose registration was lost with rows of the database is kept. It cannot be opened until `recover` registers
 it again. If a reference's row was lost, it is not known which objects the reference needs: nothing is swept until
 `recover` has run.
 
-A realm that is being loaded has rows that no reference leads to yet. It is not swept; only a realm that serves is.
+Only an ACTIVE realm is swept. A realm that is being loaded has rows that no reference leads to yet.
 """
 
 from __future__ import annotations
@@ -136,25 +136,27 @@ class Roots(NamedTuple):
     limit: int
     """Rows with this id or a higher one are kept, marked or not."""
     ended: tuple[str, ...]
-    """Names of the dropped references that were given up."""
+    """Names of the dropped references whose registrations were ended."""
     floors: Mapping[str, int]
     """Number of the first commit among the roots, by name of the reference's row."""
 
 
 def list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
-    """Trim, look, fence, and list the roots: steps 1 to 4 of a sweep (see the module). Return the roots.
+    """Take steps 1 to 4 of a sweep (see the module), and return the roots.
+
+    This trims history, ends the registrations of references that were dropped longer ago than the grace period, and
+    fences every reference. `list_roots_only` changes nothing.
 
     Raises:
         ClockError: this machine's clock is too far behind the store's.
-        TryAgainError: another sweep is at work.
+        TryAgainError: another sweep is running.
         CorruptionError: a commit that is needed is missing or unreadable.
     """
     StoreClock(references.store.backend, references.clock).refuse_behind()
     try:
         return _list_roots(references, policy, operation, progress)
-    except (
-        CorruptionError
-    ):  # another sweep may have deleted the commit of a head that was just read; heads are newer now
+    except CorruptionError:
+        # Another sweep may have deleted the commit of a head that was just read. Read the heads, which are newer now.
         return _list_roots(references, policy, operation, progress)
 
 
@@ -172,7 +174,9 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
         fence = fencing.run()
         roots = fencing.roots()
     except (ReferenceGoneError, HistoryTrimmedError) as error:
-        raise TryAgainError(f"another sweep of this realm is running: {error}") from error
+        raise TryAgainError(
+            f"another sweep of this realm is running: {error}; sweep again after the other sweep has ended"
+        ) from error
     limit = min(fence, _id_at(now - policy.rows_ms))
     return Roots(roots, fence, limit, tuple(one.name for one in ended), fencing.floors)
 
@@ -180,7 +184,7 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
 def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
     """Return what `list_roots` would return, without changing anything, for a dry run.
 
-    Rows that are written meanwhile are younger than the grace period, so they are not mistaken for garbage.
+    Rows that other processes write during the call are younger than the grace period, so they do not count as garbage.
     """
     now = references.ids.now_ms()
     trimmed = trim(references, retention_ms=policy.retention_of, dry_run=True)
@@ -212,7 +216,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
 def was_overtaken(references: References, roots: Roots) -> bool:
     """Whether history of the roots was trimmed or given up since the roots were listed.
 
-    Another sweep may then have deleted objects that only this history needed.
+    If so, another sweep may have deleted objects that only this history needed.
     """
     reader = ReferenceReader(references.store)
     for row_name, floor in roots.floors.items():
@@ -228,13 +232,14 @@ class _Fencing:
     def __init__(self, references: References, progress: Progress, unlisted: Mapping[str, int]) -> None:
         """
         Args:
-            unlisted: floors of references that the registry lost, by row name; they are kept for a recovery.
+            unlisted: floors of references that the registry lost, by row name. They are roots, so that a recovery can
+                restore the references.
         """
         self._references = references
         self._progress = progress
         self._before = references.root.read()
         self.floors = {**unlisted, ROOT: self._before.head.floor_number}
-        """The lowest floor of each row that an attempt on a fenced row may have read."""
+        """The lowest floor of each reference that an attempt on a fenced row may have read, by row name."""
         self._present = listed_in(self._before.index(REFERENCES))
         for position, registered in enumerate(self._present):
             progress("looking at references", position, len(self._present))
@@ -271,7 +276,7 @@ class _Fencing:
         return found
 
     def _close(self, registered: Registered) -> None:
-        """Fence the row of a live reference; seal the row of any other."""
+        """Fence the row of a live reference; seal the row of a dropped reference."""
         references = self._references
         if registered.registration.state == "live":
             try:
@@ -283,9 +288,9 @@ class _Fencing:
             references.sealed_head(registered)
 
     def _born(self, after: CommitReader) -> list[Registered]:
-        """Return the references that were registered between the look and the fence of the registry, by its log.
+        """Return the references that were registered between the look and the fence of the registry.
 
-        They are returned as they were first registered, even if they have been dropped or replaced since.
+        The registry's log contains each reference as it was first registered, even if it was dropped or replaced since.
         """
         before, last = self._before.head, self._before.head.number
         if after.head.commit == before.commit:
@@ -326,7 +331,7 @@ def _bury(references: References) -> dict[str, int]:
     """Replace sealed rows by tombstones if their registration ended, was replaced, or has another generation.
 
     Returns:
-        the floors of rows that the registry does not list although they are not sealed, by row name.
+        the floor in each row that is not sealed although the registry does not list the reference, by row name.
     """
     lost: dict[str, int] = {}
     for name, head in unlisted(references.store):

@@ -1,4 +1,4 @@
-"""Trimming of history: the floors of references are raised, so that a sweep may delete what only older commits need.
+"""Trimming of history: raises the floors of references, so that a sweep may delete what only older commits need.
 
 Every commit from the floor to the head is kept, with all objects that it points to. The new floor is the newest commit
 that is older than the retention, so that the state at that time can still be read. Reading below the floor fails with
@@ -23,7 +23,7 @@ from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 
 _LOOKUPS = 3
-"""Number of times that a reference is opened while other processes drop and recreate it."""
+"""Maximum number of times that a trim opens one reference, if other processes keep dropping and recreating it."""
 
 
 class Trimmed(NamedTuple):
@@ -50,7 +50,7 @@ def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: 
 
     Args:
         retention_ms: shortest time for which history is kept, in milliseconds.
-        grace_ms: how long unreachable rows and dropped references are kept, in milliseconds.
+        grace_ms: grace period of unreachable rows and dropped references, in milliseconds.
         operation_lifetime_ms: how long a repeated operation is recognized, in milliseconds.
     Raises:
         InputError: the retention is shorter than one of the other periods.
@@ -58,8 +58,8 @@ def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: 
     for name, least in (("grace", grace_ms), ("idempotency-key-lifetime", operation_lifetime_ms)):
         if retention_ms < least:
             raise InputError(
-                f"history cannot be trimmed to {duration_text(retention_ms)}: it is kept at least for {name}, "
-                f"{duration_text(least)}"
+                f"history cannot be trimmed to {duration_text(retention_ms)}: the property {name!r} requires that "
+                f"it is kept for at least {duration_text(least)}; give a longer retention"
             )
 
 
@@ -72,12 +72,12 @@ def trim(
 ) -> list[Trimmed]:
     """Raise the floor of the registry and of every live reference to the newest commit older than the retention.
 
-    The history of a dropped reference is kept whole until it is swept. After an interruption, call this again.
+    The history of a dropped reference is kept whole until it is swept. After an interruption, call this function again.
 
     Args:
         retention_ms: shortest time for which history is kept, in milliseconds: one value for all references, or a
             function of the reference's name.
-        dry_run: only return the floors that would be raised, and write nothing.
+        dry_run: whether to write nothing, and only return the floors that would be raised.
         progress: called with the number of references that are done, and the total.
     Returns:
         the references whose floor is raised, the registry last.
@@ -108,7 +108,7 @@ def _would_trim(references: References, registered: Registered | None, age: _Age
 def _trim_one(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
-        # One committer reads and changes one row, even if the name has meanwhile come to stand for another row.
+        # A committer always reads and changes the same row, even if the name now stands for another row.
         try:
             committer = references.root if registered is None else references.open(name)
         except ReferenceGoneError:  # dropped meanwhile
@@ -131,7 +131,7 @@ def _trimmed(registered: Registered | None, head: Head, floor: Commit) -> Trimme
 
 
 def _new_floor(store: ObjectStore, head: Head, age: _Age) -> Commit | None:
-    """Return the newest commit before the limit; None if that is not above the floor."""
+    """Return the newest commit before the limit; None if this commit is not above the floor."""
     found = last_before(store, head, age.limit_ms, age.now_ms)
     commit = None if found is None else store.get(found, Commit)
     return commit if commit is not None and commit.number > head.floor_number else None

@@ -1,9 +1,9 @@
-"""Spark's own archives on the module path of its Python workers.
+"""Prevents Spark's Python workers from reading the file lists of Spark's own archives again and again.
 
 Before each task, and before each step of planning a query, a worker invalidates Python's import caches. Python before
-3.12 then reads the whole directory of an archive again, once for each package that was imported from the archive. For
+3.12 then reads the file list of a zip archive again, once for each package that was imported from the archive. For
 `pyspark.zip` this takes longer than most of the tasks here. Spark's archives do not change while a process runs, so
-this module keeps their cached directories.
+this module keeps their cached file lists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SPARKS = ("pyspark", "py4j", "spark-")
 
 
 def keep_known() -> None:
-    """Keep this process's cached directories of Spark's archives. Other archives are still read again."""
+    """Keep the cached file lists of Spark's archives whenever this process invalidates its import caches later."""
     if sys.version_info >= (3, 12):
         return
     for finder in sys.path_importer_cache.values():

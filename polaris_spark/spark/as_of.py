@@ -1,4 +1,4 @@
-"""`as-of`, `from` and `to`: points in the history of a reference, given as a commit or as a time."""
+"""The options `as-of`, `from` and `to`: points in the history of a reference, given as a commit or as a time."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from polaris_spark.ids import MAX_ID, id_time_ms
 from polaris_spark.store.objects import ObjectStore
 
 _FIRST_MS = 100_000_000_000
-"""March 3, 1973, in milliseconds since 1970. Smaller numbers are commit numbers."""
+"""Smallest number that is read as a time: March 3, 1973, in milliseconds since 1970. Smaller ones are commit numbers.
+"""
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, in milliseconds since 1970. Larger numbers are commit ids.
+"""Largest number that is read as a time: the end of the year 9999, in milliseconds since 1970. Larger numbers are ids.
 
-All ids that were generated since March 2, 2025 are larger than this number.
+All commit ids that were generated since March 2, 2025 are larger than this number.
 """
 
 _DECIMAL = re.compile(r"[0-9]{1,40}")
 
 
 class AsOf(NamedTuple):
-    """A point in history: a commit number, the commit ids that the text may stand for, or a time.
-
-    The time is in milliseconds since 1970.
-    """
+    """A point in history: a commit number, a commit id, or a time."""
 
     text: str
+    """The point, as the user wrote it."""
     commits: tuple[int, ...] = ()
+    """Commit ids that the text can stand for. Digits can be a decimal or a hexadecimal id, so there are up to two."""
     time: int | None = None
+    """Time in milliseconds since 1970."""
     option: str = "as-of"
     """Name of the option that contains the point, for messages."""
     number: int | None = None
@@ -71,12 +72,12 @@ class AsOf(NamedTuple):
 
 
 def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
-    """Return the head as it was at a point of its own history.
+    """Return the head of a reference as it was at a point of the reference's history; `head` if the point is None.
 
     Raises:
         HistoryTrimmedError: the point is below the history floor.
-        BeforeHistoryError: the point is before the first commit.
-        InputError: the point is not a commit of this history.
+        BeforeHistoryError: the point is a time before the first commit.
+        InputError: the point is a number or an id, and no commit of this history has it.
     """
     if as_of is None:
         return head
@@ -106,7 +107,7 @@ def moment(store: ObjectStore, as_of: AsOf) -> int:
     """Return the time of a point, in milliseconds since 1970.
 
     Raises:
-        InputError: the point is not a time, and its ids are not ids of commits.
+        InputError: the point is neither a time nor the id of a commit of this realm.
     """
     if as_of.time is not None:
         return as_of.time
@@ -114,7 +115,10 @@ def moment(store: ObjectStore, as_of: AsOf) -> int:
         commit = find_commit(store, id)
         if commit is not None:
             return commit.time
-    raise InputError(f"{as_of.option} {as_of.text!r} names no commit")
+    raise InputError(
+        f"{as_of.option} {as_of.text!r} names no commit: the realm has no commit with this id or number; "
+        "polaris-spark log shows the ids and numbers of commits"
+    )
 
 
 def find_commit(store: ObjectStore, id: int) -> Commit | None:
@@ -135,7 +139,7 @@ def _at(head: Head, id: int, commit: Commit) -> Head:
 def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
     return HistoryTrimmedError(
         f"{as_of.option} {as_of.text!r} is below the history floor, commit number {head.floor_number}: "
-        "that part of the history was trimmed"
+        "that part of the history was trimmed; give a later commit or time"
     )
 
 

@@ -1,17 +1,18 @@
 """The Python side of the JVM shim: ``python -m polaris_spark.spark.bridge``, supervised by the JVM.
 
-Standard input and output are the control channel, one line of JSON each way, in this order:
+Standard input and output are the control channel. The JVM sends lines of JSON, and Python answers each line with one
+line, in this order:
 
 ```
 JVM     {"token": "...", "protocol": "4"}      Python  {"socket": "/tmp/.../socket"}
 JVM     {"connect": {"store": "...", ...}}     Python  {"connection": "1"} or {"error": "..."}
 ```
 Secrets (the token and passwords) are sent over this channel only, and never over a command line or the
-environment. ``{"fatal": "..."}`` contains the reason why the process cannot work at all. The process exits when the
-channel closes. The pipe closes however the JVM ends, even by ``kill -9``.
+environment. If the process cannot work at all, it answers the first line with ``{"fatal": "..."}``, which contains the
+reason. The process exits when the channel closes. The channel closes whenever the JVM ends, even by ``kill -9``.
 
 Requests arrive over a Unix domain socket (:mod:`polaris_spark.spark.frames`). The JVM may send requests from several
-threads at the same time. :meth:`Bridge.request` describes their format.
+threads at the same time. :meth:`Bridge.request` describes the format of requests and answers.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Connection(Protocol):
 
 
 class Bridge:
-    """The methods that the JVM calls. Thread-safe."""
+    """The open catalogs, and the function that answers the JVM's requests to them. Thread-safe."""
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
@@ -77,7 +78,7 @@ class Bridge:
         then name and value of each query parameter and of each header. The lines of an answer are: status, then name
         and value of each header.
 
-        Every request goes to the catalog's handler: those of the Iceberg REST protocol and those of the extension
+        The catalog answers requests of the Iceberg REST protocol and requests of the extension
         (:mod:`polaris_spark.extension`).
         """
         repeats = not body and len(head) <= SHORT
@@ -110,7 +111,7 @@ class Bridge:
 
 
 class _Head(NamedTuple):
-    """The parsed head of a request. The cache returns the same object for several requests, so it must not change."""
+    """The parsed head of a request. Must not be changed, because the cache returns one object for several requests."""
 
     connection: str
     method: str
@@ -177,7 +178,10 @@ class ControlChannel:
 
     @classmethod
     def take_over(cls) -> ControlChannel:
-        """Take over standard input and output. Later output to standard output goes to standard error."""
+        """Return a channel on this process's standard input and output, and take both away from all other code.
+
+        Other code then finds standard input empty, and its standard output goes to standard error.
+        """
         channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -207,9 +211,9 @@ def serve(channel: ControlChannel, bridge: Bridge) -> None:
         return
     if hello.get("protocol") != PROTOCOL:
         channel.send(
-            fatal=f"The jar of polaris_spark uses bridge protocol {hello.get('protocol')}, the Python "
-            f"package of {sys.executable} {PROTOCOL}: reinstall the package there (in a checkout with "
-            "'pip install -e .'), which builds its jar, and use that jar in Spark"
+            fatal=f"The jar of polaris_spark uses bridge protocol {hello.get('protocol')}, but the Python "
+            f"package of {sys.executable} uses bridge protocol {PROTOCOL}: reinstall the package for this "
+            "interpreter (in a checkout with 'pip install -e .'), which builds its jar, and use that jar in Spark"
         )
         return
     with contextlib.closing(Server(hello["token"], bridge.request)) as server:
@@ -241,7 +245,7 @@ def _close_in_time(bridge: Bridge) -> None:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Accept every log record, and replace the traceback of an error by the error's message. A logging filter."""
+    """Logging filter that accepts every log record, and replaces the traceback of an error with the error's message."""
     if record.exc_info:
         message, error = record.getMessage(), record.exc_info[1]
         record.msg, record.args = message if str(error) in message else f"{message}: {error!r}", ()
@@ -251,7 +255,7 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run until the JVM ends."""
-    # Ctrl-C in a terminal signals every process there. The driver handles it, and may still need this process.
+    # Ctrl-C in a terminal interrupts all its processes. The driver handles Ctrl-C, and might still need this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s polaris_spark %(levelname)s %(message)s")
     channel = ControlChannel.take_over()

@@ -1,13 +1,14 @@
-"""The data source `polaris-objects`: the data of the catalog itself as DataFrames, read in parallel by executors.
+"""The data source `polaris-objects`: views of the catalog's own data as DataFrames, read in parallel by executors.
 
     spark.read.format("polaris-objects").option("store", "sqlite:///path/catalog.db").option("view", "tables").load()
 
 Planning reads heads and finds ranges of keys, commits or database rows. The partitions contain everything that
 executors need for reading, and are pinned to the heads that planning read. Later commits are not visible to the read.
 
-Spark runs each step of a query, from finding data sources to reading, in a separate Python process, which starts with
-the session's first query of this kind. Each step therefore imports only what it needs. Tables of the namespace
-`system` are planned by the Python process behind the catalog instead (`polaris_spark.spark.views.planner`).
+Spark runs each step of a query (such as finding data sources, planning and reading) in a separate Python process. The
+process starts with the session's first query that needs the step. Each step therefore imports only what it needs.
+Tables of the namespace `system` are planned by the Python process behind the catalog instead
+(`polaris_spark.spark.views.planner`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class PolarisObjects(DataSource):
 
         with errors_without_traceback():
             if given := self._options.stream.given:
-                raise InputError(f"{', '.join(given)}: only for streams (spark.readStream)")
+                raise InputError(
+                    f"options of streams only: {', '.join(given)}; remove them, or read a stream with spark.readStream"
+                )
             return ViewReader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802 - Spark's name

@@ -1,8 +1,8 @@
 """The feed: a stream reads the log of one reference in order, from position to position.
 
-A position is a commit and the number of its entries that have been read. Every step is verified against the current
-head. If the position's commit is no longer in the head's history, or later commits were trimmed, the stream fails; it
-never skips changes.
+A position is a commit and the number of its log entries that have been read. Before each batch, the position is checked
+against the reference's current head. If the position's commit is not in the history of this head any more, or commits
+after the position were trimmed, the stream fails; it never skips changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
 COMMITS_PER_PARTITION = 200
-"""Number of commits below which a partition is not worth starting a task."""
+"""Approximate minimum number of commits in a partition: for fewer, starting a task takes longer than it saves."""
 
 
 class Position(NamedTuple):
@@ -43,7 +43,7 @@ class Position(NamedTuple):
     commit: int
     number: int
     entries: int | None = None
-    """Number of the commit's entries that have been read; None if all have been read."""
+    """Number of the commit's log entries that have been read; None if all have been read."""
 
     @property
     def next(self) -> int:
@@ -63,18 +63,19 @@ class Followed(NamedTuple):
     catalog: str | None
     name: str
     row_name: str
-    """The name with the generation. A reference that is dropped and created again has a different row name."""
+    """Name of the reference's row: the reference's name and generation. A reference that is dropped and created again
+    has a different row name."""
     head: Head
 
 
 class FeedTask(NamedTuple):
-    """A range of commits, and the selected entries of its first and its last commit."""
+    """The input of one task: a range of commits, and which entries of its first and its last commit the task reads."""
 
     history: HistoryTask
     skip: int
-    """Number of entries of the first commit that an earlier batch has read."""
+    """Number of entries of the first commit that an earlier batch has read, and that the task therefore skips."""
     until: int | None
-    """Number of entries of the last commit up to which the task reads; None for all entries."""
+    """The task reads the entries of the last commit before this position; None for all entries."""
 
     def wants(self, number: int, position: int) -> bool:
         """Whether the task includes the entry at `position` of the commit with this `number`."""
@@ -88,8 +89,7 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
 
     Raises:
         InputError: the options name no reference, or two.
-        NotFoundError: the catalog does not exist.
-        ReferenceGoneError: the reference was dropped, or never existed.
+        ReferenceGoneError: the catalog or the reference was dropped, or never existed.
     """
     name, catalog = options.stream.reference, None
     if (name is None) == (options.catalog is None):
@@ -116,17 +116,19 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
 
 
 def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
-    """Return the position at which a stream begins.
+    """Return the position after which a stream begins. A time before the first commit stands for `EARLIEST`.
 
     Raises:
-        HistoryTrimmedError, BeforeHistoryError, InputError: `start` is not a point in the history.
+        HistoryTrimmedError: `start` is below the history floor.
+        InputError: `start` is a time in the future, or a number or id that no commit of this history has.
     """
     earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
     if isinstance(start, AsOf):
         if start.time is not None and start.time > max(head.time, SystemClock().now_ms()):
             raise InputError(
-                f"start is {start.text!r}, which this machine's clock has not reached: a stream cannot know which "
-                "commits will come before; begin with start=latest when it is time, or now and filter committed_at"
+                f"start is {start.text!r}, which this machine's clock has not reached: a stream cannot begin after "
+                "commits that do not exist yet; begin with start=latest now and filter by committed_at, or begin the "
+                "stream after that time"
             )
         try:
             point = pinned(store, head, start)
@@ -148,7 +150,7 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
     if at.next < head.floor_number:
         raise HistoryTrimmedError(
             f"the stream has read {followed.name!r} up to {at}, but its history was trimmed meanwhile and begins "
-            f"with commit number {head.floor_number}: this stream has missed changes; begin a new one, with "
+            f"with commit number {head.floor_number}: this stream has missed changes; begin a new stream, with "
             "another checkpoint, and keep history for longer (history-retention)"
         )
     if at.number > head.number:
@@ -160,15 +162,17 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
     if there != at.commit:
         raise StateError(
             f"the stream has read {followed.name!r} up to {at}, which is not in the history of its head, commit "
-            f"{head.commit} (number {head.number}): it was recovered to an older state; begin a new stream, with "
-            "another checkpoint"
+            f"{head.commit} (number {head.number}): {followed.name!r} was recovered to an older state; begin a new "
+            "stream, with another checkpoint"
         )
 
 
 def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> Position:
-    """Return the position at most `most` changes after `at`, or the head's position if there is no limit.
+    """Return the end of the next batch, which begins at `at`: the head, or a nearer position if the batch is limited.
 
-    With a limit, the entries between `at` and the returned position are read.
+    Args:
+        most: maximum number of changes in the batch; None for no limit. With a limit, the log entries between `at`
+            and the returned position are read, to count changes.
     """
     end = Position(head.commit, head.number)
     if most is None or at == end:
@@ -186,7 +190,7 @@ def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> 
 def tasks(
     store: ObjectStore, followed: Followed, start: Position, end: Position, splits: int
 ) -> list[FeedTask]:
-    """Return the changes between two positions as tasks, in order. Both positions are verified.
+    """Return tasks that together read the changes between two positions, in order. Both positions are verified.
 
     Raises:
         HistoryTrimmedError, StateError: as for `verify`. `StateError` also if the end is before the start.
@@ -197,7 +201,8 @@ def tasks(
     verify(store, followed, start)
     if (start.number, _read(start)) > (end.number, _read(end)):
         raise StateError(
-            f"the stream cannot go back from {start} to {end}: check the checkpoint and the options"
+            f"the batch would end at {end}, which is before its start, {start}: check that the checkpoint belongs "
+            "to this stream, and that the options are right"
         )
     time = store.get(end.commit, Commit).time
     head = msgspec.structs.replace(followed.head, commit=end.commit, number=end.number, time=time)
@@ -217,7 +222,10 @@ def _read(at: Position) -> float:
 
 
 def runs(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[list[tuple[int, Commit]]]:
-    """Yield (id, commit) from number `low` to number `high`, oldest first, in lists that are read together."""
+    """Yield the commits from number `low` to number `high`, oldest first, as lists of (id, commit).
+
+    The commits of one list are read from the database together.
+    """
     for first in range(low, high + 1, READ_TOGETHER):
         last = ancestor(store, head, min(high, first + READ_TOGETHER - 1))
         newest = store.get(last, Commit)

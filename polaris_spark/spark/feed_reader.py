@@ -1,9 +1,10 @@
 """The feed as a streaming source of Spark: `spark.readStream.format("polaris-objects").option("view", "changes")`.
 
 When Spark 4.1 requests the end offset of a batch, it passes a Python source neither the start offset nor a limit. The
-reader therefore keeps its position itself. A restarted query passes the position by requesting the partitions of an
-empty range. The end offset of the first batch also contains the batch's start. If the first batch is planned again
-after a crash, it begins at that start, even if the option `start` now stands for another position.
+reader therefore keeps its position itself. When a query is restarted, Spark requests the partitions of an empty range
+at the last position, and the reader takes its position from this request. The end offset of the first batch also
+contains the batch's start. If the first batch is planned again after a crash, it begins at that start, even if the
+option `start` now stands for another position.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class FeedPartition(InputPartition):
 
 
 class FeedReader(DataSourceStreamReader):
-    """Reads one reference's log in order. A separate process on the driver's machine holds it while the query runs."""
+    """Reads one reference's log in order. Spark keeps the reader in a process on the driver's machine.
+
+    This process runs for as long as the query.
+    """
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         """
@@ -78,10 +82,10 @@ class FeedReader(DataSourceStreamReader):
                 column that the view does not have.
         """
         if options.view != "changes":
-            raise InputError(f"the view {options.view!r} cannot be streamed; 'changes' can")
+            raise InputError(f"the view {options.view!r} cannot be streamed; only 'changes' can")
         if options.as_of is not None or options.since is not None:
             raise InputError(
-                "a stream does not support as-of, from and to: set 'start' to choose where it begins"
+                "a stream does not support as-of, from and to: set 'start' to choose where the stream begins"
             )
         self._options = options
         self._columns = [column.name for column in chosen(Changes.columns, schema, options.view)]
@@ -146,8 +150,9 @@ class FeedReader(DataSourceStreamReader):
                 raise
             raise HistoryTrimmedError(
                 f"the history of {history.reference!r} was trimmed to commit number {floor} while the stream "
-                f"was reading from commit number {history.low} on, longer than history is kept ({error}); begin a "
-                "new stream, with another checkpoint, and keep history for longer (history-retention)"
+                f"was reading from commit number {history.low} on, because reading took longer than history is kept "
+                f"({error}); begin a new stream, with another checkpoint, and keep history for longer "
+                "(history-retention)"
             ) from error
 
     def _realm(self) -> RealmReader:
@@ -166,9 +171,9 @@ class FeedReader(DataSourceStreamReader):
             return offset.position
         found = f"{offset.reference!r} of realm instance {offset.realm!r}"
         raise StateError(
-            f"the checkpoint is of another reference than the stream follows, {found} instead of "
-            f"{followed.row_name!r} of {followed.realm!r}: it was dropped and created again, or the options name "
-            "another one; begin a new stream, with another checkpoint"
+            f"the checkpoint belongs to reference {found}, but this stream follows {followed.row_name!r} of realm "
+            f"instance {followed.realm!r}: either the reference was dropped and created again, or the options name "
+            "another reference; begin a new stream, with another checkpoint"
         )
 
 
@@ -185,4 +190,6 @@ def _parsed(plain: dict[str, Any]) -> Offset:
     try:
         return msgspec.convert(plain, Offset)
     except msgspec.ValidationError as error:
-        raise StateError(f"the checkpoint contains an offset of another stream: {error}") from error
+        raise StateError(
+            f"the checkpoint contains an offset that this stream did not write ({error}); use another checkpoint"
+        ) from error

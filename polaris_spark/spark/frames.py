@@ -1,9 +1,9 @@
 """Requests and answers as frames over a Unix domain socket.
 
 A frame consists of the length of its head and the length of its body (four bytes each, big-endian), the head and the
-body, both UTF-8 text. The head of a connection's first frame is the token. The first frame gets no answer, and a
-connection whose first frame differs is closed. Every later frame is a request, and gets one answer. TCP would take a
-third longer, even on the same machine.
+body, both UTF-8 text. The first frame of a connection has the token as its head and an empty body, and gets no answer.
+The server closes a connection that begins with anything else. Every later frame is a request, and gets one answer.
+Over TCP, requests would take a third longer, even on the same machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 Answer = Callable[[str, str], tuple[str, str]]
 """A function that takes head and body of a request, and returns head and body of its answer.
 
-It may be called on many threads, and never raises.
+The server calls it on many threads at the same time. It must not raise an error.
 """
 
 PREFIX = "polaris-spark-"
@@ -89,7 +89,7 @@ class Server:
 
 
 def framed(head: str, body: str) -> bytes:
-    """Return a frame."""
+    """Return the bytes of a frame with this head and body."""
     # Surrogates that UTF-8 cannot encode become question marks, as in Java.
     first, second = head.encode(errors="replace"), body.encode(errors="replace")
     return b"".join((_LENGTHS.pack(len(first), len(second)), first, second))
@@ -121,13 +121,16 @@ def receive(connection: socket.socket, buffer: memoryview) -> tuple[str, str] | 
 
 
 def _place() -> str:
-    """Return the directory for temporary files, or /tmp if that directory's name cannot be in a socket's address."""
+    """Return the directory for temporary files, or /tmp if its path is not ASCII or too long for a socket's address."""
     place = tempfile.gettempdir()
     return place if place.isascii() and len(place) <= _LONGEST_PLACE else "/tmp"
 
 
 def _remove_leftovers(place: str) -> None:
-    """Remove the directories of killed processes: those without a listening socket, except very recent ones."""
+    """Remove the directories that killed processes of this user left: those without a listening socket.
+
+    Very recent directories stay, because their socket may not exist yet.
+    """
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and _is_leftover(entry):

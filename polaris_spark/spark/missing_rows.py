@@ -25,11 +25,14 @@ class Begun(NamedTuple):
     name: str
     instance: str
     fence: int
-    """Fence of the registry of references."""
+    """Fence in the row of the registry of references."""
 
 
 def begun(store: ReadStore, realm: str) -> Begun | None:
-    """Return the state of a realm, read before its heads; None if the realm is not ACTIVE or has no registry."""
+    """Return the state of a realm; None if the realm is not ACTIVE or has no registry of references.
+
+    Call this before reading the realm's heads.
+    """
     try:
         reader = store.realm(realm)
         return Begun(realm, reader.store.realm, reader.root().fence)
@@ -39,7 +42,7 @@ def begun(store: ReadStore, realm: str) -> Begun | None:
 
 @contextmanager
 def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
-    """Report a missing object as swept if a sweep ran since the read was planned.
+    """Make the `with` block raise `HistoryTrimmedError` for a missing object if a sweep ran since the read was planned.
 
     Raises:
         HistoryTrimmedError: an object is missing, and a sweep ran.

@@ -38,9 +38,10 @@ DESCRIPTIONS = {
 
 
 LISTED_VARIABLES = "POLARIS_SPARK_VARIABLES"
-"""Name of the driver's environment variable that lists the variables that options may name, separated by commas.
+"""Name of the driver's environment variable that lists the variables to which options may refer as env:NAME.
 
-A view has no catalog whose property could contain this list, and every SQL user can choose the options of a view.
+The names are separated by commas. The list is needed because every SQL user can choose the options of a view. It cannot
+be a catalog property, because a view is read without opening a catalog.
 """
 
 MAX_SPLITS = 100_000
@@ -110,7 +111,7 @@ class ViewOptions:
     catalog: str | None = None
     branch: str = MAIN
     as_of: AsOf | None = None
-    """Option `as-of` or `to`: a history as of a point is the history up to that point."""
+    """Option `as-of` or `to`. Both set the end of a history: the history as of a point ends with that point."""
     since: AsOf | None = None
     """Option `from`."""
     content: bool = False
@@ -142,18 +143,22 @@ class ViewOptions:
             f"the environment variable {LISTED_VARIABLES} of Spark's driver",
         )
         if not named.get("view"):
-            raise InputError(f"the option 'view' is missing; there are: {', '.join(views)}")
+            raise InputError(f"the option 'view' is missing; the views are: {', '.join(views)}")
         if "to" in named and "as-of" in named:
-            raise InputError("the options 'to' and 'as-of' both set the end of a history; give one of them")
+            raise InputError(
+                "the options 'to' and 'as-of' both set the end of a history; give only one of them"
+            )
         _refuse_numbers_of_no_branch(named)
         view = named["view"].strip().lower()
         if view not in views:
             near = difflib.get_close_matches(view, views, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"there is no view {named['view']!r}; {hint}there are: {', '.join(views)}")
+            raise InputError(f"there is no view {named['view']!r}; {hint}the views are: {', '.join(views)}")
         for option, owner in _OF_ONE_VIEW.items():
             if option in named and view != owner:
-                raise InputError(f"the view {view!r} has no {option}: it is an option of the view {owner!r}")
+                raise InputError(
+                    f"the view {view!r} has no option {option!r}; only the view {owner!r} has it"
+                )
         properties = Properties.parse(
             {k: v for k, v in named.items() if k in _PROPERTIES or k.startswith("store.")},
             refuse_uri_password=True,
@@ -186,7 +191,7 @@ _OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
 
 
 def location_of(properties: Properties) -> StoreLocation:
-    """Return the location of the store that parsed properties name.
+    """Return the location of the store, from parsed properties.
 
     Raises:
         InputError: the store is in memory, so other processes cannot read it.
@@ -219,7 +224,7 @@ def refuse_unknown(named: Mapping[str, str]) -> None:
         if name not in DESCRIPTIONS and not name.startswith(("store.", _FILES)):
             near = difflib.get_close_matches(name, DESCRIPTIONS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"there is no option {name!r}; {hint}there are: {', '.join(DESCRIPTIONS)}")
+            raise InputError(f"there is no option {name!r}; {hint}the options are: {', '.join(DESCRIPTIONS)}")
 
 
 def _point(named: Mapping[str, str], option: str) -> AsOf | None:
@@ -231,8 +236,8 @@ def _refuse_numbers_of_no_branch(named: Mapping[str, str]) -> None:
         point = _point(named, option)
         if point is not None and point.number is not None and "catalog" not in named:
             raise InputError(
-                f"{option} is {point.text!r}, the number of a commit of a catalog's branch: give the option "
-                "'catalog' as well, or a commit id or a time"
+                f"{option} is {point.text!r}, which is the number of a commit of a catalog's branch: give the option "
+                "'catalog' as well, or give a commit id or a time instead"
             )
 
 

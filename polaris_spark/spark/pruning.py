@@ -34,7 +34,7 @@ class Condition(NamedTuple):
     high: Any = None
 
     def allows(self, value: Any) -> bool:
-        """Whether the column may have this value. None (unknown) is always allowed."""
+        """Whether a row with this value meets the condition. None stands for an unknown value: the result is True."""
         if value is None:
             return True
         return (
@@ -48,11 +48,11 @@ class Condition(NamedTuple):
 ANYTHING = Condition()
 
 Conditions = Mapping[str, Condition]
-"""Conditions by column name. Columns without a condition may have any value. Times are microseconds since 1970."""
+"""Conditions by column name. Columns without a condition can have any value. Times are microseconds since 1970."""
 
 
 def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
-    """Return `Condition.allows` of each value. A null (unknown) is always allowed."""
+    """Return the result of `Condition.allows` for each value. The result for a null (unknown) is true."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -72,10 +72,13 @@ def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
 
 
 def conditions(filters: Iterable[Filter]) -> dict[str, Condition]:
-    """Return the conditions that a conjunction of filters implies, by column. Filters that imply none are ignored."""
+    """Return the conditions that a conjunction of filters implies, by column.
+
+    Filters that imply no condition are ignored.
+    """
     found: dict[str, Condition] = {}
     for pushed in filters:
-        attribute: tuple[str, ...] = getattr(pushed, "attribute", ())  # Not has none
+        attribute: tuple[str, ...] = getattr(pushed, "attribute", ())  # the filter Not has no attribute
         said = _said(pushed)
         if said is not None and len(attribute) == 1:
             found[attribute[0]] = _both(found.get(attribute[0], ANYTHING), said)
@@ -103,7 +106,7 @@ def _said(pushed: Filter) -> Condition | None:
 def _both(one: Condition, other: Condition) -> Condition:
     """Return the conjunction of two conditions. Of two prefixes only the longer one is kept.
 
-    The longer prefix either implies the shorter one or contradicts it, and then no row matches both.
+    The longer prefix implies or contradicts the shorter one. If they contradict each other, no row matches both.
     """
     if one.values is not None and other.values is not None:
         values: frozenset[Any] | None = one.values & other.values

@@ -49,7 +49,7 @@ class ReadStore:
         return Realms(self.backend, SystemClock()).all()
 
     def objects(self, instance: str, revisions: Mapping[str, int] | None = None) -> ObjectStore:
-        """Return the objects of the realm with this instance id. Writers must pass the realm's `revisions`."""
+        """Return the object store of the realm with this instance id. Writers must pass the realm's `revisions`."""
         return ObjectStore(self.backend, instance, process_cache(), store_key=self._key, revisions=revisions)
 
 
@@ -62,18 +62,21 @@ class RealmReader:
         self._references = ReferenceReader(store)
 
     def root(self) -> Head:
-        """Return the head of the registry.
+        """Return the head of the registry of references.
 
         Raises:
-            ReferenceGoneError: the realm has no registry.
+            ReferenceGoneError: the realm has no registry of references.
         """
         head = self._references.head(ROOT)
         if head is None:
-            raise ReferenceGoneError(f"realm {self.record.name!r} has no registry of references")
+            raise ReferenceGoneError(
+                f"the registry of references of realm {self.record.name!r} is missing: either the realm was purged "
+                "meanwhile, or the registry's row was lost (then run polaris-spark recover)"
+            )
         return head
 
     def registered(self) -> list[Registered]:
-        """Return the live references, sorted by name, without the registry itself."""
+        """Return the registrations of all live references, sorted by name. The registry does not list itself."""
         listed = listed_in(self._references.open(self.root()).index(REFERENCES))
         return [registered for registered in listed if registered.registration.state == "live"]
 
@@ -88,7 +91,7 @@ class RealmReader:
     def live(self, name: str) -> tuple[Registered, Head]:
         """Return a live reference and its newest head.
 
-        If the reference's creator has not written its row yet, the head is the first head from the registration.
+        If the reference has no row yet, the head is the first head, which the registration contains.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference with this name.
@@ -117,7 +120,7 @@ class RealmReader:
         """Return the catalog with this name.
 
         Raises:
-            NotFoundError: the catalog does not exist; the message lists the existing ones.
+            NotFoundError: the catalog does not exist; the message lists the existing catalogs.
         """
         catalogs = self.catalogs()
         for catalog in catalogs:
@@ -125,7 +128,7 @@ class RealmReader:
                 return catalog
         known = ", ".join(repr(catalog.name) for catalog in catalogs) or "none"
         raise NotFoundError(
-            f"catalog {name!r} does not exist in realm {self.record.name!r}; there are: {known}"
+            f"catalog {name!r} does not exist in realm {self.record.name!r}; the catalogs are: {known}"
         )
 
     def branch(self, catalog: CatalogRow, branch: str) -> Head:
@@ -180,7 +183,10 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
 
 def _check_shared(backend: Backend) -> None:
     if backend.scope == "process":
-        raise InputError("this store exists in one process only; Spark's workers cannot read it")
+        raise InputError(
+            "this store exists in one process only, and Spark's workers cannot read it; use sqlite:///path/of/store.db "
+            "or a database server"
+        )
     check_store(backend)
 
 
@@ -210,7 +216,7 @@ def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
 
 
 def grouped(weights: Sequence[int], n: int) -> list[range]:
-    """Return the positions of `weights` as at most `n` non-empty ranges of about equal weight."""
+    """Divide the positions of `weights` into at most `n` non-empty ranges of about equal weight; return the ranges."""
     goal = max(1, -(-sum(weights) // max(1, n)))
     runs: list[range] = []
     start = weight = 0
@@ -231,7 +237,7 @@ def _file(uri: StoreURI) -> tuple[int, int] | None:
         found = os.stat(uri.path)
     except FileNotFoundError:
         raise StoreURIError(
-            f"there is no store {uri}: the file does not exist on {platform.node()}; reading does not create one"
+            f"there is no store {uri}: the file does not exist on {platform.node()}; reading does not create a store"
         ) from None
     except OSError as error:
         raise StoreURIError(f"{uri} cannot be opened: {error.strerror}") from None

@@ -95,7 +95,7 @@ def configure(
 
 
 def _file(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a file, which Spark's comma-separated lists of jars can contain."""
+    """Return the absolute path of a jar. Refuse a path with a comma, because commas separate paths in Spark's lists."""
     found = os.path.abspath(path)
     if not os.path.isfile(found) or "," in found:
         raise InputError(
@@ -120,7 +120,7 @@ def lineage_uri(store: str) -> str:
 def jar() -> str:
     """Return the path of the jar for Spark that this installation holds.
 
-    It also serves other engines whose Iceberg runtime is shaded, such as Flink's.
+    The same jar works in other engines whose Iceberg runtime is shaded, such as Flink.
 
     Raises:
         StateError: there is no jar, as in a source tree that was never installed.
@@ -129,7 +129,7 @@ def jar() -> str:
 
 
 def core_jar() -> str:
-    """Return the path of the jar for JVM programs that use `iceberg-core` itself, not a shaded runtime.
+    """Return the path of the jar for JVM programs that use `iceberg-core` itself, instead of a shaded runtime.
 
     Raises:
         StateError: there is no jar, as in a source tree that was never installed.
@@ -152,8 +152,8 @@ def _packaged_jar(*, core: bool) -> str:
 def _add_jar(builder: SparkSession.Builder, path: str) -> None:
     """Make the JVM load a jar at its start, in addition to the jars that the builder names.
 
-    The builder's option `spark.jars` cannot be used: PySpark would replace Spark's list of jars with it after Spark has
-    added the packages to that list. Executors of a cluster would then not get the packages.
+    The builder's option `spark.jars` cannot be used: PySpark would replace Spark's list of jars with the option's value
+    after Spark has added the packages to that list. Executors of a cluster would then not get the packages.
     """
     if _jvm_runs():
         return
@@ -168,7 +168,7 @@ def _add_jar(builder: SparkSession.Builder, path: str) -> None:
 
 
 def _jvm_runs() -> bool:
-    """Whether a JVM is already running. Options that are configured now do not appear on its command line."""
+    """Whether a JVM is already running. If so, options that are set now do not appear on its command line."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None
 
 

@@ -1,4 +1,4 @@
-"""Checks of `configure`: an error appears at once, and not at the first statement inside a Java stack trace."""
+"""Checks that `configure` makes early. Otherwise, errors would appear at the first statement, in a Java stack trace."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def check_at_start(
 ) -> None:
     """Make the builder's `getOrCreate` refuse a running session that lacks the catalog.
 
-    A running JVM cannot load more jars, and a running session cannot load more extensions. The catalog would fail at
-    the first statement.
+    A running JVM cannot load more jars, and a running session cannot load more extensions. Without this check, the
+    catalog would fail at the first statement.
 
     Args:
         name: the catalog's name.
@@ -118,8 +118,8 @@ def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
         except Py4JJavaError:
             raise StateError(
                 f"Spark is already running in this process, and was started without the jars of the catalog "
-                f"{name!r}, which it loads only at its start: restart the notebook's kernel, or the program, and run "
-                "configure(...).getOrCreate() before any other code that starts Spark"
+                f"{name!r}, and Spark loads jars only at its start: restart the notebook's kernel, or the program, and "
+                "run configure(...).getOrCreate() before any other code that starts Spark"
             ) from None
 
 

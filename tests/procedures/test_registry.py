@@ -57,7 +57,7 @@ def test_arguments_come_by_name_and_null_is_as_if_left_out(session: Session) -> 
         ({}, "'text' is missing; it is required"),
         ({"text": None}, "'text' is NULL; it is required"),
         ({"text": 1}, "'text' is 1; it must be text"),
-        ({"text": "a", "counts": 1}, "no parameter 'counts'; there are: text, count, tags"),
+        ({"text": "a", "counts": 1}, "no parameter 'counts'; its parameters are: text, count, tags"),
         ({"text": "a", "count": True}, "'count' is True; it must be a whole number of 32 bits"),
         ({"text": "a", "count": 1 << 31}, "it must be a whole number of 32 bits (INT)"),
         ({"text": "a", "tags": "b"}, "it must be a list of texts"),

@@ -39,7 +39,7 @@ def test_properties_are_set_removed_and_shown_with_what_they_were(session: Sessi
     ("arguments", "said"),
     [
         ({"properties": {"gc.enabled": None}}, "is NULL; name it in 'unset'"),
-        ({"unset": [None]}, "a name in 'unset' is NULL"),
+        ({"unset": [None]}, "the argument 'unset' contains NULL"),
         ({"properties": {"nope": "1"}}, "cannot have the property 'nope'"),
         (
             {"properties": {"grace": "env:HOME"}},

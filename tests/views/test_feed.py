@@ -277,7 +277,7 @@ def test_a_reference_that_is_dropped_or_created_again_is_an_error(busy: Catalog)
         with pytest.raises(ReferenceGoneError):
             stream.start()
     references.create(name, operation, source=references.read(busy.session.catalog.reference))
-    with pytest.raises(StateError, match="dropped and created again, or the options name another one"):
+    with pytest.raises(StateError, match="dropped and created again, or the options name another reference"):
         stream.batch()
     with pytest.raises(ReferenceGoneError, match=r"catalog 'none', branch 'main' cannot be followed"):
         Stream(busy.store, catalog="none").batch()
@@ -396,7 +396,7 @@ def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
 
 def test_only_changes_are_a_stream_and_its_options_are_not_for_tables(busy: Catalog) -> None:
     for options, message in (
-        ({"view": "tables"}, "view 'tables' cannot be streamed; 'changes' can"),
+        ({"view": "tables"}, "view 'tables' cannot be streamed; only 'changes' can"),
         ({"as_of": "5"}, "a stream does not support as-of, from and to"),
         ({"from": "5"}, "a stream does not support as-of, from and to"),
         ({"max_changes_per_batch": "0"}, "'max-changes-per-batch' is '0'"),
@@ -410,5 +410,5 @@ def test_only_changes_are_a_stream_and_its_options_are_not_for_tables(busy: Cata
     for stream in (both, none):
         with pytest.raises(InputError, match=r"give either 'catalog' \(and 'branch'\) or 'reference'"):
             stream.batch()
-    with pytest.raises(InputError, match="start: only for streams"):
+    with pytest.raises(InputError, match="options of streams only: start"):
         rows("changes", store=busy.store, start="latest")

@@ -38,15 +38,15 @@ def test_every_column_is_documented(view: str) -> None:
 
 
 def test_an_unknown_view_names_the_choices(shop: Catalog) -> None:
-    with pytest.raises(InputError, match=rf"no view 'table'; did you mean 'tables'\? there are: {NAMES}"):
+    with pytest.raises(InputError, match=rf"no view 'table'; did you mean 'tables'\? the views are: {NAMES}"):
         rows("table", store=shop.store)
-    with pytest.raises(InputError, match=f"'view' is missing; there are: {NAMES}"):
+    with pytest.raises(InputError, match=f"'view' is missing; the views are: {NAMES}"):
         PolarisObjects({"store": shop.store})
 
 
 def test_an_unknown_option_names_the_choices(shop: Catalog) -> None:
     with pytest.raises(
-        InputError, match=r"no option 'asof'; did you mean 'as-of'\? there are: store, .*view"
+        InputError, match=r"no option 'asof'; did you mean 'as-of'\? the options are: store, .*view"
     ):
         rows("tables", store=shop.store, asof="5")
 
@@ -70,7 +70,7 @@ def test_as_many_splits_as_documented_are_taken() -> None:
     [("content", "true", "objects"), ("snapshots", "all", "files")],
 )
 def test_an_option_of_another_view_is_refused(shop: Catalog, name: str, text: str, owner: str) -> None:
-    with pytest.raises(InputError, match=f"'tables' has no {name}: it is an option of the view '{owner}'"):
+    with pytest.raises(InputError, match=f"'tables' has no option '{name}'; only the view '{owner}' has it"):
         rows("tables", store=shop.store, **{name: text})
 
 
@@ -86,7 +86,7 @@ def test_a_store_in_memory_is_refused() -> None:
 
 def test_a_missing_store_is_refused_and_not_created(tmp_path: Path) -> None:
     path = tmp_path / "missing.db"
-    with pytest.raises(StoreURIError, match=r"does not exist on .*; reading does not create one"):
+    with pytest.raises(StoreURIError, match=r"does not exist on .*; reading does not create a store"):
         rows("tables", store=f"sqlite://{path}")
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_a_file_that_holds_no_store_is_refused(tmp_path: Path) -> None:
 def test_a_missing_realm_catalog_or_branch_is_named(shop: Catalog) -> None:
     with pytest.raises(RealmStateError, match="no realm 'elsewhere'"):
         rows("tables", store=shop.store, realm="elsewhere")
-    with pytest.raises(NotFoundError, match=r"catalog 'shoe' does not exist .* there are: 'shop'"):
+    with pytest.raises(NotFoundError, match=r"catalog 'shoe' does not exist .* the catalogs are: 'shop'"):
         rows("tables", store=shop.store, catalog="shoe")
     with pytest.raises(NotFoundError, match="catalog 'shop' has no branch 'dev'"):
         shop.read("tables", branch="dev")

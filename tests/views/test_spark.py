@@ -216,7 +216,7 @@ def test_a_schema_chooses_columns(spark: SparkSession, shop: Catalog) -> None:
 
 
 def test_a_missing_store_is_refused_and_not_created(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="reading does not create one"):
+    with pytest.raises(Exception, match="reading does not create a store"):
         load(f"sqlite://{tmp_path}/missing.db", "tables").count()
     assert list(tmp_path.iterdir()) == []
 
@@ -255,7 +255,7 @@ def test_age_groups_follow_the_clock(spark: SparkSession, shop: Catalog) -> None
         ({"view": "tables", "as_of": "1"}, "give the option 'catalog' as well"),
         ({"view": "tasks", "as_of": "2026-01-31T00:00:00Z"}, "the view 'tasks' has no as-of"),
         ({"view": "tables", "as_of": "999", "catalog": "polaris"}, "as-of '999' names no commit"),
-        ({"view": "tables", "start": "latest"}, "start: only for streams"),
+        ({"view": "tables", "start": "latest"}, "options of streams only: start"),
     ],
 )
 def test_what_the_data_source_refuses_is_said_in_one_line(

@@ -1,8 +1,8 @@
 """Repair of a store that a process with a clock far ahead has used (`polaris-spark fsck --repair`).
 
-Rows and commits keep the ids and times that the process gave them. The repair writes two times to the record `clock`:
-this machine's time, so that correct clocks are accepted, and the highest time found in the store, so that checks accept
-times up to that one.
+Rows and commits keep the ids and times that the process gave them. The repair writes two times to the store's clock
+record: this machine's time, so that correct clocks are accepted, and the highest time found in the store, so that
+checks accept ids and times up to this time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Repaired(NamedTuple):
     now_ms: int
     """This machine's time, which is now the store's noted time."""
     ahead_ms: int | None
-    """Ids and times in the future are accepted up to this time; None if the store contains none."""
+    """Ids and times in the future are accepted up to this time; None if the store contains no time in the future."""
     leases: int
     """Number of leases that were ended, because they reached far into the future."""
 
@@ -36,8 +36,8 @@ class Repaired(NamedTuple):
 def repair(backend: Backend, clock: Clock) -> Repaired:
     """Set a store's noted time to this machine's clock, after a process with a clock far ahead has used the store.
 
-    The caller has made sure that this machine's clock is correct. Running processes need not be stopped. The repair can
-    be repeated.
+    Before the call, make sure that this machine's clock is correct. Running processes can continue. The repair can be
+    repeated.
 
     Raises:
         ClockError: this machine's clock differs from the database's.
@@ -56,7 +56,7 @@ def repair(backend: Backend, clock: Clock) -> Repaired:
 
 
 def _times(backend: Backend, clock: Clock) -> Iterator[int]:
-    """Yield all times in the records of a store and in the heads of its references, in milliseconds since 1970."""
+    """Yield the times in the clock record, the lease records and all heads of a store, in milliseconds since 1970."""
     found = system_references(backend).read(CLOCK, ClockRecord)
     if found is not None:
         yield from (found.value.time_ms, found.value.floor_ms)

@@ -2,18 +2,18 @@
 
 | what is checked | by |
 | --- | --- |
-| the store's own records: realms, node leases, tasks | `system` |
-| every row by itself, needed or not | `rows` |
+| the store's own records: store, realm, node lease, clock and task records | `system` |
+| every row by itself, whether or not another row needs it | `rows` |
 | registry and rows of references | `references` |
 | the history of every reference: numbers, times, parents, skip pointers | `history` |
-| every strong pointer below every commit from floor to head, also in types that are not installed | `lost` |
+| every strong pointer below every commit from floor to head, also in objects whose type is not installed | `lost` |
 | every index of every commit; the log against the changes; every content that a log entry names | `log` |
 | names, ids, locations and contents of every catalog's head | `entities`, `tables` |
 
 A store may be in use during the check. The heads are read once; the objects that they need are kept at least for the
 grace period. If problems are found, the whole check runs a second time with heads read anew. Only problems that are
-found both times are reported: by then, rows that were being written are complete, and rows that were swept are not
-needed any more.
+found both times are reported: by the second time, rows that were being written are complete, and rows that were swept
+are not needed any more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
-"""Objects younger than this may still be in the process of being written, in milliseconds."""
+"""Age below which an object may still be incomplete because its writer is still at work, in milliseconds."""
 
 GRACE_MS = 3 * 60 * 60_000
 """Default of the grace period, in milliseconds."""
@@ -63,7 +63,7 @@ _ENDED = frozenset({RealmState.PURGING, RealmState.PURGED, RealmState.GONE})
 
 
 class Unit(NamedTuple):
-    """A part of a check that can be carried out independently of others, in any process."""
+    """A part of a check that can be carried out independently of the other parts, in any process."""
 
     place: CheckedRealm | None
     """The realm; None for a scan of the rows of several realms."""
@@ -71,7 +71,7 @@ class Unit(NamedTuple):
 
 
 class CheckUnit(MapFunction[Unit, list[Problem]]):
-    """Function that carries out one unit. Units differ much in size, and most of their time is not spent on I/O."""
+    """Function that carries out one unit. Units differ much in size, and spend most of their time computing."""
 
     result = list[Problem]
     few = 0
@@ -110,10 +110,10 @@ class Check:
         """
         Args:
             realm: name of the only realm to check; None checks all realms, and finds rows that belong to no realm.
-            grace_ms: shortest time for which objects that a dropped reference needs are kept, in milliseconds.
-            engine: carries out units and follows pointers; by default in this process. The scan, each index and each
-                history are split into about as many units as the engine has `parts`.
-            progress: used by the default of `engine`.
+            grace_ms: minimum time for which the objects of a dropped reference are kept, in milliseconds.
+            engine: carries out units and follows pointers; None for an engine in this process. The scan, each index and
+                each history are split into about as many units as the engine has `parts`.
+            progress: receives the progress if `engine` is not given.
         """
         self._backend = backend
         self._clock = clock
@@ -159,7 +159,7 @@ class Check:
             return told.realms
         chosen = [record for record in told.realms if record.name == self._realm]
         if not chosen or chosen[0].state is RealmState.GONE:
-            raise NotFoundError(f"there is no realm {self._realm!r} to be checked")
+            raise NotFoundError(f"there is no realm {self._realm!r} to check")
         return chosen
 
     def _scans(self, told: System, realms: Sequence[RealmRecord], times: Times) -> list[Unit]:
@@ -194,7 +194,7 @@ class Check:
     ) -> Iterator[CommitsUnit]:
         """Yield units for the commits that no unit of another reference covers.
 
-        Each run of consecutive commits comes with the commit before it.
+        Each unit also has the commit before its first commit, for comparison.
         """
         size = max(256, -(-len(commits) // self._parts))
         start = 0
@@ -230,7 +230,7 @@ class Check:
 
 
 def _shares(root: Root, properties: dict[str, dict[str, str]]) -> bool:
-    """Whether entities of a catalog's head may own overlapping locations; True also if this is not known."""
+    """Whether a catalog allows overlapping locations of its tables and views; also True if this is not known."""
     id = root.reference.split("/")[1] if root.reference.startswith("cat/") else ""
     return id not in properties or properties[id].get("shared-locations") == "allow"
 
@@ -243,9 +243,9 @@ _FIRST_KINDS = (MISSING, UNREADABLE)
 
 
 def _once_each(problems: Iterable[Problem]) -> list[Problem]:
-    """Return one problem of each kind for a row, preferably one with a path.
+    """Return at most one problem of each kind for each row, if possible one with a path.
 
-    For an object that cannot be read, all other problems are left out.
+    If an object is missing or cannot be read, its problems of other kinds are left out.
     """
     found: dict[tuple[str, str, str], Problem] = {}
     for problem in problems:

@@ -39,7 +39,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ContentCheck:
-    """Check of the contents that a reference leads to. Each content is checked once."""
+    """Check of the versions of tables and views that a reference leads to. Each version is checked once."""
 
     def __init__(self, rows: RowReader, reference: str) -> None:
         self._rows = rows
@@ -72,7 +72,7 @@ class ContentCheck:
                 )
 
     def _table(self, table: Table) -> Iterator[tuple[int, str]]:
-        """Yield (id of the damaged row, or 0 for the table's own row; message)."""
+        """Yield a table's faults as pairs: the id of the damaged row (0 for the table's own row), and a message."""
         for numbered, cls, field, current, what in (
             (table.schemas, Schema, "schema-id", table.current_schema_id, "schema"),
             (table.specs, PartitionSpec, "spec-id", table.default_spec_id, "partition spec"),
@@ -110,7 +110,7 @@ class ContentCheck:
         if len(set(numbers)) < len(numbers):
             yield 0, f"it contains a {what} twice: {numbers}"
         if current is not None and current not in numbers:
-            yield 0, f"its current {what} is {current}; there are {numbers}"
+            yield 0, f"its current {what} is {current}; it has only {numbers}"
         yield from self._texts([(one.piece, one.id) for one in numbered], cls, field, what)
 
     def _texts(
@@ -152,7 +152,7 @@ class ContentCheck:
         if len(set(orders)) < len(orders):
             yield 0, f"two of its {what}s have the same position"
         if orders and max(orders) >= next_order:
-            yield 0, f"a {what} has place {max(orders)}; the next one would get {next_order}"
+            yield 0, f"a {what} has position {max(orders)}, but the next {what} would get {next_order}"
         yield from self._texts([(pointer, id) for id, pointer, _ in listed], cls, "snapshot-id", what)
 
     def _overflow(
@@ -186,7 +186,7 @@ class ContentCheck:
         if (len(found), size) != (others.count, others.size):
             yield (
                 0,
-                f"its index of {what} holds {len(found)} of {size} bytes; the row says {others.count} of "
+                f"its index of {what} holds {len(found)} {what} with {size} bytes; its row says {others.count} with "
                 f"{others.size} bytes",
             )
         return found
@@ -225,7 +225,7 @@ class ContentCheck:
                 kind = found[segment.piece].header.type
                 yield 0, f"a segment of its {what} is object {segment.piece}, of type {kind!r}"
             elif not _is_items(value.text, segment.items):
-                yield segment.piece, f"its text is not the {segment.items} items that the {what} says"
+                yield segment.piece, f"its text does not have the {segment.items} items that the {what} says"
 
 
 def _ref_faults(ref: Ref, known: dict[int, tuple[int, int]]) -> Iterator[str]:

@@ -60,7 +60,7 @@ class EntitiesUnit(NamedTuple):
     start: bytes
     end: bytes | None
     shared: bool
-    """Whether entities may own overlapping locations."""
+    """Whether the catalog allows overlapping locations; overlaps are then not reported."""
 
 
 def entity_problems(rows: RowReader, unit: EntitiesUnit) -> Iterator[Problem]:
@@ -176,7 +176,7 @@ class _Head:
             yield str(error)
             return
         if kind not in _CLASSES:
-            yield f"it is of kind {kind!r}"
+            yield f"its kind {kind!r} is unknown"
         if not self._has_namespace(path):
             yield f"its namespace {'.'.join(path)!r} does not exist"
 
@@ -198,14 +198,14 @@ class _Head:
         entity = id_from(entry.value)
         told = None
         if value.entity_id != entity:
-            told = f"its row names entity {value.entity_id}; {key!r} in index names is {entity}"
+            told = f"its row has entity id {value.entity_id}, but {key!r} in index names has {entity}"
         elif isinstance(value, CatalogRow) and value.name != name:
-            told = f"its row names it {value.name!r}; in index names it is {name!r}"
+            told = f"its row contains the name {value.name!r}, but in index names it is {name!r}"
         if told:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
     def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Check that each location that a table or view uses is in the right index, as an entry of that entity."""
+        """Check that each location of a table or view is in the right index, in an entry with the entity's id."""
         contents = self._rows.read([entry.pointer for _, entry in entries])
         wanted: dict[str, list[tuple[bytes, bytes, int, Segments]]] = {LOCATIONS: [], UNCONFIRMED: []}
         for key, entry in entries:
@@ -230,7 +230,7 @@ class _Head:
         there = self.index(index).get_many([location for _, location, _, _ in wanted])
         for (key, location, entity, place), found in zip(wanted, there, strict=True):
             if found is None or id_from(found.value) != entity:
-                what = "is not there" if found is None else f"is of {id_from(found.value)}"
+                what = "is missing" if found is None else f"belongs to entity {id_from(found.value)}"
                 uses = "owns" if index == LOCATIONS else "names"
                 message = f"{'/'.join(place)}, which {key!r} {uses}, {what} in index {index}"
                 row = row_of(
@@ -245,7 +245,7 @@ class _Head:
         for (key, entry), found in zip(entries, named, strict=True):
             if found is None or found.value != key:
                 there = "nothing" if found is None else f"entity {id_from(found.value)}"
-                message = f"it contains {entry.value!r}, where index names has {there}"
+                message = f"its value is {entry.value!r}, but at this key, index names has {there}"
                 yield self._entry_problem(IDS, key, message)
 
     # Locations
@@ -257,7 +257,7 @@ class _Head:
         return self._uses(UNCONFIRMED, entries)
 
     def _uses(self, index: str, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Check that each entry of an index of locations belongs to an entity that uses the location as the index says.
+        """Check that the entity in each entry of an index of locations uses the location as the index says.
 
         In the index `LOCATIONS` the entity owns the location; in the index `UNCONFIRMED` it only names the location.
         """
@@ -270,13 +270,13 @@ class _Head:
                 yield self._entry_problem(index, key, str(error))
                 continue
             if kind != _LOCATION or name != f"{entity:x}" or len(entry.value) != 8:
-                message = f"its key names entity {name!r}, its value {entity:x}"
+                message = f"its key contains the entity id {name!r}, but its value {entity:x}"
                 yield self._entry_problem(index, key, message)
             held = used.get(entity, Holdings())
             if held is None:
                 continue
             if path not in (held.owned if index == LOCATIONS else held.unconfirmed):
-                what = "is not there"
+                what = "does not exist"
                 if entity in used:
                     what = "does not own it" if index == LOCATIONS else "does not name it"
                 message = f"{'/'.join(path)} belongs to entity {entity}, which {what}"

@@ -20,11 +20,11 @@ WRONG_HEAD = "wrong-head"
 NO_LOG = "no-log"
 
 _ROW = 0
-"""The holder of a claim when the reference's row itself names the commit."""
+"""Holder of a claim that the reference's row makes; other claims have the id of a commit as their holder."""
 
 
 class Root(NamedTuple):
-    """A reference whose history must be whole."""
+    """A reference whose whole history is checked."""
 
     reference: str
     row_name: str
@@ -40,7 +40,7 @@ class CommitHistory(NamedTuple):
 
 
 class _Claims:
-    """Claims that a commit has a number, by number and commit id, each with the ids of the commits that make it."""
+    """Claims that a commit has a number, by number and id of that commit, each with the ids of the claiming commits."""
 
     def __init__(self, floor: int) -> None:
         self._floor = floor
@@ -64,10 +64,10 @@ class _Claims:
 
 
 def history(rows: RowReader, root: Root) -> CommitHistory:
-    """Return the history of a reference, with the wrong claims that its commits make about each other.
+    """Return the history of a reference, and as problems the wrong claims that its commits make about each other.
 
-    Up to 20 later commits name each commit. Where they disagree, the most frequent claim counts as right. A commit that
-    cannot be read is still in the history: the check that follows pointers reports it.
+    Up to 20 later commits contain the number and id of each commit. Where they disagree, the most frequent claim counts
+    as right. A commit that cannot be read is still in the history: the check that follows pointers reports it.
     """
     walk = _Walk(rows, root)
     walk.run()
@@ -103,7 +103,9 @@ class _Walk:
             if commit.number != number and self._is_misnamed(commit, named[id]):
                 del self.commits[number]
                 for holder in named[id]:
-                    self._blame_holder(holder, f"it names {id} as commit {number}, which is {commit.number}")
+                    self._blame_holder(
+                        holder, f"it names {id} as commit {number}, but {id} is commit {commit.number}"
+                    )
                 if _ROW in named[id]:
                     claims.add(commit.number, id, id)
                 continue
@@ -112,7 +114,7 @@ class _Walk:
                 claims.add(ancestor, pointer, id)
 
     def _is_misnamed(self, commit: Commit, holders: list[int]) -> bool:
-        """Whether a commit's own number is right although the commits that name it give another number."""
+        """Whether a commit's own number is right, and the other number that later commits give it is wrong."""
         if not commit.parents:
             return not commit.number
         parent = self._rows.values(commit.parents[:1], Commit).get(commit.parents[0])
@@ -135,7 +137,9 @@ class _Walk:
             if other != id:
                 self._found.pop(other, None)
                 for holder in holders:
-                    self._blame_holder(holder, f"it names {other} as commit {number}, which is {id}")
+                    self._blame_holder(
+                        holder, f"it names {other} as commit {number}, but commit {number} is {id}"
+                    )
 
     def _blame_holder(self, holder: int, message: str) -> None:
         if holder == _ROW:
@@ -163,12 +167,16 @@ class _Walk:
     def _check(self, number: int, id: int, commit: Commit) -> None:
         self._times[number] = commit.time
         if commit.number != number:
-            self._blame(WRONG_NUMBER, id, f"its row contains commit number {commit.number}; it is {number}")
+            self._blame(
+                WRONG_NUMBER,
+                id,
+                f"its row contains commit number {commit.number}, but its number is {number}",
+            )
         parents = min(INLINE_PARENTS, number)
         skips = max(0, (number - 1).bit_length() - FIRST_SKIP) if number else 0
         if (len(commit.parents), len(commit.skips)) != (parents, skips):
             told = f"it has {len(commit.parents)} parents and {len(commit.skips)} skip pointers"
-            self._blame(WRONG_ANCESTOR, id, f"{told}; commit {number} has {parents} and {skips}")
+            self._blame(WRONG_ANCESTOR, id, f"{told}; commit {number} must have {parents} and {skips}")
         if number and not commit.entries:
             self._blame(NO_LOG, id, "it has no log entries")
 
@@ -186,7 +194,9 @@ class _Walk:
             above, below = times.get(number + 1), times.get(number - 2)
             older_is_wrong = above is not None and above <= older and (below is None or below < newer)
             culprit = number - 1 if older_is_wrong else number
-            message = f"commit {number} is of {newer}, the one before of {older}"
+            message = (
+                f"the time of commit {number} is {newer}, but the time of the commit before it is {older}"
+            )
             self._blame(WRONG_TIME, self.commits[culprit], message)
 
     def check_recent(self) -> None:
@@ -197,7 +207,9 @@ class _Walk:
                 continue
             if self.commits[recent.number] != recent.commit:
                 right = self.commits[recent.number]
-                self._blame_row(f"it keeps {recent.commit} as commit {recent.number}, which is {right}")
+                self._blame_row(
+                    f"its recent heads have {recent.commit} as commit {recent.number}, but this commit is {right}"
+                )
             elif self._times.get(recent.number, recent.time) != recent.time:
                 self._blame_row(f"it contains commit {recent.number} with a different time")
 
@@ -207,13 +219,13 @@ def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
 
     Args:
         head: the value.
-        latest_ms: time after which no id can have been made, in milliseconds since 1970.
+        latest_ms: the latest time at which an id can have been made, in milliseconds since 1970.
         id_time_ms: time at which the fence was made, in milliseconds since 1970.
     """
     if head.given_up:
         return
     if head.commit <= 0:
-        yield f"it points to {head.commit}"
+        yield f"its commit id is {head.commit}, which no commit can have"
     if not 0 <= head.floor_number <= head.number:
         yield f"its history floor is commit {head.floor_number}, its head commit {head.number}"
     if head.floor_time > head.time and not any(number > head.floor_number for number in head.time_resets):

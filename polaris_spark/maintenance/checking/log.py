@@ -31,8 +31,8 @@ class CommitsUnit(NamedTuple):
 
     reference: str
     commits: Sequence[tuple[int, int]]
-    """(number, id), the oldest first. The first commit is there to compare the second with: it belongs to another unit,
-    or begins the history."""
+    """(number, id) of each commit, oldest first. The first commit is only compared with the second: another unit checks
+    it, unless it begins the history."""
     from_floor: bool
     """Whether the first commit begins the history, so that this unit checks its indexes, too."""
 
@@ -81,7 +81,7 @@ class _Commits:
             yield self._problem(QUOTA, id, id, message, severity=WARNING)
 
     def step(self, id: int, before: Commit, after: Commit, entries: Sequence[LogEntry]) -> Iterator[Problem]:
-        """Yield the changes that a commit's log leaves out or gets wrong, and the problems of contents that it made."""
+        """Yield the changes that a commit's log leaves out or states wrongly, and problems of the contents it lists."""
         try:
             if _has(before, after, NAMES):
                 messages = list(self._names_faults(before, after, entries))
@@ -121,7 +121,7 @@ class _Commits:
             found = new.get(key)
             there = 0 if found is None else found.pointer
             if there != pointer:
-                yield f"its entries leave {key!r} at {pointer}; the commit has {there}"
+                yield f"after its log entries, {key!r} is {pointer}; in its index names, it is {there}"
         for key, _, _ in diff(self._root(before, NAMES), self._root(after, NAMES), self._rows.shards):
             if key not in state:
                 yield f"{key!r} changed without an entry"
@@ -130,7 +130,7 @@ class _Commits:
             for key, one, other in diff(self._root(before, name), self._root(after, name), self._rows.shards):
                 entity = key if name == IDS else id_bytes(id_from((other or one or _NOTHING).value))
                 if entity not in entities:
-                    yield f"{key!r} of index {name} changed without an entry of its entity"
+                    yield f"{key!r} of index {name} changed without a log entry of its entity"
 
     def _registry_faults(self, before: Commit, after: Commit, entries: Sequence[LogEntry]) -> Iterator[str]:
         new = self._index(after, REFERENCES)
@@ -139,9 +139,9 @@ class _Commits:
             found = new.get(key)
             source = entry.after or entry.before
             if found is not None and source and found.pointer != source:
-                yield f"its entries leave {key!r} at {source}; the commit has {found.pointer}"
+                yield f"after its log entries, {key!r} is {source}; in its index references, it is {found.pointer}"
             if found is None and entry.after:
-                yield f"{key!r} is missing, although its entries created it"
+                yield f"{key!r} is missing from the index references, although a log entry of the commit created it"
         for key, _, _ in diff(
             self._root(before, REFERENCES), self._root(after, REFERENCES), self._rows.shards
         ):

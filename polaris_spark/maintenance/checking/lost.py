@@ -23,7 +23,7 @@ from polaris_spark.system.registry import ROOT
 
 _OBJECTS = "id bigint, type string, pointer bigint"
 _LEVELS = 64
-"""Maximum number of levels that `_above` follows. Paths from a commit to any object below it are shorter."""
+"""Maximum number of levels that `_above` follows. Every path from a commit to an object below it is shorter."""
 
 
 class Needed(NamedTuple):
@@ -35,11 +35,11 @@ class Needed(NamedTuple):
 
 
 def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[Needed]) -> Iterator[Problem]:
-    """Yield a problem for each object that is needed and missing.
+    """Yield a problem for each object that is needed, and is missing or unreadable.
 
-    All pointers are joined with all existing objects. Pointers without an object remain; an intact store has none.
-    Each remaining object is looked up once more, because it may have been written during the scan. If it is still
-    missing, pointers are followed upwards from it, to find out whether a needed object leads to it.
+    A join of all pointers with all existing objects finds the pointers to missing objects. Each missing object is
+    looked up once more, because it may have been written during the scan. If it is still missing, pointers are followed
+    upwards from it, to find out whether a needed commit leads to it.
     """
     backend = engine.reach.backend
     splits = backend.splits("objects", [place.instance], engine.parts)
@@ -65,9 +65,9 @@ def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[Needed]) -> 
 def _above(
     engine: Engine, objects: Rows, lost: Collection[int]
 ) -> tuple[dict[int, list[int]], dict[int, str]]:
-    """Return the objects that lead to lost objects: the holders of each object on the way, and types of holders.
+    """Return the objects that lead to lost objects: the ids of each object's holders, and the type of each holder.
 
-    A holder of an object is an object that points to it.
+    A holder of an object is an object that points to it. Both results are by object id.
     """
     holders: dict[int, list[int]] = {}
     types: dict[int, str] = {}
@@ -111,7 +111,7 @@ def _problems(
 
 
 def _leading_to(id: int, holders: dict[int, list[int]]) -> dict[int, int]:
-    """Return the objects from which an object can be reached, with the next one on each path; 0 at the end."""
+    """Return the objects that lead to an object, each with the next object on the path; 0 for the object itself."""
     after, level = {id: 0}, [id]
     while level:
         above: list[int] = []
@@ -135,7 +135,7 @@ def _problem(place: CheckedRealm, needed: Needed, lost: Lost, path: Sequence[int
 
 
 def _pointers(reach: Reach, split: Split) -> Iterator[Row]:
-    """Yield a row without a pointer for each object of a split that exists, and a row for each of its pointers.
+    """Yield one row without a pointer for each existing object of a split, and one row for each pointer of the object.
 
     Objects that cannot be read count as missing.
     """

@@ -42,11 +42,11 @@ class Times(NamedTuple):
     """Bounds that a check compares times with, in milliseconds since 1970."""
 
     dropped_ms: int
-    """References that were dropped before this time may have been swept."""
+    """A sweep may have deleted the objects of references that were dropped before this time."""
     young_ms: int
-    """Objects made at or after this time may still be in the process of being written."""
+    """Objects made at or after this time may still be incomplete, because their writer is still at work."""
     latest_ms: int
-    """Time after which no id can have been made."""
+    """The latest time at which an id can have been made."""
 
 
 class FoundReferences(NamedTuple):
@@ -98,7 +98,7 @@ class _References:
         return self._rows.backend.read_reference(self._rows.place.instance, name) is not None
 
     def _head(self, row_name: str) -> Head | None:
-        """Return the value of a row; None if the row does not exist or cannot be read."""
+        """Return the head in a reference's row, and report its faults; None if the row is missing or unreadable."""
         name = row_name.rpartition("@")[0] or row_name
         try:
             head = head_in_row(self._rows.backend, self._rows.place.instance, row_name)
@@ -148,13 +148,14 @@ class _References:
             if commit is not None and (commit.number, commit.time) != (said.number, said.commit_time):
                 row = row_of(root, head.commit, registered.name.encode(), self._rows.shards)
                 message = (
-                    f"{registered.name} began from {registered.source}, it says commit {said.number} of "
-                    f"{said.commit_time}, which is commit {commit.number} of {commit.time}"
+                    f"the registration of {registered.name} says that the commit {registered.source}, from which the "
+                    f"reference began, has number {said.number} and time {said.commit_time}; it has number "
+                    f"{commit.number} and time {commit.time}"
                 )
                 self._blame_object(WRONG_REGISTRATION, row, message, reference=registered.name)
 
     def _compared(self, registered: Registered, head: Head | None, *, unreadable: bool) -> Iterator[Root]:
-        """Compare a registration with its row. Yield the reference if its history must be whole."""
+        """Compare a registration with the reference's row. Yield the reference if its history must be whole."""
         name, row_name, said = registered.name, registered.row_name, registered.registration
         if unreadable:
             return
@@ -179,7 +180,10 @@ class _References:
                 yield Root(name, row_name, head)
 
     def _no_row(self, registered: Registered) -> None:
-        """Report a live reference without a row, if commits show that the row existed; else it was never written."""
+        """Report that a live reference has lost its row, if commits show that the row existed.
+
+        Otherwise, the row was never written, which is not a problem.
+        """
         try:
             newer = commits_of_missing(self._rows.store, registered)
         except PolarisError:  # another check reports the error; no commit shows that there was a row
@@ -233,7 +237,10 @@ class _References:
             kind, _, rest = root.reference.partition("/")
             if kind == "cat" and rest.partition("/")[0] not in catalogs:
                 self._blame(
-                    STRAY, root.reference, root.row_name, "its catalog is not among those of the realm"
+                    STRAY,
+                    root.reference,
+                    root.row_name,
+                    "the realm has no catalog to which this reference belongs",
                 )
 
     def _blame(self, kind: str, reference: str, key: str, message: str, *, warning: bool = False) -> None:

@@ -36,14 +36,14 @@ REPAIR = (
 )
 
 CACHE_BYTES = 64 * 2**20
-"""Size of the cache of decoded objects of a check."""
+"""Size of a check's cache of decoded objects, in bytes."""
 
 
 class Problem(NamedTuple):
     """A problem in a store."""
 
     severity: Literal["error", "warning"]
-    """A warning does no harm: rows that a killed process left behind, or a state that a later job corrects."""
+    """`warning` for a harmless problem: rows that a killed process left, or a state that a later job corrects."""
     kind: str
     realm: str
     """Name of the realm; the instance id for rows that belong to no realm, and for the system realm."""
@@ -127,11 +127,12 @@ class ScanUnit(NamedTuple):
     realms: Mapping[str, str]
     """Names of realms by instance id. Rows of other instances are reported as `LEFTOVER`."""
     young_ms: int
-    """Objects made at or after this time may still be in the process of being written, in milliseconds since 1970."""
+    """Objects made at or after this time may still be incomplete, because their writer is still at work; in
+    milliseconds since 1970."""
 
 
 def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
-    """Yield the problems of single rows of a range. They do not say whether another row needs these rows."""
+    """Yield the problems of single rows of a range, whether or not another row needs the damaged row."""
     strangers: dict[str, int] = {}
     for batch in backend.scan(unit.split):
         columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
@@ -173,9 +174,7 @@ def _first_parts(
             elif not read.missing:
                 yield place.problem(UNREADABLE, id, read.reason)
             elif read.part and id_time_ms(id) < young_ms:
-                message = (
-                    f"{read.reason}: the remains of an object whose writer died, unless another row needs it"
-                )
+                message = f"{read.reason}: harmless if the writer of the object died, and no other row needs the object"
                 yield place.problem(INCOMPLETE, id, message, part=read.part, severity=WARNING)
 
 

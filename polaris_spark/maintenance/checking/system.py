@@ -1,4 +1,4 @@
-"""Check of a store's own records: its format, realms, node leases, the clock of leases, and tasks."""
+"""Check of a store's own records: the store, clock, realm, node lease and task records."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ _NODE, _REALM, _TASK = "node", "realm", "task"
 
 
 class System(NamedTuple):
-    """A store's own records and their problems."""
+    """The realm records of a store, and the problems of all its own records."""
 
     realms: list[RealmRecord]
     """The records of all realms, including realms that are gone, sorted by name."""
     latest_ms: int
-    """Time after which no id can have been made, in milliseconds since 1970."""
+    """The latest time at which an id can have been made, in milliseconds since 1970."""
     problems: list[Problem]
 
 
 def system(backend: Backend, now_ms: int) -> System:
-    """Return a store's own records and their problems. Records with unknown kinds of names are not checked."""
+    """Return a store's realm records, and the problems of all its own records.
+
+    Records whose names have an unknown prefix are not checked.
+    """
     return _System(backend, now_ms).run()
 
 
@@ -76,7 +79,7 @@ class _System:
             realm = self._read(name, RealmRecord)
             if realm is not None:
                 if realm.name != rest:
-                    yield f"it is the record of realm {realm.name!r}"
+                    yield f"its name is of realm {rest!r}, but it is the record of realm {realm.name!r}"
                 if not realm.instance or realm.instance == SYSTEM_REALM:
                     yield f"its instance id {realm.instance!r} is not valid"
                 self._realms[name] = realm
@@ -102,7 +105,10 @@ class _System:
         for name, realm in self._realms.items():
             other = owners.setdefault(realm.instance, name)
             if other != name:
-                yield f"its rows are also those of {other}: both have the instance {realm.instance}", name
+                yield (
+                    f"its realm has the same instance id as {other}, and so the same rows: {realm.instance}",
+                    name,
+                )
 
     def _read(self, name: str, cls: type[R]) -> R | None:
         try:

@@ -1,8 +1,8 @@
-"""Changes of a catalog that expiry commits: removal of snapshots from many tables, and records of finished deletions.
+"""Changes that expiry commits: removal of snapshots from many tables, and removal of expired-snapshots records.
 
 A commit that is refused is split into halves, which are tried again. All tries for a table write metadata files with
-one UUID in their names. Metadata files that no try committed are deleted. If the outcome of a commit is unknown, the
-run ends, and all files of this commit stay.
+one UUID in their names. Metadata files that no try committed are deleted afterwards. If the outcome of a commit is
+unknown, the run ends, and all files of this commit stay.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ TABLES_OF_A_COMMIT = 100
 """Number of tables whose snapshots are removed in one commit: few enough that other writers hardly wait for it."""
 
 REFUSALS = 3
-"""Number of consecutive tables whose files could not be written after which storage counts as unreachable.
+"""If the files of this number of consecutive tables could not be written, storage counts as unreachable.
 
-The remaining tables of the commit are not tried then. The order is random after the first failure, so a few tables that
-always fail do not keep the others from ever being tried.
+The remaining tables of the commit are then not tried. The order is random after the first failure, so a few tables that
+always fail do not prevent the other tables from ever being tried.
 """
 
 
@@ -86,7 +86,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         self.leave_files()
 
     def leave_files(self) -> None:
-        """Forget the files that earlier tries may have written. Later tries write under another name."""
+        """Leave the metadata files of earlier tries in storage. Later tries write files with other names."""
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
         """Locations of metadata files that tries may have written without committing them."""
@@ -94,7 +94,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         """Locations that the table owned in these tries, as tuples of segments."""
 
     def decided(self, state: State) -> tuple[NameEntry, Decision] | None:
-        """Return the table and its current decision; None if the table is gone, or nothing expires any more."""
+        """Return the table's entry and its current decision; None if the table is gone, or nothing expires any more."""
         found = find(state, self.key)
         if found is None or found.entity_id != self.table.entity_id:
             return None
@@ -170,10 +170,10 @@ def remove_expired(
     *,
     most: int | None = None,
 ) -> list[Removed]:
-    """Remove the expired parts of tables, in few commits. If one table cannot be changed, the others still are.
+    """Remove the expired parts of tables, in few commits. A table that cannot be changed does not stop the others.
 
     Args:
-        progress: called before each commit with the number of tables done and the total; may raise to stop.
+        progress: called before each commit with the number of tables done and the total; may raise an error to stop.
         most: largest number of tables that are changed; tables that fail do not count. None for no limit.
     Raises:
         OutcomeUnknownError, TryAgainError: for example, the database cannot be reached. Run expiry again.
@@ -206,7 +206,7 @@ class _Removing:
 
     def remove(self, tables: Sequence[ToExpire]) -> None:
         """Remove the expired parts of some tables, in one commit if possible."""
-        self._refused = 0  # the files that could not be written before may be in another storage
+        self._refused = 0  # these tables may have their files in another storage than the tables before
         start = len(self.done)
         context = self._catalog.context
         parts = [_ExpireTable(context, self._operation, table, self._asked) for table in tables]
@@ -216,7 +216,7 @@ class _Removing:
 
     def _try(self, parts: Sequence[_ExpireTable]) -> None:
         if self._refused >= REFUSALS:
-            why = f"not tried, since {REFUSALS} tables before it failed: {self._problem}"
+            why = f"not tried, because writing files of {REFUSALS} tables before it failed: {self._problem}"
             self.done += [Removed(part.table, NOTHING, why) for part in parts]
             return
         self._progress(len(self.done))
@@ -264,13 +264,13 @@ class Settled(NamedTuple):
 
     entity_id: int
     records: tuple[bytes, ...]
-    """Keys of the table's records in the index `expired`."""
+    """Keys of the table's expired-snapshots records in the index `expired`."""
     summary: dict[str, str]
     """Counts of deleted files, for the log."""
 
 
 class SettleExpired(TimedChange[None]):
-    """Change that removes the records of finished deletions, and logs the deletions."""
+    """Change that removes expired-snapshots records whose files are deleted, and logs counts of deleted files."""
 
     action = "delete-expired-files"
 

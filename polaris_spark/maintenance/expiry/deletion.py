@@ -1,14 +1,15 @@
 """Deletion of the files that expired snapshots left behind: pass by pass, a wave of files at a time.
 
-Before each wave, the heads of the store are read again. Files that are named by tables changed, registered or branched
-since the last look are kept, together with the manifests and manifest lists that lead to them. If these tables cannot
-be read, all remaining files are kept. So if a branch is made from an old commit while a run is finding files, or the
-metadata file of an old version is registered, the files of this version are kept.
+Before each wave, the heads of the store are read again: this is a look. Files named by tables that were changed,
+registered or branched since the last look are kept, together with the manifests and manifest lists that lead to them.
+If these tables cannot be read, all remaining files are kept. For example, a branch may be made from an old commit while
+a run is finding files, or the metadata file of an old version may be registered. Then the files of this version are
+kept.
 
-The window that remains is one wave: from the look to the deletion of the wave's last file. Neither the grace period nor
-the retention covers it. History keeps rows, but not the files of expired snapshots. If an old version is brought back,
-in this window or at any later time, only those of its files are kept that still exist when the next look finds the
-version.
+A window of one wave remains unprotected: from the look to the deletion of the wave's last file. Neither the grace
+period nor the retention covers it, because history keeps rows, but not the files of expired snapshots. If an old
+version is brought back, in this window or at any later time, only those of its files are kept that still exist when the
+next look finds the version.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FILES_OF_A_WAVE = 20_000
 
 
 class Deleting:
-    """Deletion of the files of leftovers, with a record of the deletions."""
+    """Deletion of the files of leftovers. Records every deleted file (`maintenance.deletions`)."""
 
     def __init__(
         self,
@@ -53,9 +54,9 @@ class Deleting:
     ) -> None:
         """
         Args:
-            watching: the repeated check for tables that need the files; no table needed them at its first look.
+            watching: repeated check for tables that need the files. At its first look, no table needed the files.
             catalog_properties: returns the catalog's properties, as of the last look.
-            keep_records_ms: how long deletions stay recorded, in milliseconds.
+            keep_records_ms: how long deleted files stay recorded, in milliseconds.
         """
         self._catalog = catalog
         self._operation = operation
@@ -88,7 +89,7 @@ class Deleting:
             for location in needed.intersection(leftover.files):
                 leftover.share(location)
             if problem and any(leftover.going()):
-                leftover.stop(f"it is not known whether a table needs them by now: {problem}")
+                leftover.stop(f"it is not known whether a table has come to need them: {problem}")
 
     def _delete(self, going: Mapping[Leftover, Sequence[File]]) -> None:
         grants = {

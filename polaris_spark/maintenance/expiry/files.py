@@ -1,7 +1,7 @@
-"""Finding the files that only expired snapshots need; work on one table at a time.
+"""Finding the files that only expired snapshots need. Each function works on one table.
 
-`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the
-difference is read:
+`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only these
+files are read:
 
 1. the manifest lists of expired snapshots;
 2. the manifest lists of other snapshots, until no manifest is left that only expired snapshots list;
@@ -53,7 +53,7 @@ class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A table to decide on."""
+    """A table for which expiry decides what expires."""
 
     content: int
     """Object id of the table's row."""
@@ -62,18 +62,18 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The parts of a table that expire (`deciding.Decision`)."""
+    """The parts of a table that expire (`retention.Decision`)."""
 
     snapshots: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
     schemas: tuple[int, ...] = ()
     specs: tuple[int, ...] = ()
     left_alone: str = ""
-    """Why nothing may expire, or why this is not known; empty if neither."""
+    """Why no part of the table may expire, or why it is not known which parts expire; otherwise empty."""
 
 
 class DecideTables(MapFunction[ToDecide, Decided]):
-    """Function that decides what expires of tables."""
+    """Function that decides which parts of a table expire."""
 
     few = 1_000
     item = ToDecide
@@ -83,7 +83,8 @@ class DecideTables(MapFunction[ToDecide, Decided]):
         """
         Args:
             realm: instance id of the realm.
-            levels: for each position, properties of namespaces, from the nearest upwards, and of the catalog.
+            levels: for each value of `ToDecide.namespace`, the properties of the namespaces from the nearest upwards,
+                and of the catalog.
         """
         self.realm = realm
         self.asked = asked
@@ -108,7 +109,7 @@ class DecideTables(MapFunction[ToDecide, Decided]):
 
 
 class NeededVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A version of a table that needs its files."""
+    """A version of a table whose files must be kept."""
 
     realm: str
     """Instance id."""
@@ -117,7 +118,7 @@ class NeededVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     without: tuple[int, ...] = ()
     """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
     dropped: bool = False
-    """Whether the table has been dropped since: a purge may have deleted some of its files."""
+    """Whether the table was dropped after this version: a purge may then have deleted some of its files."""
 
 
 class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,7 +127,8 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     realm: str
     """Instance id."""
     records: tuple[int, ...]
-    """Ids of `ExpiredSnapshots`. Snapshots in `NeededVersion.without` of `needed` count as expired as well."""
+    """Object ids of the table's expired-snapshots records. Snapshots in `NeededVersion.without` of `needed` count as
+    expired as well."""
     needed: tuple[NeededVersion, ...]
     """Versions whose files stay: the table as it is now, then versions of this or other tables that share locations."""
 
@@ -139,17 +141,17 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     manifests: tuple[str, ...] = ()
     """The manifests in `files` that may name live content files."""
     own: tuple[str, ...] = ()
-    """Manifests that the table needs, and that may name the same content files."""
+    """Manifests that the table needs, and that may name the same content files as `manifests`."""
     foreign: tuple[str, ...] = ()
-    """Manifests that only other tables or versions need, and that may name the same content files."""
+    """Manifests that only other tables or versions need, and that may name the same content files as `manifests`."""
     shared: bool = False
-    """Whether only other tables or versions, not the table itself, need some file that the expired snapshots name."""
+    """True if only other tables or versions, not the table itself, need some file that the expired snapshots name."""
     problem: str = ""
     """Why the result is not known, so that all files stay; empty if it is known."""
 
 
 class Examine(NamingFunction[ToExamine, Examined]):
-    """Function that finds the files that the expired snapshots of a table need and the remaining ones do not."""
+    """Function that finds the files that the expired snapshots of a table need, but its remaining snapshots do not."""
 
     few = 64
     item = ToExamine
@@ -172,7 +174,9 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         reader = reach.reader(version.realm)
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
-            return Examined(problem=f"{table.metadata_location} shares its location and is not loaded yet")
+            return Examined(
+                problem=f"the imported table of {table.metadata_location} shares its location, and is not loaded yet"
+            )
         owner = "a table that shares its location" if position else "the table"
         found = needs_of(Content(owner, table), reader, reach.files, without=version.without)
         if found.problem:
@@ -212,9 +216,10 @@ def _leading(needs: Sequence[Needs]) -> set[str]:
 def _leave_out(
     manifests: dict[str, ListedManifest], needs: Sequence[Needs], files: Files, *, purged: bool = False
 ) -> tuple[str, ...]:
-    """Remove needed manifests from `manifests`, and return the needed manifests that may name the same files.
+    """Remove needed manifests from `manifests`. Return the needed manifests that were read and may name live files.
 
-    Stops as soon as no manifest is left. The oldest snapshots come first, because they share most with expired ones.
+    Stops as soon as no manifest is left. Reads the oldest snapshots first, because they share most manifests with
+    expired snapshots.
 
     Args:
         purged: whether manifest lists may have been deleted, with all files that they named.

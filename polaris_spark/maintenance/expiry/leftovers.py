@@ -56,7 +56,7 @@ class Leftover:
     ) -> None:
         """
         Args:
-            records: ids of the table's `ExpiredSnapshots`.
+            records: object ids of the table's expired-snapshots records (`ExpiredSnapshots`).
             needed: versions of tables whose files stay.
             begun: whether an earlier run may have deleted some of the files.
             levels: properties of the table and its namespaces, from the nearest upwards.
@@ -71,7 +71,7 @@ class Leftover:
         self.files: dict[str, File] = {}
         """The files that no table needs, by location."""
         self.grants: dict[str, Grant] = {}
-        """Grants of the files that may be deleted, by location; `taking` fills them in."""
+        """Grants of the files that may be deleted, by location; `selection.take` fills them in."""
         self.problem = ""
         """Why it is not known which files are needed; empty if it is known."""
         self.shared = False
@@ -123,7 +123,7 @@ class Leftover:
             self.outcome.bytes += file.bytes
 
     def fail(self, files: int) -> None:
-        """Count files that could not be deleted. If there are any, the remaining files stay: they may name one of them.
+        """Count files that could not be deleted. If there are any, the other files stay: they may list these files.
 
         Args:
             files: number of files that could not be deleted.
@@ -134,7 +134,7 @@ class Leftover:
             self.files, self.complete = {}, False
 
     def settled(self) -> Settled:
-        """Return the record that all files of the table's expired snapshots are deleted."""
+        """Return the table's expired-snapshots records to remove, because all their files are deleted."""
         keys = tuple(expired_key(self.entity_id, record) for record in self.records)
         summary = {f"deleted-{kind}": str(number) for kind, number in sorted(self._deleted.items())}
         return Settled(self.entity_id, keys, summary)

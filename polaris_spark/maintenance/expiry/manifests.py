@@ -1,4 +1,4 @@
-"""Finding content files that only manifests of expired snapshots name; work on some manifests of a table at a time."""
+"""Finding content files that only manifests of expired snapshots name. Each function works on some manifests."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The candidate files that some manifests of a table name as live."""
 
     files: tuple[int, ...] = ()
-    """One or both `digests` of each file. If two files have the same digest, one is only kept longer than needed."""
+    """One or both `digests` of each file. A file that has the digest of a needed file by chance is kept, too."""
     problem: str = ""
 
 
 class ReadManifests(MapFunction[Manifests, LiveFiles]):
-    """Function that reads the content files which manifests name, for manifests that are to be deleted."""
+    """Function that reads which content files are named by manifests that are to be deleted."""
 
     few = 64
     item = Manifests
@@ -90,7 +90,7 @@ class ReadManifests(MapFunction[Manifests, LiveFiles]):
 
 
 class FindNeeded(NamingFunction[Manifests, Needed]):
-    """Function that finds the candidate files which are still named by manifests that stay."""
+    """Function that finds the candidate files that are named by manifests that stay."""
 
     few = 64
     item = Manifests

@@ -1,4 +1,4 @@
-"""Normalized names of files, by which a needed file is recognized however its location is spelled."""
+"""Normalized names of files: two spellings of one location have the same name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
 
 
 def file_key(location: str) -> str:
-    """Return a location, normalized for comparison, as one text. Two files may have the same key.
+    """Return a location, normalized for comparison, as one text. Different files may have the same key.
 
     Normalizing a location takes half as long as reading it from a manifest, so it is done once per folder.
     """
@@ -53,7 +53,7 @@ forget_folders = _folder.cache_clear
 
 
 class NamingFunction(MapFunction[I, R]):
-    """Function that uses keys of files. On an executor, a run begins by unpickling it, which clears the cache."""
+    """Function that uses keys of files. Unpickling it on an executor begins a run, and clears the cache of folders."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), self.__dict__)

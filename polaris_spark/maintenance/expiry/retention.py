@@ -73,7 +73,7 @@ def decide_table(
     asked: Asked,
     specs_of: SpecsOf,
 ) -> Decision | None:
-    """Decide what expires of a table. Return None if its files must not be deleted (`gc.enabled`).
+    """Decide which parts of a table expire. Return None if its files must not be deleted (`gc.enabled`).
 
     Args:
         reader: reads the table's pieces.

@@ -1,18 +1,18 @@
-"""Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete them, settle.
+"""Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete files, remove records.
 
-1. Decide what expires of each table, on executors if there are any.
-2. Remove the expired parts from the tables, in few commits. Each commit also records what it removed
-   (`catalog.snapshot_expiry`).
-3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, on executors if
-   there are any. The tables that are checked are the table as it is now, and all tables of any catalog, branch or realm
-   of the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table that was dropped
-   and can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or manifests keeps the
-   files in its own locations, for the reason that `orphans.search` gives.
+1. Decide which parts of each table expire, on executors if there are any.
+2. Remove the expired parts from the tables, in few commits. Each commit also adds expired-snapshots records of what it
+   removed (`catalog.snapshot_expiry`).
+3. Find the files that no table needs any more, among the files of all recorded snapshots of this run and earlier runs,
+   on executors if there are any. The tables that are checked are the table as it is now, and all tables of any catalog,
+   branch or realm of the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table
+   that was dropped and can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or
+   manifests keeps the files in its own locations, for the reason that `orphans.search` gives.
 4. Delete the files in three passes: content files, then the manifests that name them, then manifest lists and
    statistics. The heads of the store are read again before each wave of files (`expiry.deletion` describes the window
-   that remains). A missing file was deleted before. So an interrupted run is simply repeated: as long as a manifest
+   that remains). A missing file counts as deleted. An interrupted run can therefore be repeated: as long as a manifest
    list exists, the files that it names are found again. If a file cannot be deleted, the files that name it stay.
-5. Remove the records of tables that have nothing left to delete, in few commits.
+5. Remove the expired-snapshots records of tables that have no files left to delete, in few commits.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ExpiryRun:
         Args:
             engine: runs the work on tables and files. Its progress may raise an error to stop the run.
             grace_ms: the grace period of the session, in milliseconds.
-            keep_records_ms: how long deletions stay recorded, in milliseconds.
+            keep_records_ms: how long deleted files stay recorded, in milliseconds.
             check_files: which tables to check for references to a file before it is deleted.
         """
         self._catalog = catalog
@@ -112,7 +112,7 @@ class ExpiryRun:
         self._realm = catalog.references.store.realm
         self._outcomes: dict[int, ExpiryResult] = {}
         self._earlier: set[int] = set()
-        """Ids of records whose files earlier runs may have deleted."""
+        """Object ids of the expired-snapshots records of earlier runs, which may have deleted some of the files."""
         self._drops = StoreDrops((), catalog.references.store.of_realm)
 
     def run(self, tables: Sequence[ExportItem], *, everything: bool, dry_run: bool) -> list[ExpiryResult]:
@@ -122,7 +122,7 @@ class ExpiryRun:
             tables: tables whose snapshots may be removed.
             everything: whether files that earlier runs left are deleted for all tables, including dropped ones, instead
                 of only for `tables`.
-            dry_run: change nothing, only return what would be done.
+            dry_run: whether to change nothing, and only return what would be done.
         Returns:
             an outcome for each table with expired parts or deleted files, or with a reason why it was left alone.
         """
@@ -266,9 +266,10 @@ class ExpiryRun:
         drop: Drop | None,
         heads: Sequence[StoreHead],
     ) -> Leftover | None:
-        """
+        """Return the leftover of one table; None if its files must stay.
+
         Args:
-            drop: the drop of a dropped table; None if the table is not dropped, or the history has lost the drop.
+            drop: the drop of a dropped table; None if the table is not dropped, or the history lacks the drop.
         """
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
@@ -279,7 +280,7 @@ class ExpiryRun:
             name = TableName(key.path, key.name)
         elif drop is not None:
             content, home = drop.content, decode_key(drop.key).path
-        else:  # the drop cannot be undone; only the record of the last expiry still leads to the table's files
+        else:  # only the last expired-snapshots record still leads to the table, whose drop cannot be undone
             content = view.get(records[-1], ExpiredSnapshots).after
         table = content_of(view, content, Table)
         levels = namespace_levels(view, name.namespace if name else home)

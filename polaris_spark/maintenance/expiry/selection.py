@@ -12,7 +12,7 @@ from polaris_spark.maintenance.file_deletion import absent_files
 
 
 def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> None:
-    """Remove files from the leftovers that may not be deleted, do not exist, or are left to the next run.
+    """Remove from the leftovers the files that must not be deleted, do not exist, or are left to the next run.
 
     Args:
         most: number of files after which a run ends; the leftover that reaches this number is still included. None
@@ -22,7 +22,7 @@ def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> 
         _leave_outside(leftover)
     # Every run finds shared files again, for as long as another table needs them. So leftovers with shared files come
     # last, whatever remains of their files. Every run also finds files again that can never be deleted. The order is
-    # random, so that these do not use up the limit of every run before other files are deleted.
+    # random, so that such files do not use up the limit of every run before other files are deleted.
     mixed = random.sample(leftovers, len(leftovers))
     waiting = deque(sorted(mixed, key=lambda one: one.shared))
     taken = 0
@@ -57,7 +57,7 @@ def _leave_outside(leftover: Leftover) -> None:
 
 
 def _leave_absent(leftovers: Sequence[Leftover], engine: Engine) -> None:
-    """Remove the files that earlier runs deleted. They are found again for as long as a file that names them exists."""
+    """Remove the files that earlier runs deleted. Runs find them again while a file that names them exists."""
     locations = list({location: 0 for leftover in leftovers for location in leftover.files})
     absent: set[str] = set()
     for found in absent_files(engine, locations, "looking for files that are left"):

@@ -35,7 +35,7 @@ class Compared(NamedTuple):
     """The result of a comparison."""
 
     objects: int
-    """Number of objects that were compared."""
+    """Number of objects that were compared; 0 if only rows were counted, because no needed row differs."""
     rows: int
     """Number of rows that were compared."""
     differences: Sequence[Difference]
@@ -49,8 +49,8 @@ MOST = 1_000
 
 
 _MANY = 10_000
-"""From this many differing objects on, it is not worth checking whether heads need them before comparing each object.
-"""
+"""If at least this number of objects differ, each object is compared, without checking first whether heads need those
+that differ."""
 
 _SPLITS_PER_PART = 2
 _DIGESTS = "id bigint, part int, digest binary"
@@ -72,7 +72,7 @@ def compare(
 
     Args:
         engine: an engine whose store is the source.
-        open_target: returns the target, wherever the engine works.
+        open_target: returns the target's database, in any process in which the engine works.
     Raises:
         CorruptionError: a row is missing in the source.
     """
@@ -96,7 +96,7 @@ def _side(engine: Engine, place: RealmRows, opened: Callable[[], Backend] | None
     """Return the rows of one store, with a digest in place of the value.
 
     Args:
-        opened: returns the store if it is not the engine's own.
+        opened: returns the database of the store if it is not the engine's store; None for the engine's store.
     """
     splits = _splits(engine, place)
     return engine.scan(partial(_digests, opened=opened), splits, _DIGESTS, "comparing rows")

@@ -1,6 +1,6 @@
-"""Copying of a realm's rows from one database to another, byte for byte, including types of other packages.
+"""Copying of a realm's rows from one database to another, byte for byte, including types that are not installed.
 
-Rows never change and writing them again changes nothing, so an interrupted copy is simply repeated.
+Rows never change, and writing a row again changes nothing. An interrupted copy can therefore be repeated.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CopySplit(MapFunction[Split, Copied]):
         """
         Args:
             source, target: instance ids of the realm in the source and in the target.
-            open_target: returns the target; can be pickled for executors.
+            open_target: returns the target's database; can be pickled for executors.
         """
         self._source = source
         self._target = target
@@ -88,7 +88,7 @@ def copy_all(
 
     Args:
         engine: an engine whose store is the source.
-        open_target: returns the target, wherever the engine works.
+        open_target: returns the target's database, in any process in which the engine works.
     """
     splits = source.backend.splits("objects", [source.realm], _SPLITS_PER_PART * max(_THREADS, engine.parts))
     copy = CopySplit(source.realm, target.realm, open_target)
@@ -132,7 +132,7 @@ def copy_since(
             time of the fence, and is in the target already.
         watch: called with the number of objects copied so far.
     Raises:
-        MissingObjectError: a row is missing in the source; it may have been swept because a floor was raised meanwhile.
+        MissingObjectError: a row is missing in the source. If a floor was raised meanwhile, the row may be swept.
     """
     copied = Copied()
     walk = Walk(heads, fence)

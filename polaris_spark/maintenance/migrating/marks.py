@@ -1,8 +1,9 @@
-"""Marks in a realm's record and references during a migration: they decide which store takes commits.
+"""Marks in a realm record and in references during a migration: they decide which store takes commits.
 
-The record of the source decides which store serves. It changes by compare-and-swap only.
+The realm record of the source decides which store serves. It changes by compare-and-swap only. Below, *the record* is
+this realm record.
 
-| property of the source's record | meaning |
+| property of the record | meaning |
 | --- | --- |
 | `moving-to`, `moving-to-instance` | the store that is being filled, and the instance id of the realm there |
 | `moving-pause` | the token of the attempt to switch that is under way; each token is used once |
@@ -61,7 +62,7 @@ class Held(NamedTuple):
 
 
 class SourceRealm:
-    """The realm that is moved: its record and its references. Thread-safe."""
+    """The realm that is moved: its realm record and its references. Thread-safe."""
 
     def __init__(self, realms: Realms, name: str, references: References) -> None:
         """
@@ -79,7 +80,7 @@ class SourceRealm:
     # Reading
 
     def record(self) -> RealmRecord:
-        """Return the realm's record.
+        """Return the realm record.
 
         Raises:
             RealmStateError: the realm is gone, or its name belongs to another instance now.
@@ -90,7 +91,7 @@ class SourceRealm:
         return found
 
     def serving(self) -> RealmRecord:
-        """Return the record of the realm, which must be ACTIVE.
+        """Return the realm record. The realm must be ACTIVE.
 
         Raises:
             RealmMovedError: the migration is finished.
@@ -102,7 +103,7 @@ class SourceRealm:
     def heads(self) -> list[Held]:
         """Return the heads of the registry, and of every live and dropped reference that the registry lists.
 
-        A reference whose row is missing is listed with its first head. A process that needs the row writes that head.
+        A reference without a row is returned with its first head: the next process that needs the row writes this head.
         """
         return [Held(ROOT, self._root()), *concurrently(self._held, self._listed())]
 
@@ -122,7 +123,10 @@ class SourceRealm:
     def _root(self) -> Head:
         head = self._reader.head(ROOT)
         if head is None:
-            raise RealmStateError(f"realm {self.name!r} has no reference {ROOT!r}")
+            raise RealmStateError(
+                f"the registry of references of realm {self.name!r} is missing: either the realm was purged "
+                "meanwhile, or the registry's row was lost (then run polaris-spark recover)"
+            )
         return head
 
     # Fencing
@@ -178,7 +182,7 @@ class SourceRealm:
     # Moving
 
     def begin(self, to: str, instance: str) -> None:
-        """Record where the realm is being moved to.
+        """Write to the realm record where the realm is being moved to.
 
         Args:
             to: URI of the target's store.
@@ -201,7 +205,7 @@ class SourceRealm:
         """Refuse a second target.
 
         Args:
-            record: the source's record.
+            record: the source's realm record.
             instance: instance id of the realm in the target; None if it has not been created yet.
         Raises:
             RealmStateError: the realm is being moved to another target.
@@ -209,7 +213,7 @@ class SourceRealm:
         if record.properties.get(MOVING_TO_INSTANCE, instance) != instance:
             raise RealmStateError(
                 f"realm {self.name!r} is being moved to {record.properties[MOVING_TO]} already: "
-                "finish that with the same target and name, or abort it"
+                "finish that migration with the same target and target_realm, or abort it"
             )
 
     def pause(self, to: str, token: str) -> list[Held]:
@@ -227,14 +231,17 @@ class SourceRealm:
 
         def change(record: RealmRecord) -> Mapping[str, str]:
             if MOVED_TO in record.properties or MOVING_TO not in record.properties:
-                raise RealmStateError(f"realm {self.name!r} is not being moved any more")
+                raise RealmStateError(
+                    f"realm {self.name!r} is not being moved any more: another run finished the migration, or it was "
+                    "aborted"
+                )
             return {**record.properties, PAUSE: token}
 
         self._realms.describe(self.name, change, instance=self.store.realm)
         move = Move(to, token)
 
         def stopped(head: Head) -> Head:
-            # Read after the row: while the record has the token, no other attempt marks the row.
+            # The record is read after the row: while it has the token, no other attempt marks the row.
             self.refuse_ended(token)
             return msgspec.structs.replace(head, move=move)
 
@@ -245,14 +252,14 @@ class SourceRealm:
         ]
 
     def _stop(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Stop commits to one reference. Also seal it if it is dropped: the dropping process may have died before."""
+        """Stop commits to one reference. Also seal a dropped reference, if the process that dropped it died before."""
         dropped = registered.registration.state == "dropped"
         return self._amend_listed(
             registered, lambda head: msgspec.structs.replace(change(head), sealed=head.sealed or dropped)
         )
 
     def decide(self, to: str, token: str) -> None:
-        """Record the decision that the realm is now served from the other store. This cannot be undone.
+        """Write the decision to the realm record: the other store serves the realm now. This cannot be undone.
 
         Raises:
             TaskLostError: another run ended this attempt, or the migration was aborted.
@@ -275,7 +282,10 @@ class SourceRealm:
             raise self._ended()
 
     def _ended(self) -> TaskLostError:
-        return TaskLostError(f"this attempt to move realm {self.name!r} was ended by another run, or aborted")
+        return TaskLostError(
+            f"this attempt to move realm {self.name!r} has ended: another run of the migration ended it, or the "
+            "migration was aborted"
+        )
 
     def end_pause(self, token: str | None = None) -> bool:
         """Allow commits again after an attempt that failed.
@@ -283,7 +293,8 @@ class SourceRealm:
         Args:
             token: the token of the attempt; None for any attempt.
         Returns:
-            False if the decision was made that the other store serves the realm; then nothing was changed.
+            True if commits are allowed again. False if it was decided before that the other store serves the realm;
+            then nothing was changed.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -299,7 +310,7 @@ class SourceRealm:
         return True
 
     def abort(self) -> None:
-        """Abort the migration, and allow commits again. May be repeated.
+        """Abort the migration, and allow commits again. Can be repeated.
 
         Raises:
             RealmStateError: the decision was already made that the other store serves the realm.
@@ -323,7 +334,8 @@ class SourceRealm:
         def freed(head: Head) -> Head:
             if head.move is None:
                 return head
-            properties = self.record().properties  # read after the row: a token never comes back
+            # The record is read after the row: a removed token never comes back.
+            properties = self.record().properties
             alive = MOVED_TO in properties or properties.get(PAUSE) == head.move.pause
             return head if alive else msgspec.structs.replace(head, move=None)
 
@@ -352,7 +364,7 @@ class SourceRealm:
 
 
 def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return the result of `work` for each item, in the order of the items. Runs several at a time."""
+    """Return the result of `work` for each item, in the order of the items. Works on several items at a time."""
     items = list(items)
     if len(items) < 2:
         return [work(item) for item in items]

@@ -2,18 +2,22 @@
 
 | step | state after a crash in the step |
 | --- | --- |
-| 1. create a realm in LOADING in the target | the source serves; a new run continues, or `abort` purges the target |
+| 1. create a realm in LOADING in the target | the source serves; a new run continues, or `abort` ends the migration |
 | 2. fence; copy every row of the source | the same |
-| 3. fence; copy newer commits; repeat until a round is short | the same; a new run continues from the last fence |
-| 4. compare; copy newer commits again | the same |
+| 3. one round: fence; copy newer commits. Then compare | the same; a new run continues from the last fence |
+| 4. more rounds, until a round is short | the same |
 | 5. stop commits in the source; copy the last commits and heads | the source serves after a new run or `abort` |
-| 6. decide, by one swap of the source's record | the target serves after a new run |
+| 6. decide, by one swap of the source's realm record | the target serves after a new run |
 | 7. the target's realm becomes ACTIVE: the pause ends | the target serves |
-| 8. write the new place to the source's references; its record becomes INACTIVE | the same; a new run finishes |
+| 8. mark the source's references as moved; the source's realm becomes INACTIVE | the same; a new run finishes |
 
-Why step 3 finds everything: every object that a commit made after a fence points to was reachable from commits in force
-at the fence, or has an id above the fence (`SourceRealm.fence`). Why no id is made twice: the heads in the target carry
-a fence above every id that was copied, and a process that has read a head makes no id below that fence.
+`abort` makes the source serve. If it is called with `target`, it also makes the target's realm PURGING, and
+`purge_realm` can then delete its rows. After a crash in step 7 or 8, processes that still have the source open can read
+its last state, which does not change any more.
+
+Why a round finds everything: every object to which a commit made after a fence points was reachable from commits in
+force at the fence, or has an id above the fence (`SourceRealm.fence`). Why no id is made twice: the heads in the target
+carry a fence above every id that was copied, and a process that has read a head makes no id below that fence.
 """
 
 from __future__ import annotations
@@ -39,12 +43,12 @@ from polaris_spark.system.realms import MOVED_TO, RealmRecord, RealmState
 
 MOVING_FROM: Final = "moving-from"
 MOVING_FROM_INSTANCE: Final = "moving-from-instance"
-"""Properties of the target's record: the URI of the source's store, and the realm's instance id there."""
+"""Properties of the target's realm record: the URI of the source's store, and the realm's instance id there."""
 MOVED_FROM: Final = "moved-from"
-"""Property of a realm that came from another store: the URI of that store."""
+"""Property of the record of a realm that was moved here: the URI of the store that it came from."""
 
 SHORT: Final = 0.2
-"""The switch begins once a round of catching up takes less than this fraction of the allowed pause."""
+"""The switch begins after a round of catching up that took less than this fraction of the longest allowed pause."""
 
 _ROUNDS = 20
 """Largest number of rounds of catching up before an attempt to switch."""
@@ -75,9 +79,10 @@ class Migration:
             target_realm: name of the realm in the target.
             engine: copies and compares rows; by default in this process. If its progress raises an error, the migration
                 ends at its current step.
-            open_target: returns the target, wherever the engine works; by default `target`'s.
-            max_pause_ms: longest time for which commits may be stopped, in milliseconds; a switch that takes longer is
-                given up and tried again later.
+            open_target: returns the target's database, in any process in which the engine works; None if the engine
+                works in this process.
+            max_pause_ms: longest time for which commits may be stopped, in milliseconds. A switch that takes longer is
+                given up and tried again.
             verify: whether both sides are compared, before and after the switch.
         """
         self._source = source
@@ -97,8 +102,8 @@ class Migration:
         Yields:
             each step after it was done.
         Raises:
-            RealmStateError: the target has another realm of that name, or the source does not serve, or is being moved
-                elsewhere.
+            RealmStateError: the target store has another realm of that name, the source does not serve, or the source
+                is being moved to another target.
             StateError: the copy differs from the source; the source continues to serve.
             TryAgainError: no switch was short enough; the source continues to serve.
             CorruptionError: a row is missing in the source.
@@ -164,8 +169,8 @@ class Migration:
         found = self._target.realms.find(self._name)
         if found is None or found.instance != properties.get(MOVING_TO_INSTANCE):
             raise RealmStateError(
-                f"realm {self._source.name!r} was moved to {properties[MOVED_TO]}, and that is not realm "
-                f"{self._name!r} of {self._to}: give the same target again"
+                f"realm {self._source.name!r} was already moved to {properties[MOVED_TO]}, and not to realm "
+                f"{self._name!r} of {self._to}: give the target and target_realm of the earlier run"
             )
         return found
 
@@ -178,7 +183,7 @@ class Migration:
         """Compare the rows that were copied so far.
 
         Raises:
-            StateError: they differ.
+            StateError: rows of the target differ from those of the source.
         """
         begun = self._clock.monotonic_ms()
         compared = copying.compared()
@@ -193,7 +198,7 @@ class Migration:
         )
 
     def _finished(self, record: RealmRecord) -> Iterator[MigrationStep]:
-        """Do the steps after the decision. All of them may be repeated."""
+        """Do the steps after the decision. Each of them can be repeated."""
         realms = self._target.realms
         retried(self._clock, lambda: realms.move(self._name, RealmState.ACTIVE, instance=record.instance))
         heads = retried(self._clock, self._source.heads)
@@ -216,7 +221,7 @@ class Migration:
 
 
 def give_up(target: StoreConnection, name: str, source_instance: str) -> None:
-    """Give up the realm that a migration was filling. A purge deletes its rows. May be repeated.
+    """Make the realm that a migration was filling PURGING, so that a purge deletes its rows. Can be repeated.
 
     Args:
         target: the store that the source was being moved to.

@@ -29,7 +29,8 @@ from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmRecord, RealmState
 
 COPIED: Final = "moving-copied"
-"""Property of the target's record: the last fence up to which everything is copied, and the highest id copied."""
+"""Property of the target's realm record: the last fence up to which everything was copied, and the highest copied id.
+"""
 
 
 class MigrationStep(NamedTuple):
@@ -41,7 +42,7 @@ class MigrationStep(NamedTuple):
     rows: int = 0
     """Number of rows that were copied or compared."""
     bytes: int = 0
-    """Size of the rows that were copied."""
+    """Size of the rows that were copied, in bytes."""
     milliseconds: float = 0.0
     """Duration of the step. For the step `switch`: how long no commit could be made in either store."""
     differences: Sequence[Difference] = ()
@@ -51,11 +52,11 @@ class MigrationStep(NamedTuple):
 
 
 class PauseTooLongError(TryAgainError):
-    """The switch was given up because it took longer than was allowed. The source continues to serve."""
+    """The switch was given up because it took longer than commits may be stopped. The source continues to serve."""
 
 
 class Copying:
-    """The copy of a realm and its progress."""
+    """Copying of a realm's rows, and the record of what is copied already."""
 
     def __init__(
         self,
@@ -68,20 +69,20 @@ class Copying:
     ) -> None:
         """
         Args:
-            record: the realm's record in the target.
+            record: the realm record in the target.
             engine, open_target: see `copy_all`.
-            heads: heads for which everything was copied already; empty if not known.
+            heads: heads whose objects are all copied already; empty if this is not known.
         """
         self.source = source
         self.target = target
         self.record = record
         self.heads: Sequence[Held] = heads
-        """The heads for which everything that they need was copied."""
+        """The heads whose objects are all copied."""
         self.clock = source.references.clock
         self.highest = 0
         """The highest id of a row that was copied."""
         self._fence = 0
-        """The last fence, an id: everything that commits in force at that fence need was copied."""
+        """The last fence, an id. All objects are copied that commits in force at this fence need."""
         self._engine = engine
         self._open_target = open_target
         self._rounds = 0
@@ -89,13 +90,13 @@ class Copying:
         self._to = RealmRows(target.backend, record.instance, target.clock)
 
     def everything(self) -> Iterator[MigrationStep]:
-        """Copy every row, unless an earlier run did."""
+        """Copy every row, unless an earlier run has copied every row."""
         noted = self.record.properties.get(COPIED)
         if noted is not None:
             self._fence, self.highest = (int(number, 16) for number in noted.split())
             return
         begun = self.clock.monotonic_ms()
-        left = highest_id(self._to)  # rows of a run that died; the source may have swept them since
+        left = highest_id(self._to)  # a run that died may have copied rows that the source has swept since
         fence = self.source.fence()
         copied = copy_all(self._from, self._to, self._engine, self._open_target)
         self._fence, self.highest = fence, max(left, copied.highest)
@@ -168,7 +169,7 @@ class Switch:
         self._begun = 0.0
 
     def run(self) -> MigrationStep:
-        """Stop commits, copy the last ones, and make the target serve.
+        """Stop commits, copy the last commits, and make the target serve.
 
         Raises:
             PauseTooLongError: the pause was getting too long; the source continues to serve.
@@ -210,7 +211,10 @@ class Switch:
         versions = concurrently(lambda held: backend.read_reference(record.instance, held.row_name), heads)
         found = target.realms.find(record.name)  # read after the versions: a commit there changes one of them
         if found is None or found.instance != record.instance:
-            raise RealmStateError(f"realm {record.name!r} of {self._to} is gone")
+            raise RealmStateError(
+                f"realm {record.name!r} of {self._to}, which this migration was filling, no longer exists: abort the "
+                "migration, and begin again"
+            )
         self._copying.refuse_served(found)
         references = ReferenceStore(backend, record.instance)
         self._remove_others(references, {held.row_name for held in heads})
@@ -218,7 +222,7 @@ class Switch:
         concurrently(partial(write_reference, references, fence), pairs)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
-        """Remove rows of references that the registry has given up since an earlier attempt wrote them.
+        """Remove rows that an earlier attempt wrote for references that the source's registry has given up since.
 
         The target's registry does not list these references. While the source's record has this attempt's token, no
         later attempt has written rows of references that `kept` lacks. Rows that a later attempt writes afterwards have
@@ -253,7 +257,7 @@ def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, Re
 
 
 def _is_later(there: Head, head: Head) -> bool:
-    """Whether a head in the target was read from the source after this one."""
+    """Whether the head `there` in the target was read from the source after `head`."""
     return (
         there.number > head.number
         or there.floor_number > head.floor_number

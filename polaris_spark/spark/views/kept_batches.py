@@ -1,4 +1,7 @@
-"""Views of records that catalogs store in batches outside their branches. An index of a reference lists the batches."""
+"""Views of records that catalogs store in batches outside their branches, such as metrics reports.
+
+Each catalog has a separate reference for the batches; an index of this reference lists them.
+"""
 
 from __future__ import annotations
 

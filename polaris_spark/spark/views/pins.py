@@ -24,7 +24,7 @@ class Pin(NamedTuple):
     head: Head
 
     def snapshot(self, store: ObjectStore) -> CommitReader:
-        """The commit, opened for reading."""
+        """Return the commit, opened for reading."""
         return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
 
 
@@ -69,7 +69,7 @@ def _pinned_where_existing(
         try:
             at = pinned(realm.store, head, as_of)
         except BeforeHistoryError:
-            continue  # it did not exist yet
+            continue  # the branch did not exist yet
         found.append(Pin(realm.store.realm, catalog.name, at))
     return found
 

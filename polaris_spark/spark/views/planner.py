@@ -1,8 +1,8 @@
-"""What Spark's driver needs to know of a view: its columns, the number of its rows, and the partitions of a scan.
+"""Functions that return a view's columns, the number of its rows, and the partitions of a scan to Spark's driver.
 
-Without these functions, a query would wait for several Python workers of Spark, each started by the first query that
-needs its kind: to find and create the data source, to get the columns, to push filters, to plan, and to count rows that
-the index can count without reading contents.
+They run in the Python process behind the catalog. Without them, a query would wait for several Python workers of Spark:
+one to find and create the data source, others to get the columns, to push filters, to plan, and to count rows that the
+index can count without reading contents. Spark starts each kind of worker for the first query that needs it.
 """
 
 from __future__ import annotations
@@ -62,13 +62,15 @@ def count(options: dict[str, str]) -> int:
     """Return the number of rows of a view that the index alone can count.
 
     Raises:
-        InputError: the view must be read to be counted.
+        InputError: the rows can only be counted by reading the view.
         PolarisError: for the same reasons as planning and reading.
     """
     parsed = ViewOptions.parse(options, VIEWS)
     view = VIEWS[parsed.view]
     if not _is_counted(view):
-        raise InputError(f"the index cannot count the rows of the view {parsed.view!r}")
+        raise InputError(
+            f"the index cannot count the rows of the view {parsed.view!r}; read the view to count them"
+        )
     store = open_for_reading(parsed.location)
     return sum(
         view.count(store, task) for tasks in view.partitions(ScanRequest(parsed, store)) for task in tasks

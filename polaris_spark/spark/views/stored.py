@@ -57,7 +57,7 @@ def stored_object(
     if parts == 1:
         return StoredObject(realm, key.id, 1, len(value), header, value, None)
     size, pieces, missing = len(value), [value], []
-    for part in range(1, parts):  # one at a time: for large objects, only the sizes may be needed
+    for part in range(1, parts):  # one part at a time, because only the sizes of large objects may be needed
         further = ObjectKey(key.id, part)
         found = backend.read_objects(realm, [further]).get(further)
         if found is None:
