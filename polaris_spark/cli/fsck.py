@@ -48,7 +48,7 @@ def fsck(
     def check(backend: Backend) -> None:
         if (
             repair or not system_references(backend).names()
-        ):  # else a damaged store, which is checked as it is
+        ):  # otherwise the store is damaged, and is checked as it is
             check_store(backend)
 
     uri = StoreURI.parse(store)
