@@ -131,7 +131,7 @@ class Attempts:
         self._applier.apply_apart(pending, base)
 
     def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
-        """Return the result of a change whose operation was carried out before, or None if it was not."""
+        """Return `(result,)` if the operation of a change was carried out before, else None."""
         return self._applier.repeated(change, head)
 
     # Computing
@@ -241,7 +241,8 @@ class Attempts:
         succeeds."""
         if base.head.move is not None:
             raise TryAgainError(
-                f"{self._name!r} accepts no commits at this moment: its realm is being moved to {base.head.move.to}"
+                f"reference {self._name!r} accepts no commits while its realm is being moved to {base.head.move.to}; "
+                "nothing was changed: try again later"
             )
 
     def _built(self, applied: Applied) -> Publication:
@@ -302,15 +303,20 @@ class Attempts:
         if isinstance(cause, StorageFullError) and not in_doubt:
             raise cause
         run.troubles, run.cause = run.troubles + 1, cause
-        pause = backoff_ms(run.troubles, 0.0, self._rng)  # when the database fails, age gives no priority
+        pause = backoff_ms(
+            run.troubles, 0.0, self._rng
+        )  # when the database fails, older changes have no priority
         self._clock.sleep_ms(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
 
     def _late(self, run: _Run) -> Exception:
         """Return the error for a leader whose deadline has passed."""
         took = self._clock.monotonic_ms() - run.began
-        why = f" ({run.cause})" if run.cause is not None else ""
         if run.publication is not None and run.publication.in_doubt:
+            why = f" ({run.cause})" if run.cause is not None else ""
             return OutcomeUnknownError(
                 f"it is not known after {took:.0f} ms whether a commit to {self._name!r} took place{why}"
             )
-        return TryAgainError(f"{self._name!r} is contended: nothing was changed in {took:.0f} ms{why}")
+        why = str(run.cause) if run.cause is not None else "other commits came first"
+        return TryAgainError(
+            f"the commit to {self._name!r} did not succeed in {took:.0f} ms ({why}); nothing was changed: try again"
+        )

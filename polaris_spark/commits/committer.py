@@ -185,6 +185,6 @@ class Committer:
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(
-            f"{self.name!r} is contended: other commits changed the base of this change again and again; nothing "
-            "was changed"
+            f"other commits to {self.name!r} repeatedly changed data that this change had read; nothing was changed: "
+            "try again"
         )

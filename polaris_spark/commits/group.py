@@ -185,7 +185,7 @@ class Group:
             return self._take(batch) if self._computes is batch.leader else []
 
     def pass_on(self, batch: Batch) -> None:
-        """Pass the turn to compute from the leader of a batch to the next leader."""
+        """If the leader of a batch has the turn to compute, pass it to the next leader."""
         with self._guard:
             self._pass_on(batch.leader)
 

@@ -69,7 +69,9 @@ def retried(
             if clock.monotonic_ms() - started > deadline_ms:
                 raise
         attempt += 1
-        clock.sleep_ms(backoff_ms(attempt, 0.0, rng))  # when the database fails, age gives no priority
+        clock.sleep_ms(
+            backoff_ms(attempt, 0.0, rng)
+        )  # when the database fails, older changes have no priority
 
 
 class Turns:

@@ -105,7 +105,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The fields `floor_number` and `floor_time` are the number and time (milliseconds since 1970) of the history
     floor. Commits with numbers below `floor_number` may have been swept."""
     recent: tuple[RecentHead, ...] = ()
-    """Earlier heads that are kept for recovery, newest first."""
+    """This head, and earlier heads that are kept for recovery, newest first."""
     fence: int = 0
     """An id. A commit must not point to older rows (with smaller ids) that nothing points to yet: it must write them
     again under new ids."""

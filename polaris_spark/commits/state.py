@@ -159,7 +159,7 @@ class State:
     """A working copy of a commit that records reads and collects effects.
 
     Several changes may be applied to one state, one after the other, each after a call of `begin`; `undo` undoes the
-    last change. Code that only reads uses it too, to read objects (`get`, `get_many`, `read_shards`) and indexes.
+    last change. Code that only reads also uses a state, to read objects (`get`, `get_many`, `read_shards`) and indexes.
     """
 
     def __init__(self, base: CommitReader, new_id: Callable[[], int], *, rewrites: bool = True) -> None:
