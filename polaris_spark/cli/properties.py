@@ -49,7 +49,9 @@ def properties(
     names = Counter(one.partition("=")[0] for one in set or ())
     repeated = sorted(name for name, times in names.items() if times > 1)
     if repeated:
-        raise InputError(f"--set gives properties that are set more than once: {', '.join(repeated)}")
+        raise InputError(
+            f"--set must name each property only once; set more than once: {', '.join(repeated)}"
+        )
     updates = checked(named_texts(set or ()))
     require_settable(unset or ())
     if server is None:

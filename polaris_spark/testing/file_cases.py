@@ -21,7 +21,7 @@ _FILE_BYTES: Final = 256 * 1024
 """Maximum size of a file, in bytes. A row of `_LARGE` is larger, so every way of storing rows reaches the limit."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
-"""Time for which rows are written until a write fails, in seconds. The store may first use up space that it has
+"""Longest time for which rows are written until a write fails, in seconds. The store may first use up space that it has
 reserved."""
 
 

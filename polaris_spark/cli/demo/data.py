@@ -25,8 +25,8 @@ class DemoTables(NamedTuple):
     """The data in two forms: for pandas, and typed for Spark."""
 
     frames: Mapping[str, Any]
-    """pandas frames from the package, by table name. A missing value is NaN, so numbers with missing values are
-    floats."""
+    """pandas frames from the package, by table name. A missing value is NaN, so a column of numbers with missing
+    values contains floats."""
     arrow: Mapping[str, Any]
     """Arrow tables by table name. A missing value is NULL, and whole numbers are integers."""
 

@@ -47,7 +47,7 @@ class Lake:
     read: int = 0
     """Number of tables that were read. If not all were read, they are a random sample."""
     unloaded: int = 0
-    """Number of read tables that were imported and not loaded yet. The other figures do not include them."""
+    """Number of tables among those read that were imported and not loaded yet. Their other figures are not known."""
     total: Storage = field(default_factory=Storage)
     by_namespace: dict[str, Storage] = field(default_factory=dict)
     largest: list[tuple[int, str]] = field(default_factory=list)
