@@ -1,8 +1,8 @@
-"""The work of jobs on many items and many rows, which an engine does in this process or on executors with one code.
+"""Engines, which do the work of jobs on many items and rows: in this process, or with the same code on Spark executors.
 
-A job calls functions of items (`map`), turns parts of a store into rows (`scan`), rows into other rows (`apply`), and
-relates rows to each other by SQL (`query`, `without`, `closure`). The SQL must mean the same to Spark and to SQLite:
-joins, `UNION ALL`, `DISTINCT`, `GROUP BY`, `CASE` and window functions do; arrays, structs and casts do not.
+A job calls a function for each item (`map`), turns parts of a store into rows (`scan`), turns rows into other rows
+(`apply`), and combines rows by SQL (`query`, `without`, `closure`). The SQL must mean the same in Spark and in SQLite.
+It may use joins, `UNION ALL`, `DISTINCT`, `GROUP BY`, `CASE` and window functions, but no arrays, structs or casts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Row = tuple[Any, ...]
 """The values of a row, in the order of its columns."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the work."""
+"""Called with the step, the amount done, and the total (0 if not known). If it raises an exception, the work ends."""
 
 
 class Reach:
-    """The store and files that a function of items can access, in any process. Thread-safe."""
+    """The store and files that the functions of a job can access, in any process. Thread-safe."""
 
     def __init__(self, own: ObjectStore, files: Files, clock: Clock | None = None) -> None:
         """
@@ -117,7 +117,7 @@ class Rows(ABC):
 
     @abstractmethod
     def collect(self) -> list[Row]:
-        """Return the rows to this process, in no particular order unless the query has one."""
+        """Return the rows to this process. Only the result of a query with ORDER BY has a defined order."""
 
     @abstractmethod
     def release(self) -> None:
@@ -125,7 +125,7 @@ class Rows(ABC):
 
 
 class Engine(ABC):
-    """Works on many items and rows. Reports progress, and ends the work if the job's caller no longer waits.
+    """Executor of work on many items and rows. Reports progress, and ends the work if `progress` raises an error.
 
     Schemas of rows have the form of Spark's DDL, such as `id bigint, type string`, with the types `bigint`, `int`,
     `string`, `boolean` and `binary`.
@@ -142,7 +142,7 @@ class Engine(ABC):
 
     @property
     def parts(self) -> int:
-        """Number of items that keeps all executors busy; 1 if this process does the work."""
+        """Number of items that is enough to keep all executors busy; 1 if this process does the work."""
         return 1
 
     def map(self, function: MapFunction[I, R], items: Sequence[I], doing: str = "") -> Iterator[R]:
@@ -164,7 +164,7 @@ class Engine(ABC):
 
     @abstractmethod
     def rows(self, values: Iterable[Row], schema: str) -> Rows:
-        """Return rows of values that this process holds."""
+        """Return `values`, which are in the memory of this process, as `Rows`."""
 
     @abstractmethod
     def scan(self, function: ScanFunction[P], parts: Sequence[P], schema: str, doing: str = "") -> Rows:
@@ -186,21 +186,22 @@ class Engine(ABC):
         tasks_per_core: int = 0,
         doing: str = "",
     ) -> Rows:
-        """Return the rows that a function produces from rows. Executors call it once for each partition of the rows.
+        """Return the rows that a function produces from other rows. It is called once for each partition of the rows.
 
         Args:
-            by: columns by which the rows of each call are sorted. Rows with equal values come in one call.
-            tasks_per_core: see `MapFunction`; 0 to leave the rows where they are.
+            by: columns by which the rows of each call are sorted. Rows with equal values in these columns are in the
+                same call.
+            tasks_per_core: see `MapFunction`; 0 to keep the partitions of `rows`.
             doing: the step that is reported as progress; empty if the caller reports progress.
         """
 
     @abstractmethod
     def query(self, sql: str, **rows: Rows) -> Rows:
-        """Return the result of a query of rows, which the text names in braces, such as `SELECT id FROM {found}`."""
+        """Return the result of an SQL query. It has the names of `rows` in braces, such as `SELECT id FROM {found}`."""
 
     @abstractmethod
     def without(self, rows: Rows, others: Rows, on: Sequence[str], where: str = "true") -> Rows:
-        """Return the rows that no other row matches (an anti-join).
+        """Return the rows of `rows` that no row of `others` matches (an anti-join).
 
         Args:
             on: columns that are equal in matching rows.
@@ -209,26 +210,26 @@ class Engine(ABC):
 
     @abstractmethod
     def closure(self, start: Rows, further: Callable[[Rows], Rows], doing: str) -> Rows:
-        """Return all ids that can be reached, each once, found breadth first. `fixed` in the sense of rows.
+        """Return all ids that can be reached, including `start`, each once. They are computed now and never again.
 
         Args:
             start: the ids to start from. Rows of ids have one column, `id bigint`.
-            further: returns the ids that some ids lead to. It may return ids more than once.
+            further: returns the ids that can be reached from the given ids in one step, perhaps more than once.
             doing: the step that is reported as progress.
         """
 
     @abstractmethod
     def opener(self, properties: Properties, backend: Backend) -> Callable[[], Backend]:
-        """Return a function that opens another store, wherever this engine works. It can be pickled for executors.
+        """Return a function that returns another store's backend in any process of this engine. It can be pickled.
 
         Args:
-            properties: names the store.
-            backend: the store, as this process has opened it.
+            properties: properties that contain the URI and options of the store.
+            backend: the backend that this process has opened for the store.
         """
 
 
 class LocalEngine(Engine):
-    """An engine that works in this process, on several items at a time. It holds rows in a temporary SQLite database.
+    """An engine that works in this process, on several items at a time. It keeps rows in a temporary SQLite database.
 
     SQLite writes rows that exceed its cache to a file, so the memory that they take is bounded.
     """
@@ -255,7 +256,7 @@ class LocalEngine(Engine):
         return table
 
     def _read(self, function: ScanFunction[P], part: P, table: Rows, schema: str) -> None:
-        """Add the rows of a part to a table: all of them, or none."""
+        """Add the rows of a part to a table. If this fails, none of them are added."""
         name, database = _source(table), self._database
         [(last,)] = database.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}")
         try:
@@ -322,7 +323,7 @@ class _Database:
     """A temporary database for one engine."""
 
     def __init__(self) -> None:
-        # An empty name stands for a file that SQLite makes when it needs it, and deletes at the end.
+        # An empty name stands for a temporary file that SQLite creates when needed, and deletes at the end.
         database = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         weakref.finalize(self, database.close)
         self.execute = database.execute
@@ -396,7 +397,7 @@ def _source(rows: Rows) -> str:
 
 
 def run_here(function: MapFunction[I, R], reach: Reach, items: Sequence[I]) -> Iterator[R]:
-    """Yield the result of each item, in the order of the items, with the threads of the function."""
+    """Yield the result of each item, in the order of the items, computed by up to `function.threads` threads."""
     threads = min(function.threads, len(items))
     if threads < 2:
         yield from (function(reach, item) for item in items)

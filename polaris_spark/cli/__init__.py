@@ -8,7 +8,7 @@ from polaris_spark.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command that the arguments of this process (`sys.argv`) name."""
     try:
         from polaris_spark.cli import app  # takes seconds; handle Ctrl-C in this time, too
     except KeyboardInterrupt:

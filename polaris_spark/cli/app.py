@@ -22,7 +22,7 @@ class OneLineErrors(LazyGroup):
     """Command group that prints expected errors in one line. Any other error is a defect and keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:  # type: ignore[override,unused-ignore]  # typer brings its own click
-        """Run the command."""
+        """Run the command. If it raises an expected error, print the error and exit with a code."""
         try:
             return super().invoke(ctx)  # type: ignore[arg-type,unused-ignore]  # the same
         except KeyboardInterrupt as interrupt:
@@ -63,11 +63,11 @@ def top(
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """Look into a store of catalogs, serve it, and see the whole of it at work."""
+    """Inspect, serve and maintain a store of Iceberg catalogs, or see what it can do in a demo."""
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command that the arguments of this process (`sys.argv`) name."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # If the terminal cannot show a character, the rest of the text is still printed.

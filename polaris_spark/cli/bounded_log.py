@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TextIO
 
 PER_MINUTE: Final = 10
-"""Number of records of one kind that are written per minute. A kind is a logger and a message without its arguments."""
+"""Maximum number of records of one kind that are written per minute. Records of one kind have the same logger and the
+same message, before arguments are filled in."""
 
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
@@ -32,12 +33,12 @@ class BoundedHandler(_StreamHandler):
         super().__init__(stream)
         self._clock = clock
         self._windows: dict[tuple[str, str], tuple[float, int]] = {}
-        """For each kind, the start of its minute, in seconds, and the number of records since."""
+        """For each kind, the start of its current minute (by `clock`) and the number of records since then."""
         self._warm()
 
     def _warm(self) -> None:
-        """Format an error now. For the first error, Python imports modules and opens files. Later, this would fail if
-        the process had too many open files."""
+        """Format an error once, now. Formatting the first error imports modules and opens files, which would fail later
+        if the process had too many open files."""
         try:
             raise ValueError
         except ValueError as error:
@@ -51,7 +52,7 @@ class BoundedHandler(_StreamHandler):
         if now - begun >= _WINDOW_SECONDS:
             left_out, begun, count = max(0, count - PER_MINUTE), now, 0
         if len(self._windows) >= _KINDS and kind not in self._windows:
-            self._windows.clear()  # some code formats arguments into its messages, so kinds are not bounded
+            self._windows.clear()  # some code formats arguments into messages, so the number of kinds is unbounded
         self._windows[kind] = (begun, count + 1)
         if count >= PER_MINUTE:
             return

@@ -46,7 +46,7 @@ def cat(
 
 
 def possible_ids(text: str) -> list[int]:
-    """Return the ids that a hexadecimal or decimal text may mean. Text of digits alone may mean either.
+    """Return the ids that a text can mean. A text of digits only can be a hexadecimal or a decimal id.
 
     Raises:
         InputError: the text is not an id.

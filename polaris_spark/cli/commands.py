@@ -89,7 +89,7 @@ COMMANDS = {
 
 
 def load(name: str) -> TyperCommand | TyperGroup:
-    """Import a command."""
+    """Import a command of `COMMANDS`, and return it."""
     module, _, attribute = COMMANDS[name].target.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if isinstance(found, typer.Typer):
@@ -103,7 +103,7 @@ def load(name: str) -> TyperCommand | TyperGroup:
 
 
 class LazyGroup(TyperGroup):
-    """A group that lists the commands of the table, and imports the one that is invoked."""
+    """A group that lists the commands of `COMMANDS`, and imports a command only when it is invoked."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -30,8 +30,8 @@ def fsck(
         bool,
         typer.Option(
             "--repair",
-            help="First set the store's time to this machine's clock, which must be right. Use it after a process "
-            "with a fast clock.",
+            help="First set the store's time to this machine's clock, which must be right. Use it if a process "
+            "whose clock was ahead has written to the store.",
         ),
     ] = False,
     password: Password = None,
@@ -48,7 +48,7 @@ def fsck(
     def check(backend: Backend) -> None:
         if (
             repair or not system_references(backend).names()
-        ):  # else a damaged store, which is checked as it is
+        ):  # otherwise the store is damaged, and is checked as it is
             check_store(backend)
 
     uri = StoreURI.parse(store)

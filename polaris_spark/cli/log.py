@@ -78,7 +78,7 @@ def _merged(objects: ObjectStore, id: int) -> Json:
     try:
         commit = objects.get(id, Commit)
     except PolarisError:
-        # The commit that merged another one does not keep it from being swept.
+        # A commit does not protect the commits that it merged from being swept.
         return {"id": hexadecimal(id)}
     return {"id": hexadecimal(id), "number": commit.number, "time": iso_text(commit.time)}
 
@@ -107,7 +107,7 @@ def draw(listed: list[Json], head: Head, console: Console) -> None:
 
     Args:
         listed: commits as `read_commits` yields them, newest first.
-        head: the head, for the bounds of the history.
+        head: the head of the reference, which contains the history floor.
     """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]
@@ -159,7 +159,7 @@ def _drawn_change(change: Json, widths: tuple[int, int]) -> Text:
 
 
 def told(summary: dict[str, str]) -> str:
-    """Return a log entry's summary in a few words: a snapshot's operation, records and files, or else the changes."""
+    """Return a log entry's summary as a short text: a snapshot's operation, records and files, or else the changes."""
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")

@@ -89,7 +89,8 @@ def _place(
     token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
-    """The options that every job has; see `_run` and `chosen_server`."""
+    """The signature declares the options of every job command; the function is never called. See `_run` and
+    `chosen_server`."""
 
 
 _VALUES: Mapping[str, Any] = {
@@ -124,7 +125,8 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     reserved = [one.name for one in procedure.parameters if one.name in shared]
     if reserved:
         raise InputError(
-            f"the job {procedure.name!r} has a parameter {reserved[0]!r}, which every command has"
+            f"the parameter {reserved[0]!r} of the job {procedure.name!r} has the name of an option that every job "
+            "command has; rename the parameter"
         )
     own = {one.name: _option(one) for one in procedure.parameters}
     place = [
@@ -160,7 +162,7 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
 
 
 def _named_as_typed(text: str, name: str, typed: str) -> str:
-    """Return an error's text with the name of the command if it begins with the name of the procedure."""
+    """Return an error's text. If it begins with the procedure's name, replace this by the name of the command."""
     return re.sub(rf"^{name}(?=[: ])", typed, text)
 
 
@@ -261,7 +263,8 @@ def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) 
 
 
 def is_large(backend: Backend, limit: int = LARGE) -> bool:
-    """Whether a store has more than `limit` object rows, too many to read in one process. Stops reading at `limit`."""
+    """Whether a store has more than `limit` object rows, too many to read in one process. Stops reading at
+    `limit`."""
     rows = 0
     for split in backend.splits("objects", None, 1):
         for batch in backend.scan_sizes(split, 0):
@@ -272,7 +275,7 @@ def is_large(backend: Backend, limit: int = LARGE) -> bool:
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with column names as in the JSON of all commands: dashes, and `name` for a table's name in SQL."""
+    """Return a row for JSON: column names with dashes, and instead of `table` a column `name` in SQL syntax."""
     dashed = {name.replace("_", "-"): value for name, value in row.items() if name != "table"}
     if "table" not in row:
         return dashed
@@ -326,7 +329,7 @@ def _bars(console: Console) -> Iterator[Watch]:
 
 
 class _Spark:
-    """The Spark session of a command. It is started at first use."""
+    """The Spark session of a command, which is started at first use."""
 
     def __init__(self, master: str | None) -> None:
         self._master = master

@@ -35,7 +35,7 @@ Server = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Let this server do it, such as http://127.0.0.1:8181, with the token of an administrator.",
+        help="Server that runs the command, such as http://127.0.0.1:8181; needs the token of an administrator.",
         show_default=False,
     ),
 ]
@@ -59,7 +59,7 @@ Realm = Annotated[str, typer.Option(help="Realm of the store.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OnlyCatalog = Annotated[
     str | None,
-    typer.Option(help="Only the branch of this catalog; by default, branch main.", show_default=False),
+    typer.Option(help="Only one branch of this catalog: --branch, or main if not given.", show_default=False),
 ]
 CatalogBranch = Annotated[
     str | None, typer.Option(help="Branch of the catalog, with --catalog.", show_default=False)
@@ -82,7 +82,8 @@ def required_store(store: str | None, token: str | None) -> str:
         raise InputError("--token is the token for a server; give --server too, or leave --token out")
     if store is None:
         raise InputError(
-            f"STORE is missing; it may be left out if {STORE_VARIABLE} is set, or with --server where a command has it"
+            f"STORE is missing: give the URI of the store, or set {STORE_VARIABLE}, or give --server if the "
+            "command has this option"
         )
     return store
 
@@ -95,13 +96,13 @@ def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
         second: the second argument on the command line, if any.
         what: name of the second argument, for messages.
     Raises:
-        InputError: only one argument was given, and the environment names no store; or the argument given is the store.
+        InputError: only one argument was given, and the environment names no store or this very argument.
     """
     if second is not None:
         return first, second
     named = os.environ.get(STORE_VARIABLE)
     if not named:
-        raise InputError(f"give STORE and {what}; STORE is optional if {STORE_VARIABLE} is set")
+        raise InputError(f"give both STORE and {what}; STORE may be left out only if {STORE_VARIABLE} is set")
     if named == first:
-        raise InputError(f"{what} is missing")
+        raise InputError(f"{what} is missing: the only argument is the URI of the store")
     return named, first

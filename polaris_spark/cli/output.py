@@ -35,7 +35,7 @@ def errors() -> Console:
 
 
 def require_matplotlib(command: str) -> None:
-    """Refuse to begin `demo` or `report` without the library that draws its pictures at the end.
+    """Check, before `demo` or `report` begins, for the library that draws its pictures at the end.
 
     Raises:
         MissingLibraryError: matplotlib is not installed.
@@ -64,9 +64,9 @@ def grid(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table
 
 
 def utc(ms: int) -> str:
-    """Return the text of a time, given in milliseconds since 1970, to the second; the number itself if out of range.
+    """Return the text of a time, given in milliseconds since 1970, to the second.
 
-    The range is the years 1 to 9999.
+    If the year is not in the range 1 to 9999, return the number of milliseconds as text.
     """
     moment = _moment(ms)
     return str(ms) if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -88,7 +88,7 @@ def size(count: int) -> str:
 
 
 def noun(count: int, word: str) -> str:
-    """Return a word in the form that follows a number: singular for 1, else plural."""
+    """Return a word in the singular if `count` is 1, else in the plural."""
     return word if count == 1 else f"{word}s"
 
 
@@ -120,7 +120,7 @@ def kind_of(kind: bytes) -> str:
 
 
 def as_sql(name: str) -> str:
-    """Return the SQL syntax of a table's or namespace's name that a procedure returned."""
+    """Return the name of a table or namespace in SQL syntax, given the name that a procedure returned."""
     from polaris_spark.catalog.identifiers import levels_of
 
     levels = levels_of(name)
@@ -128,7 +128,7 @@ def as_sql(name: str) -> str:
 
 
 def entity_name(key: bytes) -> tuple[str, str]:
-    """Return (kind, name) of a log entry's key. A key without structure, such as a reference's, is itself the name."""
+    """Return (kind, name) of a log entry's key. A key that is not a key of the index `names` is a reference's name."""
     from polaris_spark.index.keys import decode_key
 
     try:

@@ -1,4 +1,4 @@
-"""`polaris-spark properties`: show and set the properties of a catalog, which bind all sessions."""
+"""`polaris-spark properties`: show and set the properties of a catalog, which apply to all sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def properties(
     names = Counter(one.partition("=")[0] for one in set or ())
     repeated = sorted(name for name, times in names.items() if times > 1)
     if repeated:
-        raise InputError(f"properties set more than once: {', '.join(repeated)}")
+        raise InputError(
+            f"--set must name each property only once; set more than once: {', '.join(repeated)}"
+        )
     updates = checked(named_texts(set or ()))
     require_settable(unset or ())
     if server is None:
@@ -78,7 +80,7 @@ def _changed(
     updates: Mapping[str, str],
     removals: Sequence[str],
 ) -> Mapping[str, str]:
-    """Change the properties of a catalog in this process, and return all of them."""
+    """Change the properties of a catalog in this process, and return all its properties."""
     from polaris_spark.cli.stores import open_store, properties_of
 
     with open_store(store, password) as opened:

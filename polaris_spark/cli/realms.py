@@ -37,9 +37,9 @@ def realms(
         str | None,
         typer.Option(
             metavar="REALM",
-            help="Allow formats in this realm that only the present release can read. Run it after every process has "
-            "this release: earlier ones must not use the realm afterwards, nor any realm that this release creates, "
-            "because they would answer without refs and properties that are in an index.",
+            help="Allow formats in this realm that earlier releases cannot read. Use it only after every process has "
+            "this release. Earlier releases must not use an upgraded realm, nor any realm that this release creates: "
+            "their answers would lack the refs and properties that are stored in an index.",
         ),
     ] = None,
     yes: Annotated[
@@ -110,11 +110,11 @@ def _confirm(opened: OpenStore, name: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InputError(f"--purge deletes {what} permanently; add --yes to confirm")
     if not typer.confirm(f"Delete {what} permanently?", err=True):
-        raise InputError(f"realm {name!r} was not purged")
+        raise InputError(f"realm {name!r} was not purged, because the purge was not confirmed")
 
 
 def _require_inactive(records: Realms, name: str) -> None:
-    """Refuse the purge of a realm that does not exist or still serves, before the user is asked to confirm it.
+    """Refuse the purge of a realm that does not exist or is ACTIVE, before the user is asked to confirm the purge.
 
     Raises:
         RealmStateError: the realm does not exist, or is ACTIVE.
@@ -123,7 +123,7 @@ def _require_inactive(records: Realms, name: str) -> None:
 
     record = records.find(name)
     if record is None:
-        raise RealmStateError(f"there is no realm {name!r}")
+        raise RealmStateError(f"there is no realm {name!r} in this store")
     if record.state is RealmState.ACTIVE:
         raise RealmStateError(
             f"realm {name!r} is ACTIVE: deactivate it first (--deactivate), so that no process opens it"
@@ -131,11 +131,11 @@ def _require_inactive(records: Realms, name: str) -> None:
 
 
 def _activate(records: Realms, name: str) -> None:
-    """Make a realm serve again.
+    """Set the state of a realm to ACTIVE, so that it can be opened.
 
     Raises:
-        RealmStateError: the store has no realm of that name; or it was moved away; or it never served, because a
-            migration or `create=true` has not finished it yet.
+        RealmStateError: the store has no realm of that name; or the realm was moved to another store; or a migration or
+            `create=true` has not finished creating the realm.
     """
     from polaris_spark.system.realms import RealmState
 

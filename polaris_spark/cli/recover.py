@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 SHOWN = 20
-"""Number of lost changes that are shown per reference; JSON has them all."""
+"""Maximum number of lost changes that are shown for each reference. The JSON output has all of them."""
 
 _AFTERWARDS = (
-    "Restart every process that uses this store (servers, Spark drivers, Python programs): an older process may "
-    "have lost rows in its cache, and would write commits that point to them."
+    "Restart every process that uses this store (servers, Spark drivers, Python programs): the cache of a process "
+    "that was started earlier may contain lost rows, and the process would write commits that point to them."
 )
 
 

@@ -22,11 +22,11 @@ TOKEN_VARIABLE = "POLARIS_SPARK_TOKEN"
 """Environment variable with the token for `--server`; used unless `--token` names another one."""
 
 POLL_SECONDS = 1.0
-"""Interval between two looks at the progress of a run, in seconds."""
+"""Interval between two requests for the progress of a run, in seconds."""
 TIMEOUT_SECONDS = 60.0
-"""Time limit for one request, in seconds. A run may take any time."""
+"""Time limit for one request, in seconds. A run has no time limit."""
 BUSY_SECONDS = 60.0
-"""Time for which a look at a run is repeated while the server answers that it is busy, in seconds."""
+"""Time for which a request for the progress of a run is repeated while the server is busy, in seconds."""
 _TRY_AGAIN = 503
 _NO_SERVER = "is this the address of polaris-spark serve?"
 
@@ -47,10 +47,10 @@ def chosen_server(
 
     Args:
         url, token, catalog: arguments of `RemoteServer`.
-        store: the store; one from the environment is ignored.
+        store: the store; ignored if it comes from the environment variable `STORE_VARIABLE`.
         others: values of further options that are refused; options that were not given have the value None, or False.
     Raises:
-        InputError: such an option was given, or `RemoteServer` refuses the address or the token.
+        InputError: an option that is refused was given, or `RemoteServer` refuses the address or the token.
     """
     refused = {
         "STORE": store != os.environ.get(STORE_VARIABLE) and store,
@@ -76,7 +76,7 @@ class RemoteServer:
             token: `env:NAME`, the environment variable with the token; `TOKEN_VARIABLE` if None.
             catalog: the catalog; the server's default catalog if None.
         Raises:
-            InputError: the address is not one of a server, or there is no token.
+            InputError: the address is malformed or contains a user or password, or there is no token.
         """
         try:
             parsed = urlsplit(url)
@@ -99,7 +99,7 @@ class RemoteServer:
     def call(
         self, procedure: Procedure, arguments: Mapping[str, Any], watch: Watch | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run a procedure, and return its rows. If this is interrupted, the run is cancelled.
+        """Run a procedure, and return its rows. On KeyboardInterrupt, cancel the run.
 
         Args:
             procedure: the procedure, as this release defines it.
@@ -135,13 +135,13 @@ class RemoteServer:
         return _decoded([column["type"] for column in columns], rows)
 
     def _run(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Return the run in the answer to a request."""
+        """Send a request, and return the state of the run from the answer."""
         try:
             found = self._send(method, path, body).json()
         except ValueError:
             found = None
         if not isinstance(found, dict) or "status" not in found:
-            raise PolarisError(f"the server's answer is not a run; {_NO_SERVER}")
+            raise PolarisError(f"the server's answer does not describe a run; {_NO_SERVER}")
         return found
 
     def _send(self, method: str, path: str, body: Any = None) -> requests.Response:
@@ -154,7 +154,8 @@ class RemoteServer:
             except requests.RequestException as error:
                 what = f"the server cannot be reached: {_reason(error)}"
                 if method == "GET":
-                    what += f"; it may still be at the run {path.removeprefix('runs/').partition('?')[0]}"
+                    run = path.removeprefix("runs/").partition("?")[0]
+                    what += f"; the run {run} may still be in progress there"
                 raise PolarisError(what) from error
             if answer.status_code != _TRY_AGAIN or method != "GET" or time.monotonic() >= until:
                 break
@@ -185,7 +186,10 @@ def _token(name: str | None) -> str:
             f"the environment variable {variable!r} is not set; --server needs the token of an administrator in it"
         )
     if not (found.isascii() and found.isprintable()):
-        raise InputError(f"the environment variable {variable!r} holds no token")
+        raise InputError(
+            f"the value of the environment variable {variable!r} is not a token: it contains characters that are "
+            "not printable ASCII"
+        )
     return found
 
 

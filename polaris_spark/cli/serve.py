@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Warehouse = Annotated[
     str | None,
     typer.Option(
-        help="Where tables are put that name no location; the catalog's own if not given. "
-        "Store, realm and catalog are created if it is given and they are missing.",
+        help="Location for tables that have no location of their own; by default, the warehouse of the catalog. "
+        "If it is given, the store, realm and catalog are created if they are missing.",
         show_default=False,
     ),
 ]
@@ -67,8 +67,8 @@ FollowLinks = Annotated[
     bool,
     typer.Option(
         "--follow-links",
-        help="Follow symbolic links below the warehouse and the allowed locations that lead below one of them; "
-        "without it, access through such links is refused.",
+        help="Follow symbolic links below the warehouse and the allowed locations, if the target is also below one of "
+        "them. Without this option, access through such links is refused.",
     ),
 ]
 MetadataFiles = Annotated[
@@ -166,7 +166,9 @@ def _server() -> ModuleType:
 
 def _tokens(kind: type[Tokens], token: str | None, file: Path | None, principal: str) -> Tokens | None:
     if token is not None and file is not None:
-        raise InputError("tokens come from --token or from --token-file, not from both")
+        raise InputError(
+            "tokens come from --token or from --token-file, not from both; give only one of them"
+        )
     if token is not None:
         return kind.from_environment(token, principal)
     return kind.from_file(file) if file is not None else None

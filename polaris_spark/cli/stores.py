@@ -38,7 +38,7 @@ class OpenRealm:
         """Return the references that the registry lists, live and dropped, sorted by name.
 
         Raises:
-            RealmStateError: the realm has no registry yet.
+            RealmStateError: the registry's row is missing.
         """
         return listed_in(self._registry().index(REFERENCES))
 
@@ -46,7 +46,9 @@ class OpenRealm:
         head = self._references.head(ROOT)
         if head is None:
             raise RealmStateError(
-                f"realm {self.record.name!r} is {self.record.state.value} and has no registry yet"
+                f"the registry of references of realm {self.record.name!r} is missing (state of the realm: "
+                f"{self.record.state.value}): either the realm is still being created, or the row was lost (then run "
+                "recover)"
             )
         refuse_moved(head)
         return self._references.open(head)
@@ -68,7 +70,7 @@ class OpenRealm:
         raise NotFoundError(f"realm {self.record.name!r} has no reference {name!r}; it has: {known}")
 
     def head_of(self, registered: Registered) -> CommitReader:
-        """Return the newest commit of a listed reference; its first commit if its row was never written."""
+        """Return the newest commit of a listed reference, or its first commit if its row was never written."""
         return self._references.open(self._references.head_of(registered))
 
     def catalogs(self) -> list[CatalogRow]:
@@ -76,7 +78,7 @@ class OpenRealm:
         return catalogs_in(self.head(CATALOGS))
 
     def catalog(self, name: str | None) -> CatalogRow:
-        """Return the catalog with a name; for None, the realm's only catalog.
+        """Return the catalog with the name `name`, or the realm's only catalog if `name` is None.
 
         Raises:
             InputError: no name was given, and the realm has several catalogs.
@@ -91,8 +93,9 @@ class OpenRealm:
         for row in listed:
             if name in (None, row.name):
                 return row
-        asked = "no catalog" if name is None else f"no catalog {name!r}"
-        raise NotFoundError(f"realm {self.record.name!r} has {asked}; it has: {known}")
+        if name is None:
+            raise NotFoundError(f"realm {self.record.name!r} has no catalogs")
+        raise NotFoundError(f"realm {self.record.name!r} has no catalog {name!r}; it has: {known}")
 
     def catalog_head(self, row: CatalogRow, branch: str) -> CommitReader:
         """Return the newest commit of a catalog's branch.
@@ -121,28 +124,30 @@ class OpenStore:
         self._connection = connection
 
     def realms(self) -> list[OpenRealm]:
-        """Return every realm that is not gone, in any other state, sorted by name."""
+        """Return the realms in any state except GONE, sorted by name."""
         return [OpenRealm(self._connection, record) for record in self._connection.realms.all()]
 
     def realm(self, name: str) -> OpenRealm:
         """Return a realm whose rows can be read.
 
         Raises:
-            RealmStateError: the store has no realm of that name, or the realm is being created or purged.
+            RealmStateError: the store has no realm of that name, or the realm is neither ACTIVE nor INACTIVE.
         """
         record = self._connection.realms.find(name)
         if record is None:
             known = ", ".join(repr(realm.record.name) for realm in self.realms()) or "none"
             raise RealmStateError(f"there is no realm {name!r} in this store; it has: {known}")
         if record.state not in (RealmState.ACTIVE, RealmState.INACTIVE):
-            raise RealmStateError(f"realm {name!r} is {record.state.value}: it cannot be read")
+            raise RealmStateError(
+                f"realm {name!r} is {record.state.value}; only a realm that is ACTIVE or INACTIVE can be read"
+            )
         return OpenRealm(self._connection, record)
 
     def writable_realm(self, name: str) -> References:
-        """Return the references of a realm that serves, for changes.
+        """Return the references of an active realm, in order to change them.
 
         Raises:
-            RealmStateError: the store has no realm of that name, or the realm does not serve.
+            RealmStateError: the store has no realm of that name, or the realm is not ACTIVE.
         """
         self.realm(name)
         return self._connection.references(
@@ -159,7 +164,8 @@ def open_store(
     Args:
         uri: URI of the store.
         password: `env:NAME`, which names the environment variable with the store's password.
-        options: options of the store; they replace `password`.
+        options: options of the store. If given, `password` is ignored. If None, the store's password comes from
+            `password`, or else from the environment variable POLARIS_SPARK_STORE_PASSWORD.
     Raises:
         InputError: the URI or the password cannot be used.
         NoStoreError: the database contains no store.
@@ -199,8 +205,8 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
 def properties_of(given: Mapping[str, str], named: Sequence[str] | None, password: str | None) -> Properties:
     """Return the catalog properties from options of the command line and from texts `NAME=VALUE`.
 
-    Options take precedence, including the option for the password. The password in the environment is used only if no
-    other is given.
+    Options take precedence over texts. The store's password comes from `password`, or else from a text, or else from
+    the environment variable POLARIS_SPARK_STORE_PASSWORD.
 
     Args:
         given: properties from options, by name.
@@ -221,7 +227,7 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
     A value `env:NAME` is replaced by the value of that environment variable.
 
     Raises:
-        InputError: as `named_texts`.
+        InputError: in the same cases as for `named_texts`.
     """
     texts = named_texts(given)
     return {
@@ -231,7 +237,7 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
 
 
 def named_texts(given: Sequence[str]) -> dict[str, str]:
-    """Return names and values from texts such as `s3.region=eu-west-1`. A value `env:NAME` is not replaced.
+    """Return values by name from texts such as `s3.region=eu-west-1`. A value `env:NAME` is not replaced.
 
     Raises:
         InputError: a text has no name or no `=`, a variable is not set, or a text contains a secret in plain text.

@@ -25,7 +25,7 @@ from polaris_spark.system.recovery.survey import SurveyedReference
 Json = dict[str, Any]
 
 NAMED = 3
-"""Number of lost objects that are named; the others are only counted."""
+"""Maximum number of lost objects that are shown with their ids; the others are only counted."""
 
 
 def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference: str | None) -> str | None:
@@ -42,7 +42,9 @@ def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference:
     try:
         row = place.catalog(catalog)
     except CorruptionError as error:
-        raise CorruptionError(f"{error}; the list of catalogs is lost: use --reference") from error
+        raise CorruptionError(
+            f"{error}; the list of catalogs is lost: use --reference instead of --catalog and --branch"
+        ) from error
     return head_name(row, branch or MAIN)
 
 
@@ -61,7 +63,7 @@ def strays(place: OpenRealm, found: Sequence[SurveyedReference]) -> set[str]:
 
 @contextmanager
 def reading() -> Iterator[Callable[[int], None]]:
-    """Show the number of objects read, on a terminal only."""
+    """Show the number of objects read, on a terminal only. Yield a function that adds to this number."""
     console = errors()
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

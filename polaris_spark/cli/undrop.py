@@ -48,12 +48,12 @@ def undrop(
 
 
 def _bind(references: References, store: str, name: str) -> None:
-    """Bind a branch to the current properties of its catalog.
+    """Write a copy of the catalog's row, with its current properties, to a restored branch.
 
-    This is needed because sessions may have had the branch open since before it was dropped.
+    This is needed because sessions that opened the branch before it was dropped may still be running.
 
     Raises:
-        PolarisError: the branch is restored, but its properties cannot be changed.
+        PolarisError: the branch was restored, but the copy could not be written.
     """
     from polaris_spark.catalog.catalogs import list_catalogs
     from polaris_spark.catalog.entities import Context

@@ -27,21 +27,23 @@ def amend_row(
 ) -> ReferenceRow:
     """Replace the head in a reference's row by `change(head)`, with a compare-and-swap.
 
-    No object is read, so this works even if objects of the head are lost. `retried` is not used, because lost swaps are
-    repeated without a deadline, and a later error must not hide that an earlier swap is in doubt.
+    No object is read, so this works even if objects of the head are lost. `retried` is not used for two reasons: a swap
+    that conflicts with another writer's is repeated without a deadline, and a later error must not hide that the
+    outcome of an earlier swap is unknown.
 
     Args:
-        change: returns the new head. It must be idempotent, because it is applied again while it is not known whether
-            the swap took place. An error that it raises is passed on, and the row is not changed.
-        deadline_ms: how long errors of the database are retried, in milliseconds.
+        change: returns the new head. It must be idempotent, because it is called again, perhaps on its own result,
+            while the outcome of the swap is unknown. An error that it raises is passed on, and the row is not changed.
+        deadline_ms: time limit for retries after errors of the database, in milliseconds.
     Returns:
         the row as it is now: swapped with a new version, or unchanged if `change` changes nothing.
     Raises:
         ReferenceGoneError: the row is missing.
         CorruptionError: the row's value cannot be decoded.
-        TryAgainError: the database raised it until the deadline passed; the row was not changed.
-        OutcomeUnknownError: the database failed until the deadline passed; the swap may have taken place or may still
-            take place.
+        TryAgainError: the database still raised this error at the deadline, or has no space left; the row was not
+            changed.
+        OutcomeUnknownError: the database still failed at the deadline; the swap may have taken place or may still take
+            place.
     """
     rng = rng or random.Random()
     started = clock.monotonic_ms()
@@ -81,8 +83,8 @@ def insert_row(backend: Backend, realm: str, name: str, row: Callable[[], Refere
     Args:
         row: returns the row; called before each insertion. An error that it raises is passed on.
     Raises:
-        TryAgainError: from the database.
-        OutcomeUnknownError: whether the row exists could not be read.
+        TryAgainError: the database raised it.
+        OutcomeUnknownError: the row could not be read, so it is not known whether the row exists.
     """
     while backend.read_reference(realm, name) is None:
         new = row()

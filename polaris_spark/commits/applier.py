@@ -24,11 +24,12 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
 SLOW_MS = 20.0
-"""A change that takes longer than this is not applied a second time in a batch with other changes. In milliseconds."""
+"""Time limit, in milliseconds. A change whose last run took longer is not run again in a batch with other changes."""
 
 TURN_MS = 200.0
-"""Time for applying all changes of a batch, in milliseconds. After that, each change has `SLOW_MS`. The submitter of a
-change that needs longer applies it outside the batch, so the other changes of the batch do not wait for it."""
+"""Time limit for applying all changes of a batch, in milliseconds. When it is used up, each further change still has
+`SLOW_MS`. A change that needs longer is applied by its submitter outside the batch, so that the other changes of the
+batch do not wait for it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -37,7 +38,8 @@ _encode_mark = msgspec.msgpack.Encoder().encode
 
 
 class _Mark(msgspec.Struct, frozen=True, array_like=True):
-    """Value of an entry of the index `operations`; its pointer is the `Entries` object."""
+    """Value of an entry of the index `operations`. The entry's pointer is the id of an `Entries` object, in which the
+    log entries of the operation are `count` entries from position `first` on."""
 
     digest: bytes
     first: int
@@ -60,7 +62,7 @@ class Applied:
         self.failed = False
         """Whether any change failed."""
         self.spent_ms = 0.0
-        """Time spent on applying so far, milliseconds."""
+        """Time spent on applying changes so far, in milliseconds."""
 
     @property
     def base(self) -> CommitReader:
@@ -69,7 +71,7 @@ class Applied:
 
 
 class _TurnOver(PrepareAgain):  # a signal, not an error, like its base
-    """A change has used up the time that it may take in a batch."""
+    """Raised to stop a change that has used up its time in a batch."""
 
 
 class Applier:
@@ -95,12 +97,12 @@ class Applier:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
     def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
-        """Return the result of a change whose operation was carried out before, or None if it was not.
+        """Return `(result,)` if the operation of a change was carried out before, else None.
 
         Args:
             head: the newest head, or the last head of a dropped reference; None if that head no longer exists.
         Raises:
-            OutcomeUnknownError: the operation may have been carried out and forgotten.
+            OutcomeUnknownError: the operation may have been carried out so long ago that its record was deleted.
         """
         if not change.operation.id:
             return None
@@ -112,7 +114,7 @@ class Applier:
         return None if before is None else (change.repeat(applied.state, before),)
 
     def apply(self, applied: Applied, pendings: Sequence[Pending]) -> None:
-        """Apply further changes. Afterwards each has a result or an error, or must be prepared again."""
+        """Apply further changes. Give each of them a result or an error, or mark it to be prepared again."""
         state = applied.state
         alone = len(applied.pendings) + len(pendings) == 1
         for pending in pendings:
@@ -176,7 +178,7 @@ class Applier:
         """Apply a change outside any batch, and remember the outcome in `pending.memo`.
 
         The head may be outdated: a later batch uses the remembered outcome only if everything that the change read is
-        still the same. A change to a sealed head is not applied.
+        still the same. If the head is sealed, the change is not applied.
 
         Raises:
             TryAgainError: the change's deadline passed.
@@ -190,7 +192,7 @@ class Applier:
         pending.too_long = pending.took_ms > TURN_MS
 
     def _run(self, state: State, pending: Pending, most_ms: float, refuse: Callable[[], NoReturn]) -> Any:
-        """Apply a change to a state, and remember the outcome in `pending.memo`.
+        """Apply a change to a state, return its result, and remember the outcome in `pending.memo`.
 
         Args:
             most_ms: time limit for the change, in milliseconds.
@@ -229,15 +231,18 @@ class Applier:
         return list(listed[mark.first : mark.first + mark.count])
 
     def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
-        """Refuse an operation whose key is so old that it may have been carried out and forgotten, or is so far ahead
-        of this clock that it would be remembered for too long."""
+        """Refuse an operation with a key that was made too long ago or too far in the future.
+
+        An operation with an old key may have been carried out, and its record deleted. A key from the future would be
+        remembered for too long.
+        """
         age = self._clock.now_ms() - operation.made_ms
         lifetime = self._lifetime_ms
         if age > lifetime or operation.made_ms < floor:
             raise OutcomeUnknownError(
                 f"this idempotency key was made {max(0, age) / 60_000:.0f} minutes ago; keys are remembered for "
                 f"{lifetime / 60_000:.0f} minutes, or for less if another process sets a shorter lifetime: "
-                "find out whether the request was carried out, then send it with a new key"
+                "find out whether the request was carried out; if it was not, send it with a new key"
             )
         if -age > lifetime:
             raise BadRequestError(
@@ -251,4 +256,4 @@ def _turn_over() -> NoReturn:
 
 
 def _deadline_passed() -> NoReturn:
-    raise TryAgainError("the deadline passed while the change was applied; nothing was changed")
+    raise TryAgainError("the deadline passed while the change was being computed; nothing was changed")

@@ -40,7 +40,7 @@ class _Run:
         self.attempt = 0
         self.troubles = 0
         self.settled = False
-        """Every change has its result or its error."""
+        """Whether every change has its result or its error."""
         self.applied: Applied | None = None
         self.ahead_of_swap = False
         """Whether `applied` is based on the previous batch's commit, and was computed before that batch's swap."""
@@ -94,7 +94,7 @@ class Attempts:
                     raise
                 self._wait_out(run, error, deadline)
             except BaseException:
-                run.applied = None  # the next leader cannot know how many changes were applied
+                run.applied = None  # the next leader cannot tell how many changes were applied
                 raise
             if not run.settled and self._clock.monotonic_ms() >= deadline:
                 return self._late(run)
@@ -131,7 +131,7 @@ class Attempts:
         self._applier.apply_apart(pending, base)
 
     def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
-        """Return the result of a change whose operation was carried out before, or None if it was not."""
+        """Return `(result,)` if the operation of a change was carried out before, else None."""
         return self._applier.repeated(change, head)
 
     # Computing
@@ -139,7 +139,8 @@ class Attempts:
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
         """Return the commit of the batch, ready to be written.
 
-        None if the batch is settled, if the leader's deadline has passed, or if the changes must be applied again.
+        Return None if the batch is settled, if the leader's deadline has passed, or if the changes must be applied
+        again.
         """
         early = self._apply_early(batch, run) if run.attempt == 0 else None
         if not self._await_turn(batch, run, deadline):
@@ -163,11 +164,13 @@ class Attempts:
         return None if publication is None else self._ready(batch, run, publication)
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
-        """Apply the changes before the batch has its turn: to the commit that the previous batch is writing, if any.
+        """Apply the changes before the batch has its turn: to the commit that the previous batch is writing, if any,
+        else to the known head.
 
         Returns:
-            a commit on top of the previous batch's, with its rows already written; None if there is no previous batch,
-            if a change failed, or if the backend writes rows together with the swap.
+            a commit whose parent is the previous batch's commit, with its rows already written; None if the previous
+            batch is not writing a commit, if a change failed or its files or objects cannot be written, if no change
+            has an effect, or if the backend writes rows together with the swap.
         """
         if run.applied is None:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
@@ -194,7 +197,7 @@ class Attempts:
     def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
         """Wait for the previous batch to end, and give way to other processes.
 
-        Return False if the deadline passed before the previous batch ended.
+        Return False if the deadline passed before the previous batch ended, else True.
         """
         previous = batch.previous
         ended = None if previous is None else previous.ended
@@ -212,7 +215,8 @@ class Attempts:
     def _applied(self, batch: Batch, run: _Run, base: CommitReader | None = None) -> Applied:
         """Apply every change of the batch to `base` and return the result.
 
-        Without `base`: first add the changes that were submitted meanwhile, and apply all to the head to commit on.
+        If `base` is None, first add the waiting changes to the batch. The base is then the head: read from the database
+        if other processes have committed recently, else the remembered one.
         """
         if base is None:
             self.group.take_along(batch)
@@ -224,7 +228,7 @@ class Attempts:
             applied is None
             or applied.base is not base
             or applied.pendings != pendings[:done]
-            or (run.ahead_of_swap and applied.failed)  # perhaps only because a row was not written yet
+            or (run.ahead_of_swap and applied.failed)  # perhaps only because a row of the base was missing
         ):
             applied, done = self._applier.begin(base), 0
         if done < len(pendings):
@@ -233,10 +237,12 @@ class Attempts:
         return applied
 
     def _refuse_moving(self, base: CommitReader) -> None:
-        """Make writers try again while their realm is being moved to another store, because the move may be undone."""
+        """Raise TryAgainError while the realm is being moved to another store. If the move is undone, a later try
+        succeeds."""
         if base.head.move is not None:
             raise TryAgainError(
-                f"{self._name!r} accepts no commits at this moment: its realm is being moved to {base.head.move.to}"
+                f"reference {self._name!r} accepts no commits while its realm is being moved to {base.head.move.to}; "
+                "nothing was changed: try again later"
             )
 
     def _built(self, applied: Applied) -> Publication:
@@ -246,8 +252,9 @@ class Attempts:
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
         """Return the commit, or None if the changes must be applied again.
 
-        There are two such cases. If a change's objects cannot be written, that change is refused. If rows of the base
-        were swept, the base is no longer the newest head.
+        The changes must be applied again in two cases. If the objects of a change cannot be written, that change is
+        refused, and the others are applied again. If rows of the base cannot be read because they were swept or are not
+        written yet, the changes are applied to the newest head.
         """
         try:
             return self._built(applied)
@@ -274,7 +281,8 @@ class Attempts:
         return found
 
     def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
-        """Let the next batch compute while this one is written, unless other processes are likely to commit first."""
+        """Return `publication`, and let the next batch compute while it is written, unless other processes are likely
+        to commit first."""
         run.included = [] if run.applied is None else list(run.applied.pendings)
         if run.attempt == 0 and not self._turns.contended:
             publication.remember()
@@ -295,13 +303,20 @@ class Attempts:
         if isinstance(cause, StorageFullError) and not in_doubt:
             raise cause
         run.troubles, run.cause = run.troubles + 1, cause
-        pause = backoff_ms(run.troubles, 0.0, self._rng)  # when the database fails, age gives no priority
+        pause = backoff_ms(
+            run.troubles, 0.0, self._rng
+        )  # when the database fails, older changes have no priority
         self._clock.sleep_ms(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
 
     def _late(self, run: _Run) -> Exception:
         """Return the error for a leader whose deadline has passed."""
         took = self._clock.monotonic_ms() - run.began
-        why = f" ({run.cause})" if run.cause is not None else ""
         if run.publication is not None and run.publication.in_doubt:
-            return OutcomeUnknownError(f"a commit of {self._name!r} is in doubt after {took:.0f} ms{why}")
-        return TryAgainError(f"{self._name!r} is contended: nothing was changed in {took:.0f} ms{why}")
+            why = f" ({run.cause})" if run.cause is not None else ""
+            return OutcomeUnknownError(
+                f"it is not known after {took:.0f} ms whether a commit to {self._name!r} took place{why}"
+            )
+        why = str(run.cause) if run.cause is not None else "other commits came first"
+        return TryAgainError(
+            f"the commit to {self._name!r} did not succeed in {took:.0f} ms ({why}); nothing was changed: try again"
+        )

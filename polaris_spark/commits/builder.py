@@ -35,7 +35,7 @@ class Builder:
         self._settings = settings
 
     def build(self, applied: Applied) -> Built:
-        """Return a commit of all applied changes, whose parent is the head that they were applied to."""
+        """Return a commit of all applied changes. Its parent is the head that the changes were applied to."""
         base = applied.base
         if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
             self._store.get_for_rewrite(base.head.commit, Commit)
@@ -80,15 +80,16 @@ class Builder:
 
 
 def _cut_off(operations: Index, quota: int, floor: bytes) -> int:
-    """Return the time before which operations may be missing once the index `operations` is frozen.
+    """Return the time before which operations may be missing from the index `operations` after it is frozen.
 
-    It is in milliseconds since 1970, just after the newest operation below `floor`. The time of `floor` itself would be
-    wrong: if this process's clock is ahead, it may be later than the keys that other processes make now.
+    The time is in milliseconds since 1970: just after the newest operation below `floor`, or 0 if `freeze` drops no
+    operation. The time of `floor` itself would be wrong: if this process's clock is ahead, `floor` may be later than
+    the keys that other processes make now.
     """
     if operations.embedded_bytes <= quota:
         return 0
     try:
         newest = next(operations.range(b"", floor, reverse=True), None)
-    except (CorruptionError, NewerFormatError):  # the commit may not need this unreadable leaf otherwise
+    except (CorruptionError, NewerFormatError):  # freezing may not need this unreadable leaf
         return made_ms(floor)
     return 0 if newest is None else made_ms(newest[0]) + 1

@@ -16,14 +16,14 @@ class Operation(NamedTuple):
     """Identity of a request: a request that is sent twice is carried out once."""
 
     id: bytes
-    """16 bytes of a UUIDv7, or empty: then the change is not protected against repetition by the client."""
+    """The 16 bytes of a UUIDv7. If empty, a request that the client sends twice may be carried out twice."""
     principal: str
     digest: bytes = b""
-    """A hash of the request; the same id with another digest is refused."""
+    """Hash of the request. A request with the same id and another digest is refused."""
 
     @property
     def key(self) -> bytes:
-        """Key in the index `operations`: time-ordered, since UUIDv7 begins with its milliseconds."""
+        """Key in the index `operations`. Keys are ordered by time, because a UUIDv7 begins with its time."""
         return self.id + self.principal.encode()
 
     @property
@@ -37,7 +37,7 @@ def made_ms(key: bytes) -> int:
     return int.from_bytes(key[:6], "big")
 
 
-class PrepareAgain(Exception):  # noqa: N818  # not an error: it asks for another round
+class PrepareAgain(Exception):  # noqa: N818  # not an error: it requests another preparation
     """Raised by `apply` if it needs data that `prepare` did not read. The change is prepared again, on a fresh head."""
 
 
@@ -53,7 +53,7 @@ class Change(ABC, Generic[P, R]):
 
     @abstractmethod
     def prepare(self, view: State) -> P:
-        """Choose times, UUIDs and locations; read files. Return them for `apply`.
+        """Choose times, UUIDs and locations, read files, and return what `apply` needs of these.
 
         If data that is read from `view` has changed by the time of `apply`, the change is prepared again.
         """
@@ -70,4 +70,4 @@ class Change(ABC, Generic[P, R]):
 
     @abstractmethod
     def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        """Return the result again for an operation that was carried out before, from its log entries `entries`."""
+        """Return the result of an operation that was carried out before, rebuilt from its log entries `entries`."""

@@ -1,9 +1,9 @@
 """The commit protocol on one reference: step 1 (start from the known head), step 2 (prepare), and their repetition.
 
-The steps have the numbers of `docs/concepts/commits.md`, which also says what a death of the process after each step
-leaves. `attempts` leads steps 3 to 7: `applier` (3), `files` (4), `builder` and `publication` (5 and 6), `group` (7).
-After a lost swap, an attempt begins again with step 3. A change begins again with step 2 if something that it read in
-`prepare` has changed, or if the reference was fenced.
+The steps have the numbers of `docs/concepts/commits.md`, which also says what the store contains if the process dies
+after a step. `attempts` runs steps 3 to 7: `applier` (3), `files` (4), `builder` and `publication` (5 and 6), `group`
+(7). After a lost swap, an attempt begins again with step 3. A change begins again with step 2 if something that it read
+in `prepare` has changed, or if the reference was fenced.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
 APART_SIZE = 200
-"""Largest number of steps of a change that is applied only in a batch. The submitter of a larger change first applies
-it outside any batch."""
+"""Maximum number of steps of `apply` for a change that is applied only in a batch. A change with more steps is first
+applied by its submitter, outside any batch."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -68,23 +68,24 @@ class Committer:
     # Reading
 
     def read(self) -> CommitReader:
-        """Return the present head: one read of the reference row, and one of the commit if the head has moved.
+        """Return the newest head. Read the reference row, and the commit if the row has changed.
 
         Raises:
-            ReferenceGoneError: the row is missing.
+            ReferenceGoneError: the row is missing or sealed.
+            RealmMovedError: the realm was moved to another store.
         """
         return self._heads.read()
 
     def known(self) -> CommitReader:
-        """Return the remembered head, which may no longer be the newest; read it if none is remembered."""
+        """Return the remembered head, which may no longer be the newest. If no head is remembered, read it."""
         return self._heads.known()
 
     def amend(self, change: Callable[[Head], Head]) -> CommitReader:
         """Change the row without a commit: its floor, its fence or its seal.
 
         Args:
-            change: returns the new head. It must be idempotent, because it is applied again while it is not known
-                whether the swap took place.
+            change: returns the new head. It must be idempotent, because it is called again while the outcome of the
+                swap is unknown.
         Returns:
             the amended head. Commits that other processes began earlier fail their swap and start again on this head.
         Raises:
@@ -103,7 +104,7 @@ class Committer:
         return self._heads.adopt(row)
 
     def last(self) -> CommitReader | None:
-        """Return the head, even of a dropped reference; None if the row, the commit or its history is gone."""
+        """Return the newest head, even of a dropped reference; None if the row, the commit or the history is gone."""
         try:
             return self._heads.last()
         except MissingObjectError:
@@ -115,13 +116,14 @@ class Committer:
         """Carry out a change atomically and exactly once, or raise an error.
 
         Args:
-            deadline_ms: how long to try, in milliseconds; by default that of the settings.
+            deadline_ms: time limit, in milliseconds; by default `CommitSettings.deadline_ms`.
         Raises:
-            RequestError: a requirement failed, checked against a fresh head.
-            TryAgainError: nothing was changed before the deadline, or too many changes wait already.
+            RequestError: a requirement of the change is not met by the newest head.
+            TryAgainError: the change could not be made before the deadline, or too many changes wait already; nothing
+                was changed.
             OutcomeUnknownError: the change may have been made; repeat it with the same operation id to find out.
-            ReferenceGoneError: the reference was dropped meanwhile, and nothing was changed.
-            RealmMovedError: another store already serves the realm, and nothing was changed here.
+            ReferenceGoneError: the reference was dropped; nothing was changed.
+            RealmMovedError: another store serves the realm now; nothing was changed here.
         """
         begun = self._clock.monotonic_ms()
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
@@ -152,12 +154,12 @@ class Committer:
             return self.repeated_at_the_end(change, error)
 
     def repeated_at_the_end(self, change: Change[P, R], error: Exception) -> R:
-        """Return the result of a change whose operation was carried out before the reference took its last commit.
+        """Return the result of a change to a dropped or moved reference, if its operation was carried out before.
 
         Args:
             error: raised if the operation was not carried out.
         Raises:
-            OutcomeUnknownError: the operation may have been carried out and forgotten.
+            OutcomeUnknownError: the operation may have been carried out so long ago that its record was deleted.
         """
         repeated = self._attempts.repeated(change, self.last())
         if repeated is None:
@@ -165,10 +167,10 @@ class Committer:
         return repeated[0]
 
     def _prepare(self, pending: Pending, view: CommitReader, *, apart: bool) -> Exception | None:
-        """Prepare a change on a head. Return the error if this fails.
+        """Prepare a change on a head. Return the error if this fails, else None.
 
         Args:
-            apart: whether to apply the change outside any batch as well.
+            apart: whether to also apply the change, outside any batch.
         """
         state = State(view, self._ids.next_id)
         try:
@@ -183,6 +185,6 @@ class Committer:
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(
-            f"{self.name!r} is contended: other commits changed the base of this change again and again; nothing "
-            "was changed"
+            f"other commits to {self.name!r} repeatedly changed data that this change had read; nothing was changed: "
+            "try again"
         )

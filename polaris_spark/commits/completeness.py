@@ -23,7 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Lost(NamedTuple):
-    """An object that is pointed to and cannot be read."""
+    """An object that cannot be read, although another object or a reference points to it."""
 
     id: int
     holder: int
@@ -38,7 +38,7 @@ class Lost(NamedTuple):
 class Completeness:
     """Results of completeness checks on the objects of one realm. `check` reads no header twice. Not thread-safe.
 
-    Takes about 100 bytes of memory for each complete object, and remembers which objects point to lost ones.
+    Takes about 100 bytes of memory for each complete object. Also stores which objects point to lost objects.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Completeness:
         self._lost: dict[int, Lost] = {}
 
     def check(self, ids: Collection[int]) -> bool:
-        """Whether these objects and all objects below them exist and can be read.
+        """Whether these objects and all objects below them (reachable from them) exist and can be read.
 
         Raises:
             NewerFormatError: a newer release wrote a row, and `newer_is_lost` is false.

@@ -12,8 +12,8 @@ from polaris_spark.commits.settings import FileWriter
 from polaris_spark.errors import CorruptionError
 
 _PATIENCE_MS: Final = 10.0
-"""Time for which the files of a batch are written one after the other, in milliseconds. The rest is written in
-parallel."""
+"""Time for which the files of a batch are written one after the other, in milliseconds. After this time, the remaining
+files are written in parallel."""
 _THREADS: Final = 16
 
 _Files = list[tuple[str, bytes]]
@@ -33,7 +33,7 @@ class BatchFiles:
         """Write the files of each applied change, except those that the previous attempt wrote with the same content.
 
         Returns:
-            whether all files were written. A change whose files could not be written is refused; the others are not.
+            True if all files were written. A change whose files could not be written is refused; the others are not.
         """
         before, self._written = self._written, {}
         missing: list[tuple[Pending, _Files]] = []
@@ -66,7 +66,10 @@ class BatchFiles:
     def _write(self, pending: Pending, files: _Files) -> None:
         try:
             if self._writer is None:
-                raise CorruptionError(f"reference {self._name!r} cannot have files")
+                raise CorruptionError(
+                    f"a change of reference {self._name!r} has files to write, but the reference was opened without a "
+                    "file writer"
+                )
             self._writer.write_all(files)
         except Exception as error:
             pending.refused = error

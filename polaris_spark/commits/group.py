@@ -8,7 +8,7 @@ fail.
 
 An interrupt (Ctrl-C in a notebook's cell) may come at any call here. So an interrupted thread always runs the steps of
 leaving, even if it was leaving already, and every step of leaving and ending may be repeated. Attributes that must
-change together are assigned without a call in between. A thread that is woken a second time has already continued.
+change together are assigned without a call in between. Waking a thread twice is harmless, because it waits only once.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Pending:
     def __init__(self, change: Change[Any, Any], since: float, deadline: float, turn: Signal) -> None:
         """
         Args:
-            since: when it began, in milliseconds on the monotonic clock.
-            deadline: when its submitter stops waiting, in milliseconds on the monotonic clock.
-            turn: set to wake its submitter.
+            since: time at which `Committer.commit` was called, in milliseconds on the monotonic clock.
+            deadline: time at which the submitter stops waiting, in milliseconds on the monotonic clock.
+            turn: signal that is set to wake the submitter.
         """
         self.change = change
         self.since = since
@@ -75,26 +75,27 @@ class Pending:
         self.prepared_reads: list[Point | Range | Tree] = []
         self.prepared_fence = 0
         self.prepared_on: CommitReader | None = None
-        """A snapshot in which nothing that the change read has changed."""
+        """The commit on which the change was prepared."""
         self.memo: Memo | None = None
         self.batch: Batch | None = None
         """The batch that contains this change; None while it waits."""
         self.must_prepare = False
-        """Whether its submitter must prepare and submit it again."""
+        """Whether the submitter must prepare and submit the change again."""
         self.slow = False
-        """Whether it took long to apply."""
+        """Whether the last run of `apply` took longer than `SLOW_MS`."""
         self.took_ms = 0.0
-        """Time that it took to apply, in milliseconds."""
+        """Duration of the last run of `apply`, in milliseconds."""
         self.too_long = False
-        """Whether it needs more time than a batch allows; it is then applied only outside batches."""
+        """Whether the change needs more time than a batch allows. If so, it is applied only outside batches."""
         self.refused: Exception | None = None
-        """The error with which it fails on any head; it is not applied any more."""
+        """Error with which the change fails on every head. If it is set, the change is not applied again."""
         self.result: Any = None
         self.error: BaseException | None = None
 
     @property
     def done(self) -> bool:
-        """Whether the change has a result or an error. It has one as soon as its batch has ended."""
+        """Whether the batch of the change has ended. Then the change has a result or an error, or must be prepared
+        again."""
         return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:
@@ -117,13 +118,13 @@ class Batch:
         self.previous = previous
         """The previous batch, if it had not ended when this one began."""
         self.over = False
-        """Whether each of its changes has its result or its error, or was left by its submitter."""
+        """Whether the batch has ended: each of its changes is done, or its submitter has stopped waiting."""
         self.ended: Signal | None = None
-        """Set when this batch is over. None until a following batch needs the signal, in order to wait for it."""
+        """Signal that is set when this batch is over. None until the next batch needs the signal to wait for."""
         self.sent = False
         """Whether a commit of this batch may have taken place or may still take place."""
         self.progress: Any = None
-        """Progress of its leader; a new leader continues from there."""
+        """Progress of the leader. A new leader continues from this state."""
 
 
 class Carrier(Protocol):
@@ -132,8 +133,8 @@ class Carrier(Protocol):
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
         """Execute a batch, and return None when each of its changes has a result or an error.
 
-        If `deadline` (in milliseconds on the monotonic clock) passes first, return the error for the leader, which
-        another leader then replaces. An error that is raised becomes the error of every change of the batch.
+        If `deadline` (in milliseconds on the monotonic clock) passes first, return the error for the leader. Another
+        leader then continues. If this raises an error, every change of the batch gets the error.
         """
         ...
 
@@ -158,10 +159,10 @@ class Group:
         """The newest batch that is not over."""
 
     def submit(self, pending: Pending) -> None:
-        """Return when `pending` has its result or error.
+        """Wait until `pending` has its result or its error, or must be prepared again.
 
         Raises:
-            TryAgainError: too many wait already, or the deadline passed; nothing was changed.
+            TryAgainError: too many changes wait already, or the deadline passed; nothing was changed.
             OutcomeUnknownError: the deadline passed while a commit of the change was being written.
         """
         try:
@@ -179,20 +180,20 @@ class Group:
             raise error
 
     def take_along(self, batch: Batch) -> list[Pending]:
-        """Move the waiting changes into the batch and return them; none if the batch has passed its turn on."""
+        """Move waiting changes into the batch and return them. Move none if the leader has passed its turn on."""
         with self._guard:
             return self._take(batch) if self._computes is batch.leader else []
 
     def pass_on(self, batch: Batch) -> None:
-        """Let the next leader compute."""
+        """If the leader of a batch has the turn to compute, pass it to the next leader."""
         with self._guard:
             self._pass_on(batch.leader)
 
     def send(self, batch: Batch, applied: list[Pending]) -> bool:
         """Mark the batch as sent: from now on, a submitter that leaves it gets `OutcomeUnknownError`.
 
-        Return False if the changes of the batch are not those in `applied`, because a submitter has left. Then the
-        commit must not be sent.
+        Return True if the changes of the batch are those in `applied`. Return False if a submitter has left; the commit
+        must then not be sent.
         """
         with self._guard:
             batch.sent = batch.pendings == applied
@@ -208,11 +209,11 @@ class Group:
     def _await_turn(self, pending: Pending) -> Exception | None:
         """Wait until the change is done, or until its submitter has the turn to lead.
 
-        Return the error for the submitter if neither can happen.
+        Return the error for the submitter if the queue is full or the deadline passed, else None.
         """
         if not self._enter(pending):
             return TryAgainError(
-                f"{self._max_waiting} changes wait for this reference already; nothing was changed"
+                f"{self._max_waiting} changes wait for this reference already; nothing was changed: try again later"
             )
         if self._computes is not pending:
             in_time = pending.turn.wait(max(0.0, pending.deadline - self._clock.monotonic_ms()))
@@ -270,7 +271,7 @@ class Group:
     # Leaving and ending
 
     def _leave(self, pending: Pending) -> bool:
-        """Remove a change from the queue or its batch. Return whether it was already done. May be repeated."""
+        """Remove a change from the queue or its batch. Return True if its batch had already ended. May be repeated."""
         with self._guard:
             batch = pending.batch
             if pending in self._waiting:
@@ -333,8 +334,8 @@ def _late(pending: Pending) -> Exception:
     """Return the error for a submitter that left at its deadline."""
     if pending.batch is not None and pending.batch.sent:
         return OutcomeUnknownError(
-            "the deadline passed while the commit was being written; look up the operation id to find out "
-            "whether it succeeded"
+            "the deadline passed while the commit was being written; repeat the request with the same operation id "
+            "to find out whether it succeeded"
         )
     return TryAgainError("the deadline passed before the change had its turn; nothing was changed")
 

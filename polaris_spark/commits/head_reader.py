@@ -21,7 +21,7 @@ class HeadReader:
         self._known: CommitReader | None = None
 
     def read(self) -> CommitReader:
-        """Return the present head: one read of the reference row, and one of the commit if the head has moved.
+        """Return the newest head. Read the reference row, and the commit if the row has changed.
 
         Raises:
             ReferenceGoneError: the row is missing or sealed.
@@ -32,7 +32,7 @@ class HeadReader:
     def known(self) -> CommitReader:
         """Return the remembered head, which may no longer be the newest.
 
-        The head is read from the database if none is remembered, or if the remembered one is marked as being moved.
+        The head is read from the database if no head is remembered, or if the remembered head has the mark of a move.
         """
         known = self._known
         return self.read() if known is None or known.head.move is not None else known
@@ -73,7 +73,7 @@ class HeadReader:
         return CommitReader(self._store, row.version, head, commit, row_name=self._name)
 
     def advance(self, snapshot: CommitReader) -> CommitReader:
-        """Remember a head that is in the store, unless a later one is remembered, and return `snapshot`.
+        """Remember the head `snapshot`, which is in the store, unless a later head is remembered. Return `snapshot`.
 
         A recovery may lower the number of the head. It raises the fence, so heads are compared by fence first.
         """
@@ -84,7 +84,7 @@ class HeadReader:
 
 
 def refuse_moved(head: Head) -> None:
-    """Refuse the head of a realm that another store serves now.
+    """Raise an error if another store serves the realm of this head now.
 
     Raises:
         RealmMovedError: the realm was moved to another store.

@@ -1,7 +1,8 @@
 """The history of a reference with lost commits: which commits have a known id, and which commits are complete.
 
-A commit lists the ids of its 20 nearest ancestors, and of farther ones at powers of two. A reference's row lists recent
-heads. So the ids of most lost commits are known, and the search continues below them.
+A commit lists the ids of its 20 nearest ancestors, and of farther ones whose numbers are multiples of powers of two. A
+reference's row lists recent heads. So the ids of most lost commits are known from other commits or from the row, and
+the search continues with the ancestors of the lost commits.
 """
 
 from __future__ import annotations

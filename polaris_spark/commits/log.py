@@ -18,9 +18,11 @@ def ancestor(store: ObjectStore, head: Head, number: int) -> int:
         ValueError: `number` is larger than the head's, or negative.
     """
     if number < 0 or number > head.number:
-        raise ValueError(f"no commit {number} in a history of {head.number}")
+        raise ValueError(f"there is no commit {number}: the newest commit has the number {head.number}")
     if number < head.floor_number:
-        raise HistoryTrimmedError(f"commit {number} is below the history floor, commit {head.floor_number}")
+        raise HistoryTrimmedError(
+            f"commit {number} is no longer in the history, which begins at commit {head.floor_number}"
+        )
     id, at = head.commit, head.number
     while at > number:
         id, at = _step(store.get(id, Commit), number)
@@ -45,8 +47,8 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
     """Return the id of the newest commit whose time is at most `time` (milliseconds since 1970), by bisection.
 
     Raises:
-        HistoryTrimmedError: every commit from the floor on is newer.
-        BeforeHistoryError: every commit is newer, and the history was never trimmed.
+        HistoryTrimmedError: every commit that is still in the history is later than `time`.
+        BeforeHistoryError: every commit is later than `time`, and the history was never trimmed.
     """
     first = 0
     for low, high in reversed(_spans(head)):
@@ -62,9 +64,9 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
 def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int | None:
     """Return the id of the newest commit C such that C and all commits below C have times of at most `time`.
 
-    None if there is no such commit. Times are milliseconds since 1970. Commits more than `AHEAD_MS` after `now_ms` are
-    ignored, because a process with a wrong clock made them. If times go back because a process's clock was behind,
-    commits below that point with times later than `time` are not ignored.
+    Return None if there is no such commit. Times are milliseconds since 1970. Commits more than `AHEAD_MS` after
+    `now_ms` are ignored, because a process with a wrong clock made them. If a commit is earlier than its parent because
+    a process's clock was behind, the parent is not ignored: if it is later than `time`, C is below it.
     """
     found = None
     for low, high in _spans(head):
@@ -81,7 +83,7 @@ def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int |
 
 
 def _spans(head: Head) -> list[tuple[int, int]]:
-    """First and last commit number of each span of a history in which times increase, oldest span first."""
+    """Return (first, last) commit number of each span of a history in which times increase, oldest span first."""
     resets = [number for number in head.time_resets if head.floor_number < number <= head.number]
     return list(
         zip((head.floor_number, *resets), (*(number - 1 for number in resets), head.number), strict=True)

@@ -2,8 +2,9 @@
 
 A swap whose outcome is unknown is repeated unchanged, with the same version token. This is always safe. The swap has
 taken place if a repetition succeeds, if the head's version is ours, or if the ancestor of the head at our commit's
-number is our commit. The swap can never take place any more if the head has another version and that ancestor is not
-our commit. While the commit is in doubt, no error of the database may be reported as "nothing was changed".
+number is our commit. The swap can never take place any more if the head has another version and the ancestor at our
+commit's number is another commit. While the commit is in doubt, no error of the database may be reported as "nothing
+was changed".
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Outcome(Enum):
 
 
 class Publication:
-    """One commit that is being written. A new leader of its batch can continue it. It never deletes rows it wrote."""
+    """One commit that is being written. A new leader of its batch can continue it. It never deletes rows."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Publication:
         self.in_doubt = False
         """Whether the commit may have taken place or may still take place."""
         self.cause: Exception | None = None
-        """The error because of which the outcome of the last try is not final."""
+        """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
         self._rows = store.rows(objects)
         self._row = ReferenceRow(new.version, encode_head(new.head))
         self._store = store
@@ -84,8 +85,8 @@ class Publication:
         """Try once to write the objects and to swap the reference.
 
         Raises:
-            OutcomeUnknownError: the commit is in doubt, and its outcome can never be known: the history was trimmed,
-                or the database fails in a way that is not solved by trying again.
+            OutcomeUnknownError: it is not known whether the commit took place, and trying again cannot show it: the
+                history was trimmed, or the database fails permanently.
         """
         try:
             self.write_rows()
@@ -109,7 +110,9 @@ class Publication:
         except Exception as error:
             if not doubted:
                 raise
-            raise OutcomeUnknownError(f"a commit of {self._name!r} is in doubt: {error}") from error
+            raise OutcomeUnknownError(
+                f"it is not known whether a commit to {self._name!r} took place: {error}"
+            ) from error
         return Outcome.IN_DOUBT if self.in_doubt else Outcome.BUSY
 
     def _swap(self) -> bool:
@@ -125,7 +128,10 @@ class Publication:
         """Whether an earlier try of this swap succeeded; called after a repeated swap had a conflict."""
         row = self._store.backend.read_reference(self._store.realm, self._name)
         if row is None:
-            raise CorruptionError(f"reference {self._name!r} vanished")
+            raise CorruptionError(
+                f"the row of reference {self._name!r} existed when this commit began, and is now missing: either the "
+                "realm was purged, or the row was lost (then run recover)"
+            )
         if row.version == self.new.version:
             return True
         current = read_head(row, self._name)
@@ -143,4 +149,4 @@ def read_head(row: ReferenceRow, name: str) -> Head:
     try:
         return _decode_head(row.value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptionError(f"reference {name!r} cannot be decoded: {error}") from error
+        raise CorruptionError(f"the row of reference {name!r} cannot be decoded: {error}") from error

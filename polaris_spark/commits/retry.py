@@ -14,34 +14,34 @@ from polaris_spark.ids import IdGenerator, id_time_ms, unpack
 T = TypeVar("T")
 
 DEADLINE_MS: Final = 60_000.0
-"""How long an operation is repeated while a database fails, in milliseconds."""
+"""Default time for which an operation is repeated while a database fails, in milliseconds."""
 
 BASE_MS = 2.0
 CAP_MS = 400.0
 PATIENCE_MS = 500.0
-"""Age at which a change waits half as long as a new one, in milliseconds. The wait is divided by 1 + age / this, so
-older changes have priority."""
+"""Age at which a change waits half as long as a new one, in milliseconds. The wait is divided by
+1 + age / `PATIENCE_MS`, so older changes have priority."""
 
 PATIENCE_COMMITS = 20
-"""Like `PATIENCE_MS`, for processes that take turns; in multiples of the average time of a commit."""
+"""Like `PATIENCE_MS`, for the wait of `Turns`; in multiples of the average duration of a commit."""
 
 COURTESY = (0.35, 1.05)
-"""Range of the random wait before the first attempt, as a fraction of one round (one commit of each rival) times this
-process's share. With 4 and 8 processes on PostgreSQL, half of these values reduce fairness, and twice of them reduce
-throughput."""
+"""Range of the random factor of the wait before the first attempt. The wait is this factor, times the duration of one
+round (one commit of each rival), times this process's share of recent commits. With 4 and 8 processes on PostgreSQL,
+half of these values reduce fairness, and twice these values reduce throughput."""
 
 DOUBLINGS = 4
-"""Largest number of times that the limit of the random wait is doubled after lost attempts."""
+"""Maximum number of doublings of the upper limit of the random wait. The limit doubles with each lost attempt."""
 
 LEAST_SHARE = 0.25
-"""Smallest share of recent commits that is assumed when the wait after a lost attempt is computed."""
+"""Minimum of this process's share of recent commits in the computation of the wait after a lost attempt."""
 
 RIVALRY_MS = 1_000.0
 """Time for which other processes count as rivals after one of them committed first, in milliseconds."""
 
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
-    """Milliseconds to wait before attempt number `attempt` (the first retry is 1) of a change `age_ms` old.
+    """Return the milliseconds to wait before retry number `attempt` (from 1) of a change that is `age_ms` old.
 
     Exponential backoff with full jitter ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015), divided by a
     weight that grows with age so that the oldest change tends to win and none starves.
@@ -56,8 +56,8 @@ def retried(
     """Return the result of `once`. While the database fails, repeat the call, with growing random pauses.
 
     Args:
-        once: may be repeated, even after an unknown outcome.
-        deadline_ms: how long to try, in milliseconds.
+        once: a call that may be repeated, even after an unknown outcome.
+        deadline_ms: time limit, in milliseconds.
     Raises:
         TryAgainError, OutcomeUnknownError: the database still fails at the deadline.
     """
@@ -69,11 +69,13 @@ def retried(
             if clock.monotonic_ms() - started > deadline_ms:
                 raise
         attempt += 1
-        clock.sleep_ms(backoff_ms(attempt, 0.0, rng))  # when the database fails, age gives no priority
+        clock.sleep_ms(
+            backoff_ms(attempt, 0.0, rng)
+        )  # when the database fails, older changes have no priority
 
 
 class Turns:
-    """Turns of one process among the processes that commit to the same reference.
+    """Timing of one process's attempts, so that all processes that commit to the same reference take turns.
 
     A process recognizes other processes by the ids of the last commits, because an id contains the number of the node
     that made it. A process that made more than its fair share of these commits waits longer. A process that made none
@@ -119,7 +121,7 @@ class Turns:
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
     def _share(self, head: CommitReader) -> tuple[int, float]:
-        """Return how many other nodes made the last commits, and this node's share of them divided by a fair share."""
+        """Return how many other nodes made recent commits, and this node's share of these relative to a fair share."""
         since = id_time_ms(head.head.commit) - RIVALRY_MS
         nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
         mine = unpack(self._ids.next_id()).node

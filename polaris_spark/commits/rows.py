@@ -12,8 +12,8 @@ INLINE_PARENTS = 20
 """Number of nearest ancestors whose ids a commit lists directly."""
 
 MOST_RESETS = 16
-"""Largest number of commits in a history whose time may be earlier than their parent's. Once it is reached, commit
-times continue from a parent's time even if that time came from a clock that was far ahead."""
+"""Maximum number of commits in a history whose time is earlier than their parent's. In a history with so many, a new
+commit's time is always later than its parent's, even if the parent's time came from a clock that was far ahead."""
 
 FIRST_SKIP = 4
 """Exponent of the smallest spacing of skip pointers, 2**FIRST_SKIP commits: nearer ancestors are in `parents`."""
@@ -36,12 +36,12 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parents: tuple[Weak, ...] = ()
     skips: tuple[Weak, ...] = ()
     merged: tuple[Weak, ...] = ()
-    """Commits of other references whose content this one merged."""
+    """Commits of other references whose content this commit merged."""
     index_names: tuple[str, ...] = ()
     index_roots: tuple[IndexRoot, ...] = ()
     operations_floor: int = 0
-    """Milliseconds since 1970. Operations whose ids were made earlier, by any client, may be missing from the index of
-    operations, even if they were carried out."""
+    """Milliseconds since 1970. Operations whose ids were made before this time, by any client, may be missing from the
+    index of operations, even if they were carried out."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -51,15 +51,16 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The operation id that the client gave (16 bytes of a UUID), or empty."""
     principal: str
     time: int
-    """Milliseconds since 1970, fixed when the change was prepared."""
+    """Time at which the change was prepared, in milliseconds since 1970."""
     action: str
     entity: int
-    """Stable entity id."""
+    """Id of the entity, which a rename does not change."""
     key: bytes
-    """Key of the entity in the index `names` (after the change; before it, for a drop)."""
+    """Key of the entity in the index `names`: after the change, or before a drop."""
     before: Strong = 0
     after: Strong = 0
-    """The entity's content before and after; 0 where it did not exist or no longer does."""
+    """The fields `before` and `after` point to the entity's content before and after the change; 0 if the entity did
+    not exist then."""
     summary: dict[str, str] = {}
     result: bytes = b""
     """The part of the response that cannot be rebuilt from the content."""
@@ -88,7 +89,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     to: str
     """URI of the other store, without a password."""
     pause: str
-    """Identifier of the attempt to switch over that set this mark."""
+    """Identifier of the switchover attempt that set this mark."""
     done: bool = False
     """Whether the other store already serves the realm."""
 
@@ -101,13 +102,15 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time: int
     floor_number: int = 0
     floor_time: int = 0
-    """Number and time of the history floor: commits below `floor_number` may have been swept."""
+    """The fields `floor_number` and `floor_time` are the number and time (milliseconds since 1970) of the history
+    floor. Commits with numbers below `floor_number` may have been swept."""
     recent: tuple[RecentHead, ...] = ()
-    """Newest first."""
+    """This head, and earlier heads that are kept for recovery, newest first."""
     fence: int = 0
-    """An id: rows with smaller ids that nothing points to yet must be written again under new ids."""
+    """An id. A commit must not point to older rows (with smaller ids) that nothing points to yet: it must write them
+    again under new ids."""
     sealed: bool = False
-    """Whether the reference was dropped; a reader must then look in the registry again."""
+    """Whether the reference was dropped. If so, a reader must look the reference up in the registry again."""
 
     @property
     def given_up(self) -> bool:
@@ -119,15 +122,15 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     time_resets: tuple[int, ...] = ()
     """Numbers of commits above the floor whose time is earlier than their parent's, ascending: the parent was made by a
-    process whose clock was far ahead. Between them, times increase."""
+    process whose clock was far ahead. Between two of these commits, times increase."""
 
 
 def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, ...]]:
     """Return the time of the commit that follows `head`, and the `time_resets` of the new head.
 
     The time is later than the parent's, with one exception. If the parent's time is far in the future, a wrong clock
-    made it, and the new commit has the present time. Otherwise the history could not be trimmed or searched by time
-    until the present time reaches the parent's.
+    made it, and the new commit has the present time. Without this exception, the history could not be trimmed or
+    searched by time until the present time reaches the parent's.
     """
     resets = head.time_resets
     if resets:

@@ -13,9 +13,9 @@ class FileWriter(Protocol):
     """Writer of metadata files. Thread-safe."""
 
     def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write (location, content) pairs, replacing existing files.
+        """Write files, given as (location, content), and replace existing files.
 
-        After the return, the files are durable enough to be read by other processes.
+        When this returns, other processes can read the files.
         """
         ...
 
@@ -24,7 +24,7 @@ class CommitSettings(NamedTuple):
     """Settings of the commit protocol."""
 
     quotas: dict[str, int]
-    """Bytes that each index, by name, may keep embedded in the commit; indexes not named here have `default_quota`."""
+    """Maximum bytes of each index that a commit embeds, by name of the index. Other indexes have `default_quota`."""
     default_quota: int = 2_048
     operation_lifetime_ms: int = 30 * 60 * 1_000
     deadline_ms: float = 60_000.0

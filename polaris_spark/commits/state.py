@@ -42,7 +42,7 @@ class Range(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A tree that was rewritten, and the embedded changes of a range that were merged into it."""
+    """The tree of an index and the embedded changes of a range, as they were when the tree was rewritten."""
 
     name: str
     """Name of the index."""
@@ -79,7 +79,7 @@ class StoredObjects:
         return self._store.get(id, cls)
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Return objects by id."""
+        """Return the objects with these ids and the type `cls`, by id."""
         return self._store.get_many(ids, cls)
 
     def prefetch(self, ids: Collection[int]) -> None:
@@ -134,8 +134,8 @@ class CommitReader:
         return found
 
     def open_indexes(self) -> dict[str, Index]:
-        """Return the indexes that are open, by name. Those that a child does not change stay open in the child."""
-        return self._indexes.copy()  # one step, because other threads may open indexes meanwhile
+        """Return the indexes that are open, by name. A child commit reuses the indexes that it does not change."""
+        return self._indexes.copy()  # one step, because other threads may open indexes at the same time
 
 
 class _Shards:
@@ -156,10 +156,10 @@ class _Shards:
 
 
 class State:
-    """A working copy of a snapshot that records reads and collects effects.
+    """A working copy of a commit that records reads and collects effects.
 
-    Several changes may be applied to one state, one after the other, each after a call of `begin`; `undo` takes back
-    the last one. Code that only reads uses it too, to read objects (`get`, `get_many`, `read_shards`) and indexes.
+    Several changes may be applied to one state, one after the other, each after a call of `begin`; `undo` undoes the
+    last change. Code that only reads also uses a state, to read objects (`get`, `get_many`, `read_shards`) and indexes.
     """
 
     def __init__(self, base: CommitReader, new_id: Callable[[], int], *, rewrites: bool = True) -> None:
@@ -219,7 +219,7 @@ class State:
         return self.base.store.get(id, cls) if mine is None else mine
 
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
-        """Return an object, in order to write a changed copy of it; refused if a newer release wrote the object."""
+        """Return an object of which the caller writes a changed copy. Refuse an object that a newer release wrote."""
         mine = self._mine(id, cls)
         return self.base.store.get_for_rewrite(id, cls) if mine is None else mine
 
@@ -383,9 +383,9 @@ def _take(items: Iterable[tuple[bytes, Entry]], limit: int | None) -> tuple[tupl
 
 
 def reading_state(base: CommitReader) -> State:
-    """Return a state of a commit on which no change can be made."""
+    """Return a read-only state of a commit."""
     return State(base, _no_id, rewrites=False)
 
 
 def _no_id() -> int:
-    raise AssertionError("reading needs no ids")
+    raise AssertionError("this state is read-only: no object can be added to it")

@@ -10,7 +10,7 @@ from polaris_spark.commits.rows import Commit, Head
 def raise_floor(head: Head, commit: Commit) -> Head:
     """Return the head with its history trimmed to begin at `commit`, a commit of this history.
 
-    The floor is never lowered. If a recovery has meanwhile reset the head to before that commit, the head is returned
+    The floor is never lowered. If a recovery has reset the head to a commit before `commit`, the head is returned
     unchanged.
     """
     if not head.floor_number < commit.number <= head.number:
@@ -19,7 +19,7 @@ def raise_floor(head: Head, commit: Commit) -> Head:
 
 
 def fence(head: Head, id: int) -> Head:
-    """Return the head with a fence: rows with ids below `id` that nothing points to yet must never be pointed to.
+    """Return the head with a fence: no commit may point to rows with ids below `id` that nothing points to yet.
 
     Args:
         id: a new id of the calling process. A fence is never lowered.

@@ -1,7 +1,7 @@
 """References of a realm, read without write access: nothing is created, completed, leased or remembered.
 
-Opening a reference to commit to it (`registry`) writes its first row if that row is missing. Readers of this module
-return the first head instead, and the caller decides how a row that was lost is handled.
+Opening a reference in order to commit to it (`registry`) writes the row of the reference if the row is missing. Readers
+of this module return the reference's first head instead, and the caller decides what happens if the row was lost.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ def head_in_row(backend: Backend, realm: str, row_name: str) -> Head | None:
 
 
 class ReferenceReader:
-    """Reader of the references of one realm. Thread-safe. Every method reads now."""
+    """Reader of the references of one realm. Thread-safe. Every method reads the rows of references again."""
 
     def __init__(self, store: ObjectStore, *, missing: Callable[[Registered], None] | None = None) -> None:
         """
         Args:
             missing: called if a live reference has no row. It raises an error if the row was lost, as
-                `recovery.lost.refuse_lost` does; after it returns, the row is read again. None accepts missing rows.
+                `recovery.lost.refuse_lost` does. If it returns, the row is read again. If None, missing rows are
+                accepted.
         """
         self.store = store
         self._missing = missing
@@ -49,7 +50,7 @@ class ReferenceReader:
         return head_in_row(self.store.backend, self.store.realm, row_name)
 
     def head_of(self, registered: Registered) -> Head:
-        """Return the newest head of a registered reference; its first head if it has no row.
+        """Return the newest head of a registered reference, or its first head if it has no row.
 
         The head of a dropped reference is sealed, unless the process that dropped it has not sealed its row yet.
         """
@@ -61,7 +62,7 @@ class ReferenceReader:
         return registered.first_head(sealed=dropped) if head is None else head
 
     def registry(self) -> CommitReader | None:
-        """Return the newest commit of the registry; None if the realm has no registry, as while it is created."""
+        """Return the newest commit of the registry; None if the realm has no registry yet."""
         head = self.head(ROOT)
         return None if head is None else self.open(head)
 

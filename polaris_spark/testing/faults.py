@@ -80,7 +80,7 @@ class Network:
         """Execute the late writes that are due, in the order of their times.
 
         Args:
-            everything: whether to execute also those that are not due yet.
+            everything: whether to also execute the late writes that are not due yet.
         """
         while self._late:
             with self._guard:
@@ -104,7 +104,7 @@ class Network:
             self._unseen.difference_update([(realm, ObjectKey(row.id, row.part)) for row in rows])
 
     def unseen(self, realm: str, keys: Collection[ObjectKey]) -> list[ObjectKey]:
-        """Return the keys in `keys` that a reader may miss."""
+        """Return the keys in `keys` whose write was not acknowledged, so that a reader may miss them."""
         return [key for key in keys if (realm, key) in self._unseen]
 
 
@@ -129,7 +129,7 @@ class FaultyBackend(Backend):
             schedule: the faults to inject.
             clock: clock for delays.
             transactional: False hides `write_and_swap`. None: the same as the database.
-            died: called once when the schedule ends this process.
+            died: called once when this simulated process dies.
             noted: called after each operation took effect or failed, with its name, realm and subject, and the outcome.
         """
         inner = network.inner
@@ -314,7 +314,7 @@ class FaultyBackend(Backend):
         if self.dead:
             raise ProcessDied
         if self._closed:
-            raise StateError("this view of the database is closed")
+            raise StateError("this FaultyBackend is closed")
 
 
 def _some(items: Sequence[R], draw: int) -> list[R]:

@@ -22,11 +22,11 @@ from polaris_spark.testing.stores import StoreCases, row
 T = TypeVar("T")
 
 _FILE_BYTES: Final = 256 * 1024
-"""Largest size of a file, in bytes. It is less than a large row, so every way of storing rows reaches the limit."""
+"""Maximum size of a file, in bytes. A row of `_LARGE` is larger, so every way of storing rows reaches the limit."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
-"""Time for which rows that do not fit are written again and again, in seconds. Space that the store has reserved is
-used up first."""
+"""Longest time for which rows are written until a write fails, in seconds. The store may first use up space that it has
+reserved."""
 
 
 class FileCases(StoreCases):

@@ -45,7 +45,7 @@ class Operation(NamedTuple):
 
 
 def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bool:
-    """Whether one register that begins with version `first` (None: no row) could have given these results."""
+    """Whether the history is linearizable, for a register whose version is `first` at the beginning (None: no row)."""
     operations = sorted(history, key=lambda operation: operation.started_ns)
     certain = sum(1 << i for i, each in enumerate(operations) if each.ended_ns is not None)
     seen = {(0, first)}
@@ -104,7 +104,8 @@ def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
-    """Yield the operations that may come next: those that began before any other operation that is not done ended."""
+    """Yield the positions of the operations that may come next. An operation may not come next if another operation
+    that is not done returned before it began."""
     end = _NEVER
     first = (~done & (done + 1)).bit_length() - 1  # index of the first operation that is not done
     for i in range(first, len(operations)):
@@ -117,7 +118,7 @@ def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
 
 
 def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | None]:
-    """Return whether the register in this state would have given the operation's result, and its state afterwards."""
+    """Return whether the register in this state would have given the operation's result, and its state after it."""
     if operation.kind == "read":
         return operation.found == state, state
     wanted = None if operation.kind == "insert" else operation.expected
@@ -130,7 +131,7 @@ def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | Non
 
 
 def _draw(rng: random.Random, known: bytes | None) -> Operation:
-    """Return a random next operation: mostly one that can take place, according to the version known to this client."""
+    """Return a random operation. According to the version that this client knows, it can take place in most cases."""
     chance = rng.random()
     new = os.urandom(16)
     if known is None:

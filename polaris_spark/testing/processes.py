@@ -26,7 +26,7 @@ _LONGEST_S: Final = 3 * PATIENCE_S
 
 
 class Tally(NamedTuple):
-    """Numbers of one worker's increments that were certainly done, and that were perhaps done."""
+    """Number of increments of one worker that were certainly done, and number of those that were perhaps done."""
 
     done: int
     perhaps: int
@@ -109,7 +109,7 @@ def set_up_store(uri: str, number: int) -> None:
 
 
 def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
-    """Add 1 to the number in a reference, `n` times, by reading and swapping."""
+    """Add 1 to the number in a reference, `n` times, by reading and swapping. Return the outcomes."""
     done = perhaps = 0
     for _ in range(n):
         outcome = _increment(backend, realm, name)
@@ -209,8 +209,8 @@ def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
 
 
 def _increment(backend: Backend, realm: str, name: str) -> bool | None:
-    """Increment a reference once. Return True if it was certainly done, None if it may have been done and then
-    overwritten."""
+    """Increment a reference once. Return True if this was certainly done, None if it may have been done and another
+    client has changed the reference since."""
     end = time.monotonic() + PATIENCE_S
     while True:
         current = until_it_works(lambda: backend.read_reference(realm, name))

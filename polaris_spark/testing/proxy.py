@@ -6,10 +6,10 @@
         proxy.faults = NONE      # from now on all bytes pass
         print(proxy.happened)    # Counter({'delay': 31, 'cut': 12, ...})
 
-The proxy counts the bytes in each direction of each connection, and injects a fault after a random number of them. So a
-fault may come in the middle of a statement or answer, or between two. The kinds and positions of faults depend only on
-the seed, the number of the connection, the direction and the bytes, not on time. (The numbers of connections depend on
-the client's threads.) Loopback only.
+The proxy counts the bytes in each direction of each connection, and injects a fault after a random number of bytes. So
+a fault may come in the middle of a statement or answer, or between two of them. The kinds and positions of faults
+depend only on the seed, the number of the connection, the direction and the bytes, not on time. (The numbers of
+connections depend on the client's threads.) Loopback only.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ LOST_ANSWERS: Final = NONE._replace(cut=1, every=0.01, directions=("answers",))
 """Every answer is lost as soon as it arrives, after the server has executed the request."""
 
 UNHEARD_ANSWERS: Final = NONE._replace(half_close=1, every=0.01, directions=("answers",))
-"""Like `LOST_ANSWERS`, but the server does not notice it. So it executes the whole request, even if it answers in
-several parts."""
+"""Like `LOST_ANSWERS`, but the server does not notice the loss. So the server executes the whole request, even if it
+answers in several parts."""
 
 SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
 """No byte passes any more, and no side notices an error."""
@@ -95,8 +95,8 @@ class FaultyProxy:
         self.happened: Counter[Kind] = Counter()
         """Number of injected faults, by kind."""
         self.exchanges = 0
-        """How often a client sent bytes as the first ones of a connection or after an answer. This is the number of
-        requests, unless the client pipelines requests."""
+        """Number of times that a client sent bytes at the beginning of a connection or after an answer. This is the
+        number of requests, unless the client pipelines requests."""
         self.port = 0
         self._target, self._seed = (host, port), seed
         self._connections: set[_Connection] = set()
@@ -106,7 +106,7 @@ class FaultyProxy:
         self._thread = threading.Thread(target=self._run, name="faulty-proxy", daemon=True)
         self._thread.start()
         if not self._ready.wait(_START_S) or not self.port:
-            raise StateError("the proxy cannot listen on 127.0.0.1")
+            raise StateError("the fault-injecting proxy could not listen on a port of 127.0.0.1")
 
     def cut_all(self) -> None:
         """Reset every open connection."""
@@ -255,7 +255,7 @@ class _Connection:
 
 
 class _OverError(Exception):
-    """Signal that a connection must be cut."""
+    """Raised to cut both sides of a connection."""
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -47,9 +47,9 @@ class Rates(NamedTuple):
     stale: float = 0.0
     death: float = 0.0
     stall: float = 0.0
-    """Probability that the process stalls for `stall_ms`, before or after the effect."""
+    """Probability that the process stalls, before or after the effect, for a time in the range `stall_ms`."""
     delay_ms: float = 0.0
-    """Mean delay of the request and of the answer. Each delay is uniform from 0 to twice this."""
+    """Mean delay of the request and of the answer. Each delay is uniform from 0 to twice `delay_ms`."""
     late_ms: tuple[float, float] = (1.0, 2_000.0)
     """Range of the time from a late request to its effect."""
     stall_ms: tuple[float, float] = (10_000.0, 600_000.0)

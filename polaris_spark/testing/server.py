@@ -1,4 +1,4 @@
-"""A database server for tests, which start it, kill it, start it again, and remove it at the end."""
+"""Database servers that tests start, kill, start again, and remove at the end."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Server(ABC):
     """Whether acknowledged writes survive `kill` and `start`."""
 
     durability: ClassVar[str] = "the server's defaults"
-    """Settings that determine when writes are on disk, in the words of an operator."""
+    """Settings that determine when writes are on disk, as text for an operator."""
     hasty: ClassVar[str] = "timeout=2s"
-    """Options of a store URI with which clients give up within a few seconds."""
+    """Options of a store URI that make clients give up within a few seconds."""
 
     port: int
     """Port of the server on 127.0.0.1; the same after each start."""
@@ -153,7 +153,7 @@ class ProcessServer(Server):
 
     def start(self) -> None:
         if self._process is not None:
-            raise StateError(f"{self.name} is running")
+            raise StateError(f"{self.name} is already running")
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 list(self.command()),

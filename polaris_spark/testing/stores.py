@@ -56,7 +56,7 @@ class StoreCases:
     @pytest.fixture
     def uri(self) -> str:
         """URI of a store that does not exist yet, a new one for each test."""
-        raise NotImplementedError("give the fixture 'uri'")
+        raise NotImplementedError("the test class must define the fixture 'uri'")
 
     @pytest.fixture
     def backend(self, uri: str) -> Iterator[Backend]:

@@ -30,7 +30,7 @@ _ROWS = [ObjectRow(id, 0, b"x") for id in range(20)]
 
 
 class Change(NamedTuple):
-    """A conditional operation on the reference `name`, after which its row is `then`."""
+    """A conditional operation, and the row of its reference after it (`then`; None if the reference is deleted)."""
 
     name: str
     make: Callable[[Backend], Swapped | Conflict]
@@ -43,7 +43,7 @@ class TroubleCases(StoreCases):
     @pytest.fixture
     def server(self) -> Server:
         """The running server (`polaris_spark.testing.server.Server`). Tests may share it, but not at the same time."""
-        raise NotImplementedError("give the fixture 'server'")
+        raise NotImplementedError("the test class must define the fixture 'server'")
 
     @pytest.fixture
     def store_name(self) -> str:
@@ -335,7 +335,7 @@ def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Back
 
 
 def _warm_up(backend: Backend) -> None:
-    """Use a connection for all operations, so that the next answer is that of the change itself."""
+    """Execute every kind of operation once, so that the next answer on the connection is that of the tested change."""
     one, two, three = row(), row(), row()
 
     def work() -> None:
@@ -370,8 +370,8 @@ def _ends(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callable[[], None]) -> None:
-    """Let threads increment through `counting` during trouble, and check that the count in `backend` agrees with the
-    outcomes that the threads got."""
+    """Let threads increment a number through `counting` while `trouble` runs, and check that the number in `backend`
+    agrees with the outcomes that the threads got."""
     backend.insert_reference("realm", "counter", row(b"0"))
     over = threading.Event()
 

@@ -110,7 +110,7 @@ def test_found_faults_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_parameter_that_every_command_has_is_refused() -> None:
     for name in inspect.signature(maintain._place).parameters:
-        with pytest.raises(InputError, match="which every command has"):
+        with pytest.raises(InputError, match="has the name of an option that every job command has"):
             maintain.add(a_job(Parameter(name, "STRING", "a value")))
 
 

@@ -129,8 +129,14 @@ def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_said_in_a_line(damaged: str) -> None:
     for arguments, message in (
         (("recover", damaged, "--to", "abc"), "--to needs --reference"),
-        (("recover", damaged, "--to", "abc", "--reference", "root"), "not a readable commit"),
-        (("heads", damaged, "--reference", "nothing"), "there is no reference 'nothing'; there are: root"),
+        (
+            ("recover", damaged, "--to", "abc", "--reference", "root"),
+            "there is no commit with the id abc that can be read",
+        ),
+        (
+            ("heads", damaged, "--reference", "nothing"),
+            "there is no reference 'nothing' in this realm; it has: root",
+        ),
         (("heads", damaged, "--reference", "root", "--branch", "main"), "--reference cannot be combined"),
     ):
         answer = run(*arguments)

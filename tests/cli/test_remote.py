@@ -247,7 +247,9 @@ def test_a_server_that_dies_during_a_run_is_told_with_the_run(monkeypatch: pytes
         monkeypatch.setattr(remote.time, "sleep", lambda _: server.stop())
         answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 2
-    assert re.search(r"cannot be reached: .*; it may still be at the run [0-9a-f-]{36}\n$", answer.err)
+    assert re.search(
+        r"cannot be reached: .*; the run [0-9a-f-]{36} may still be in progress there\n$", answer.err
+    )
 
 
 @pytest.mark.parametrize("body", [[], {}, None, "x"])

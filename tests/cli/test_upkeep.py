@@ -128,7 +128,7 @@ def test_a_lost_object_is_named(tmp_path: Path) -> None:
 
 
 def test_the_help_of_realms_warns_of_earlier_releases() -> None:
-    assert "earlier ones must not use the realm" in " ".join(
+    assert "Earlier releases must not use an upgraded realm" in " ".join(
         run("realms", "--help").out.replace("│", " ").split()
     )
 

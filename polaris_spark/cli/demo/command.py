@@ -83,7 +83,7 @@ def demo(
 
 
 def _conclude(stage: Stage, console: Console) -> bool:
-    """Draw the picture, compare the figures, and print where everything is. Return whether all figures agree."""
+    """Draw the picture, compare the figures, and print where everything is. Return True if all figures agree."""
     from polaris_spark.cli.demo import picture, summary
 
     image, notes = stage.place.directory / "demo.png", stage.notes
@@ -139,7 +139,7 @@ def _tell_failure(error: Exception, place: DemoCatalog) -> None:
 
 
 def _require(store: str | None) -> None:
-    """Check now for conditions that would make the demo fail later."""
+    """Raise an error now if the demo would fail later, for example because a library is missing."""
     from polaris_spark.backends import require_backend
     from polaris_spark.cli.demo import session
     from polaris_spark.config import StoreURI
@@ -171,7 +171,10 @@ def _new_directory(given: Path | None) -> Path:
     """
     if given is not None:
         if given.exists() and (not given.is_dir() or any(given.iterdir())):
-            raise InputError(f"{given} is not a new directory; name one that does not exist with --directory")
+            raise InputError(
+                f"{given} is not a new directory, but a file or a directory with files in it; use --directory to "
+                "name a directory that does not exist"
+            )
         given.mkdir(parents=True, exist_ok=True)
         return given.resolve()
     number = 1
@@ -189,5 +192,6 @@ def _refuse_used(stage: Stage) -> None:
     listed = {row["namespace"] for row in stage.quiet("SHOW NAMESPACES IN polaris")}
     if "nyc" in listed:
         raise InputError(
-            f"the catalog 'polaris' in {stage.place.store} has a namespace nyc already; use a store without one"
+            f"the catalog 'polaris' in {stage.place.store} has a namespace 'nyc' already; use a store without this "
+            "namespace"
         )

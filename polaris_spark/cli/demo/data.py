@@ -25,7 +25,8 @@ class DemoTables(NamedTuple):
     """The data in two forms: for pandas, and typed for Spark."""
 
     frames: Mapping[str, Any]
-    """pandas frames from the package, by table name. A missing value is NaN, so columns that have any hold floats."""
+    """pandas frames from the package, by table name. A missing value is NaN, so a column of numbers with missing
+    values contains floats."""
     arrow: Mapping[str, Any]
     """Arrow tables by table name. A missing value is NULL, and whole numbers are integers."""
 
@@ -52,7 +53,7 @@ def as_arrow(frame: Any) -> Any:
 
 
 def write(table: Any, folder: Path, files: int = 2) -> Path:
-    """Write an Arrow table to a new folder as Parquet files, several of them if it is large, and return the folder."""
+    """Write an Arrow table to a new folder as one Parquet file, or as several if it is large. Return the folder."""
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True)
@@ -76,7 +77,7 @@ def _column(name: str, series: Any) -> Any:
 
 
 def _is_whole(series: Any) -> bool:
-    """Whether a column of floats contains integers and NaN: pandas cannot hold both in a column of integers."""
+    """Whether a column of floats contains only integers and NaN. pandas cannot store NaN in a column of integers."""
     present = series.dropna()
     return bool(len(present) < len(series) and (present == present.map(math.floor)).all())
 

@@ -47,7 +47,7 @@ def _check(stage: Stage) -> None:
 
 
 PER_MONTH = "SELECT month, count(*) AS n FROM {table} GROUP BY month"
-"""Query for flights by month. The table may be followed by a version clause."""
+"""Query for the number of flights by month. `{table}` is the name of the table, with or without a version clause."""
 
 
 def _counting(name: str, columns: list[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from polaris_spark.cli.demo.data import KEY
 
 UNKNOWN = "unknown"
-"""Value that the UPDATE writes where no tail number was reported."""
+"""Tail number that the UPDATE writes into rows without a tail number."""
 
 STORM = 2
 """The month that the MERGE corrects: February, with its snowstorm on the 8th and 9th."""
@@ -24,7 +24,7 @@ class Flights:
     updated: Any
     deleted: Any
     merged: Any
-    """With the column `gained`, which the ALTERs before the MERGE added."""
+    """The table after the MERGE. It has the column `gained`, which an ALTER TABLE before the MERGE added."""
 
 
 def flights(original: Any) -> Flights:

@@ -43,7 +43,7 @@ class DemoCatalog(NamedTuple):
     store: str
     """URI of the store, without a password."""
     password: str | None
-    """`env:NAME`, if the store needs one."""
+    """`env:NAME`, which names the environment variable with the store's password; None if it needs no password."""
     warehouse: Path
     directory: Path
     metadata_files: str
@@ -55,7 +55,7 @@ class DemoCatalog(NamedTuple):
 
 
 def start(place: DemoCatalog) -> SparkSession:
-    """Start a local session with the catalog. The output of the JVM goes to `spark.log` in the directory.
+    """Start a local session with the catalog. The output of the JVM is written to `spark.log` in the demo's directory.
 
     Raises:
         MissingLibraryError: Java 17 or newer is not installed.
@@ -82,14 +82,14 @@ def start(place: DemoCatalog) -> SparkSession:
             session = builder.getOrCreate()
         except Exception as error:
             raise StateError(
-                f"Spark did not start ({_first_line(error)}); what it said is in {log}"
+                f"Spark did not start ({_first_line(error)}); see its output in {log}"
             ) from error
         session.sparkContext.setLogLevel("ERROR")
     return session
 
 
 def require_java() -> None:
-    """Refuse to start without a JDK of version 17 or newer, which Spark 4 needs.
+    """Raise an error unless Java 17 or newer is installed, which Spark 4 needs.
 
     Raises:
         MissingLibraryError: Java is not installed, or is older.
@@ -97,7 +97,11 @@ def require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else "java"
     if shutil.which(program) is None:
-        where = f"JAVA_HOME is {home!r}, which has none" if home else "there is no 'java' on the PATH"
+        where = (
+            f"there is no bin/java in JAVA_HOME, which is {home!r}"
+            if home
+            else "there is no 'java' on the PATH"
+        )
         raise MissingLibraryError(f"Spark needs Java {JAVA}, and {where}; install a JDK {JAVA}")
     answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', answer.stderr)
@@ -110,7 +114,7 @@ def require_java() -> None:
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Redirect standard error to a file, for processes that are started in the meantime."""
+    """Redirect standard error to a file while the context is open, also for processes that are started in it."""
     saved = os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 2)

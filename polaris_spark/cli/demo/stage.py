@@ -35,7 +35,7 @@ class Figure(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether both are equal; floating-point numbers to nine digits, because sums depend on their order."""
+        """Whether both results are equal; see `same`."""
         return same(self.found, self.expected)
 
 
@@ -99,12 +99,13 @@ class Stage:
         self.console.print(Padding(table, (0, 0, 1, 4)))
 
     def check(self, what: str, found: Any, expected: Any) -> None:
-        """Record a figure. All figures are compared and printed at the end."""
+        """Record a result with the expected one. They are compared and printed at the end of the demo."""
         self.figures.append(Figure(what, found, expected))
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Whether two figures agree."""
+    """Whether two results are equal. Floating-point numbers are compared to nine digits, because a sum depends on the
+    order of its terms."""
     if isinstance(expected, Mapping):
         return (
             isinstance(found, Mapping)

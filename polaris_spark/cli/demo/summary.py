@@ -21,7 +21,7 @@ _LONGEST = 32
 
 
 def compare(figures: list[Figure], console: Console) -> bool:
-    """Print every figure beside the result of pandas. Return whether all of them agree."""
+    """Print every figure beside the result of pandas. Return True if all figures agree."""
     table = grid(None, "figure", "catalog", "pandas", "", right=("catalog", "pandas"))
     table.columns[0].no_wrap = True
     for figure in figures:
@@ -98,7 +98,7 @@ def say_how_to_look(place: DemoCatalog, picture: Path, script: Path, console: Co
 
 
 def _program() -> str:
-    """Return the command that runs this program: its path, if the program is not on the PATH."""
+    """Return the command that runs this program: `polaris-spark`, or its path if it is not on the PATH."""
     called = Path(sys.argv[0])
     found = shutil.which("polaris-spark")
     if called.name != "polaris-spark" or (found is not None and Path(found).absolute() == called.absolute()):

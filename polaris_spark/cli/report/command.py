@@ -25,7 +25,8 @@ _TOLD = 10
 """Largest number of damaged rows that the page names."""
 
 SHARES = 3
-"""Number of shares of the time: for the log, the tables and the rows. Unused time goes to the next share."""
+"""Number of parts of the time limit: for the log, the tables and the rows. Time that a part does not use goes to the
+next part."""
 
 
 def report(
@@ -41,7 +42,7 @@ def report(
     seconds: Annotated[
         float,
         typer.Option(
-            help="Approximate time limit for reading, in seconds. For a large catalog, the page then shows a part."
+            help="Approximate time limit for reading, in seconds. The page of a large catalog shows the part read."
         ),
     ] = 60,
     password: Password = None,

@@ -6,7 +6,7 @@ import time
 
 
 class Deadline:
-    """A deadline, a number of seconds after its creation."""
+    """A deadline, `seconds` seconds after this object is created."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -23,7 +23,7 @@ def read_words(read: int, of: int, what: str, order: str) -> str:
         read: number of items that were read.
         of: number of all items.
         what: plural noun for the items.
-        order: which items are read first.
+        order: which items these are, if not all were read, such as `the newest ones`.
     """
     if read >= of:
         return f"All {of:,} {what} were read."

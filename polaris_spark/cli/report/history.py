@@ -32,7 +32,7 @@ class CommitFigures:
     floor: int
     """Number of the commit at the history floor."""
     read: int = 0
-    """How many of these commits were read, beginning with the newest."""
+    """Number of commits that were read, beginning with the newest. The figures below are about these commits."""
     changes: int = 0
     """Number of changes in the commits that were read."""
     times: array[int] = field(default_factory=lambda: array("q"))
@@ -44,7 +44,7 @@ class CommitFigures:
     writers: Counter[str] = field(default_factory=Counter)
     """Number of commits by principal. A commit with changes of several principals counts for each of them."""
     takeovers: int = 0
-    """Number of commits that another process made than their parent, by the node numbers in their ids."""
+    """Number of commits whose parent was made by another process, according to the node numbers in the ids."""
     actions: Counter[str] = field(default_factory=Counter)
     """Number of changes by action."""
     tables: Counter[int] = field(default_factory=Counter)
@@ -52,9 +52,9 @@ class CommitFigures:
     names: dict[int, str] = field(default_factory=dict)
     """The newest name of each table, by entity id."""
     births: list[tuple[int, int]] = field(default_factory=list)
-    """(time, 1 for a table that was created and -1 for one that was dropped), the newest first."""
+    """(time, 1 if a table was created or -1 if it was dropped), the newest first."""
     written: list[tuple[int, int]] = field(default_factory=list)
-    """(time, records that a snapshot added minus those that it deleted), the newest first."""
+    """(time, records that a snapshot added minus records that it deleted), the newest first."""
     damaged: list[str] = field(default_factory=list)
     """A message, with the row's key, for each part of the log that cannot be read."""
 

@@ -24,7 +24,7 @@ _LOOK_EVERY = 1_000
 
 
 class Storage(NamedTuple):
-    """Sums over tables, by the summaries of their current snapshots."""
+    """Sums over tables, from the summaries of their current snapshots."""
 
     tables: int = 0
     records: int = 0
@@ -45,9 +45,9 @@ class Lake:
     counted: bool = True
     """Whether all names were counted before the deadline passed."""
     read: int = 0
-    """Number of tables that were read: a random sample, unless it is all of them."""
+    """Number of tables that were read. If not all were read, they are a random sample."""
     unloaded: int = 0
-    """Number of these tables that were imported and not loaded yet; they have no other figures."""
+    """Number of tables among those read that were imported and not loaded yet. Their other figures are not known."""
     total: Storage = field(default_factory=Storage)
     by_namespace: dict[str, Storage] = field(default_factory=dict)
     largest: list[tuple[int, str]] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Lake:
     empty: int = 0
     """Number of tables without a current snapshot."""
     kept: list[int] = field(default_factory=list)
-    """Number of snapshots that each table keeps."""
+    """Number of snapshots of each table."""
 
 
 def read_lake(head: CommitReader, now_ms: int, deadline: Deadline) -> Lake:

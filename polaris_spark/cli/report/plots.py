@@ -128,7 +128,7 @@ def garbage(rows: ObjectFigures) -> str:
 
 
 def snapshot_ages(lake: Lake) -> str:
-    """Return drawings of the age of the tables' data, and of the number of snapshots that they keep."""
+    """Return drawings of the age of the tables' current snapshots, and of the number of snapshots of the tables."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
@@ -175,7 +175,7 @@ def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: Com
 
 
 def _sum(rows: ObjectFigures, *, type: str | None = None, group: int | None = None) -> tuple[int, int]:
-    """Return (all bytes, bytes that no reference needs) of a type or an age group."""
+    """Return (bytes, bytes that no reference needs) of the objects of a type or an age group."""
 
     def of(sums: Any) -> int:
         return sum(one.bytes for key, one in sums.items() if key[0] == type or key[1] == group)

@@ -22,7 +22,7 @@ from polaris_spark.system.registry import ROOT
 K = TypeVar("K")
 
 MOST_MARKED = 500_000
-"""Largest number of objects for which a report determines which are needed; `sweep` can do this on executors."""
+"""Maximum number of objects. If a realm has more, a report does not determine which of them are needed."""
 
 AGE_NAMES = (*(name for _, name in AGES), OLDEST)
 """Names of the age groups, the youngest first."""
@@ -44,7 +44,7 @@ class Amount(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The data of an object that is held in memory for marking."""
+    """Data about an object that is kept in memory, to determine which objects are needed."""
 
     strong: tuple[int, ...]
     type: str
@@ -60,14 +60,15 @@ class ObjectFigures:
     parts: int = 0
     """Number of parts that the table was split into."""
     read: int = 0
-    """Number of parts that were read to their end, in random order."""
+    """Number of parts that were read completely. The parts are read in random order."""
     total: Amount = field(default_factory=Amount)
     groups: dict[tuple[str, int], Amount] = field(default_factory=dict)
     """Objects by type and position of their age group in `AGE_NAMES`."""
     days: dict[int, Amount] = field(default_factory=dict)
     """Objects by the day on which they were made, in days since 1970 (UTC)."""
     unneeded: dict[tuple[str, int], Amount] | None = None
-    """Objects that no reference leads to from its history floor on, keyed as `groups`; None if not determined."""
+    """Objects that cannot be reached from the commits of any reference from its history floor to its head, with the
+    keys of `groups`; None if not determined."""
     why_not: str = ""
     """Why `unneeded` was not determined; empty if it was."""
 

@@ -66,9 +66,9 @@ class SurveyedReference(NamedTuple):
     """The commit to set the reference to: the newest complete commit that is not below the floor, or the requested
     commit. None if no commit is complete."""
     history_from: Known | None
-    """The commit from which on the target's history is complete."""
+    """The oldest commit such that all commits from it to the target are complete."""
     lost_history: tuple[Lost, ...]
-    """The lost objects that end the complete history, if it begins above the target's floor."""
+    """The objects whose loss ends the complete history, if it does not go back to the floor."""
     time_resets: tuple[int, ...]
     """Numbers of commits in the target's history whose time is not later than their parent's, ascending."""
     undone: Undone
@@ -92,7 +92,7 @@ class SurveyedReference(NamedTuple):
 
     @property
     def given_up(self) -> bool:
-        """Whether this is an unlisted row without any complete commit that a recovery has sealed."""
+        """Whether this is an unlisted row that a recovery has sealed, and no commit of it is complete."""
         return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
 
 
@@ -136,7 +136,7 @@ class Survey:
         self._stored: StoredCommits | None = None
         self._lineages: dict[str, Lineage] = {}
         self.highest_id = 0
-        """The highest id that was seen, among the fences and heads in rows and the commits found for them."""
+        """The highest id among the fences and heads in rows, and the commits that were found for the references."""
 
     def run(self, name: str | None = None, to: int | None = None) -> list[SurveyedReference]:
         """Return the results for the registry, then for the other references, ordered by name.
@@ -155,7 +155,7 @@ class Survey:
         rows = self._others(found[0].target)
         if name not in (None, ROOT, *(row.name for row in rows)):
             known = ", ".join((ROOT, *(row.name for row in rows)))
-            raise NotFoundError(f"there is no reference {name!r}; there are: {known}")
+            raise NotFoundError(f"there is no reference {name!r} in this realm; it has: {known}")
         for row in rows:
             if name in (None, row.name):
                 found.append(self._found(row, rows, to if name == row.name else None))
@@ -255,7 +255,7 @@ class Survey:
     def _newer(self, row: _Row, others: Sequence[_Row]) -> list[Known]:
         """Return the complete commits after the row's head, newest first.
 
-        If the row is missing, they are the commits after the one that the reference began from. Commits after a fork
+        If the row is missing, return the commits after the commit that the reference began from. Commits after a fork
         may belong to another reference.
         """
         return self._complete_after(row, _base(row), others, None)
@@ -263,8 +263,8 @@ class Survey:
     def _newest(self, row: _Row, others: Sequence[_Row]) -> Known | None:
         """Return the newest complete commit of a reference, or None.
 
-        It is in the history of the row. If the row is missing, it may also follow the commit that the reference began
-        from, provided that it cannot belong to another reference.
+        The commit is in the history of the row. If the row is missing, the commit may also follow the commit that the
+        reference began from, provided that it cannot belong to another reference.
         """
         began, commits = _began(row), self._commits(row)
         newest = first_complete(self._objects, sorted(commits.values(), reverse=True))
@@ -295,7 +295,7 @@ class Survey:
         return [known for known in candidates if self._objects.complete(known.id)]
 
     def _own(self, row: _Row) -> list[Known]:
-        """Return the commits of a reference that it does not share with the reference that it forked from."""
+        """Return the commits of a reference that are not commits of the reference that it forked from."""
         began = _began(row)
         shared = -1 if began is None else began.number
         return [known for known in self._commits(row).values() if known.number > shared]
@@ -303,7 +303,7 @@ class Survey:
     def _asked(self, row: _Row, to: int) -> Known:
         commit = self._objects.values([to], Commit).get(to)
         if commit is None:
-            raise InputError(f"{to:x} is not a readable commit")
+            raise InputError(f"there is no commit with the id {to:x} that can be read")
         known, base = Known(commit.number, to, commit.time, commit.entries), _base(row)
         if base is None:
             related = row.name == ROOT and REFERENCES in commit.index_names
@@ -315,7 +315,9 @@ class Survey:
             raise InputError(f"commit {to:x} neither precedes nor follows the head of {row.name!r}")
         if not self._objects.check([to]):
             missing = len(self._objects.lost_below(to))
-            raise InputError(f"commit {to:x} is not complete: {missing:,} objects are lost")
+            raise InputError(
+                f"commit {to:x} is not complete (lost objects: {missing:,}); choose another commit"
+            )
         return known
 
     def _undone(self, row: _Row, target: Known) -> Undone:
@@ -351,7 +353,7 @@ def _began(row: _Row) -> Known | None:
 
 
 def _forks(rows: Sequence[_Row]) -> set[int]:
-    """Return the ids of commits where a reference began in another one's history, or where several references began."""
+    """Return the ids of commits from which a reference forked, or from which several references began."""
     forks: set[int] = set()
     first: set[int] = set()
     for began in filter(None, map(_began, {row.row_name: row for row in rows}.values())):
