@@ -55,7 +55,7 @@ def committer(store: str) -> Iterator[Committer]:
     """Open a reference in a separate realm of the store."""
     connection = connect_store(StoreURI.parse(store))
     try:
-        realm = connection.realm(_REALM, create=True, initialise=lambda references: references.initialize())
+        realm = connection.realm(_REALM, create=True, initialize=lambda references: references.initialize())
         yield connection.references(realm, CommitSettings({}), None, key=_REALM).root
     finally:
         connection.close()

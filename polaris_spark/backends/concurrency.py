@@ -18,11 +18,11 @@ _LOOK_AGAIN_S: Final = 0.05
 have sent the notification may have been interrupted."""
 
 
-class NoPlaceError(Exception):
+class LimitReachedError(Exception):
     """No place became free before the time-out."""
 
 
-class Places:
+class OperationLimit:
     """Runs operations, at most `number` of them at a time. Thread-safe.
 
     A Ctrl-C may come between any two calls, and could make a count of free places wrong permanently. So each place is a
@@ -46,7 +46,7 @@ class Places:
         """Wait for a place, run the operation, and return its result.
 
         Raises:
-            NoPlaceError: no place became free before the time-out.
+            LimitReachedError: no place became free before the time-out.
         """
         waiting = self._waiting
         us: queue.SimpleQueue[None] | None = None
@@ -78,7 +78,7 @@ class Places:
                     )  # look once more: an operation may have ended before this thread was in the list
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise NoPlaceError
+                    raise LimitReachedError
                 with contextlib.suppress(queue.Empty):
                     us.get(timeout=min(left, _LOOK_AGAIN_S))
         finally:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from polaris_spark.backends.concurrency import NoPlaceError, Places
+from polaris_spark.backends.concurrency import LimitReachedError, OperationLimit
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 
@@ -105,7 +105,7 @@ class Sessions(ABC, Generic[S]):
             raise
 
     def _begin(self) -> None:
-        self._places = Places(self._pool, self._timeout)
+        self._places = OperationLimit(self._pool, self._timeout)
         self._idle: deque[S] = deque()
 
     def begin_in_child(self) -> None:
@@ -173,7 +173,7 @@ class Sessions(ABC, Generic[S]):
             raise StateError(f"the store {self._where} is closed")
         try:
             return self._places.run(self._work, work, self._idle)
-        except NoPlaceError:
+        except LimitReachedError:
             raise TryAgainError(
                 f"{self._where}: all {self._pool} connections were in use for {self._timeout} ms; nothing was "
                 "changed; try again later, or raise the option 'pool'"

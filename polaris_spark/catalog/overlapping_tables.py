@@ -66,7 +66,7 @@ class _Open(NamedTuple):
     state: State
 
 
-class Neighbours:
+class OtherTables:
     """The tables of all heads of a store, to be searched for tables that overlap a table of one catalog."""
 
     def __init__(self, catalog: Catalog, heads: Sequence[StoreHead]) -> None:
@@ -170,7 +170,7 @@ class Deletable:
     of another table or view under any of its names, even if it lies below a location of its own table.
     """
 
-    def __init__(self, catalog: Catalog, table: Table, neighbours: Neighbours) -> None:
+    def __init__(self, catalog: Catalog, table: Table, neighbours: OtherTables) -> None:
         held = holdings_of(table)
         self._unconfirmed = held.unconfirmed
         self._kept: frozenset[tuple[str, ...]] = held.unconfirmed

@@ -22,7 +22,7 @@ from polaris_spark.catalog.manifest_entries import (
 from polaris_spark.catalog.memory import charge
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.overlapping_tables import Deletable, Neighbours, heads_around, real_places
+from polaris_spark.catalog.overlapping_tables import Deletable, OtherTables, heads_around, real_places
 from polaris_spark.catalog.permits import Grant
 from polaris_spark.errors import MissingFileError, PolarisError
 
@@ -60,7 +60,7 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
     are kept, so that maintenance finds and deletes the rest after the grace period.
     """
     heads = heads_around(catalog)
-    neighbours = Neighbours(catalog, heads)
+    neighbours = OtherTables(catalog, heads)
     own = places(table)
     deletable = Deletable(catalog, table, neighbours)
     every = real_places(deletable.permit, own)

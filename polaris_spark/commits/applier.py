@@ -70,7 +70,7 @@ class Applied:
         return self.state.base
 
 
-class _TurnOver(PrepareAgain):  # a signal, not an error, like its base
+class _BatchTimeExceeded(PrepareAgain):  # a signal, not an error, like its base
     """Raised to stop a change that has used up its time in a batch."""
 
 
@@ -126,7 +126,7 @@ class Applier:
             try:
                 self._apply_one(applied, pending, alone=alone)
             except PrepareAgain as reason:
-                pending.too_long = isinstance(reason, _TurnOver)
+                pending.too_long = isinstance(reason, _BatchTimeExceeded)
                 state.undo()
                 pending.must_prepare = True
                 continue
@@ -174,7 +174,7 @@ class Applier:
         applied.entries += mine
         pending.succeed(result)
 
-    def apply_apart(self, pending: Pending, base: CommitReader) -> None:
+    def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
         """Apply a change outside any batch, and remember the outcome in `pending.memo`.
 
         The head may be outdated: a later batch uses the remembered outcome only if everything that the change read is
@@ -252,7 +252,7 @@ class Applier:
 
 
 def _turn_over() -> NoReturn:
-    raise _TurnOver
+    raise _BatchTimeExceeded
 
 
 def _deadline_passed() -> NoReturn:

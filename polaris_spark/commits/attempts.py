@@ -126,9 +126,9 @@ class Attempts:
                 self.group.unsent(batch)
             self._wait_out(run, publication.cause, deadline)
 
-    def apply_apart(self, pending: Pending, base: CommitReader) -> None:
-        """Apply a change outside any batch; see `Applier.apply_apart`."""
-        self._applier.apply_apart(pending, base)
+    def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
+        """Apply a change outside any batch; see `Applier.apply_outside_batch`."""
+        self._applier.apply_outside_batch(pending, base)
 
     def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
         """Return `(result,)` if the operation of a change was carried out before, else None."""
@@ -219,7 +219,7 @@ class Attempts:
         if other processes have committed recently, else the remembered one.
         """
         if base is None:
-            self.group.take_along(batch)
+            self.group.add_waiting(batch)
             run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
             base = run.fresh or self._heads.known()
         applied, pendings = run.applied, list(batch.pendings)

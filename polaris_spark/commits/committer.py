@@ -151,9 +151,9 @@ class Committer:
                     raise failure if isinstance(failure, TryAgainError) else self._contended()
                 view, apart = newest, apart or pending.too_long
         except (ReferenceGoneError, RealmMovedError) as error:
-            return self.repeated_at_the_end(change, error)
+            return self.result_if_already_done(change, error)
 
-    def repeated_at_the_end(self, change: Change[P, R], error: Exception) -> R:
+    def result_if_already_done(self, change: Change[P, R], error: Exception) -> R:
         """Return the result of a change to a dropped or moved reference, if its operation was carried out before.
 
         Args:
@@ -178,7 +178,7 @@ class Committer:
             pending.prepared_reads, pending.prepared_fence = state.reads, view.head.fence
             pending.prepared_on = view
             if apart:
-                self._attempts.apply_apart(pending, view)
+                self._attempts.apply_outside_batch(pending, view)
         except Exception as error:
             return error
         return None

@@ -179,7 +179,7 @@ class Group:
         if error is not None:
             raise error
 
-    def take_along(self, batch: Batch) -> list[Pending]:
+    def add_waiting(self, batch: Batch) -> list[Pending]:
         """Move waiting changes into the batch and return them. Move none if the leader has passed its turn on."""
         with self._guard:
             return self._take(batch) if self._computes is batch.leader else []

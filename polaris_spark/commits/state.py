@@ -52,7 +52,7 @@ class Tree(NamedTuple):
     found: dict[bytes, Entry | None]
 
 
-class Replanted(NamedTuple):
+class ReplacedTree(NamedTuple):
     """A tree that replaces another tree with the same entries, except for the merged changes `absorbed`."""
 
     name: str
@@ -269,11 +269,11 @@ class State:
         self.reads.append(Tree(index, found.tree, compacted.start, compacted.end, embedded))
         if compacted.tree != found.tree:
             self.add_all(compacted.shards)
-            self._replant(Replanted(index, compacted.tree, tuple(embedded)))
+            self._replant(ReplacedTree(index, compacted.tree, tuple(embedded)))
         return compacted
 
-    def _replant(self, replanted: Replanted) -> None:
-        self._writable(replanted.name).replant(replanted.tree, replanted.absorbed)
+    def _replant(self, replanted: ReplacedTree) -> None:
+        self._writable(replanted.name).replace_tree(replanted.tree, replanted.absorbed)
         self.effects.trees.append(replanted)
 
     def add(self, value: msgspec.Struct) -> int:
@@ -359,7 +359,7 @@ class Effects:
         self.objects: list[tuple[int, msgspec.Struct]] = []
         self.files: list[tuple[str, bytes]] = []
         self.entries: list[LogEntry] = []
-        self.trees: list[Replanted] = []
+        self.trees: list[ReplacedTree] = []
 
     def copy(self) -> Effects:
         """Return a copy. Effects that are added to this object later are not added to the copy."""

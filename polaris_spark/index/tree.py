@@ -240,7 +240,7 @@ class Index:
         low, high = self._span(start, end)
         return {key: _entry(self._pending[key]) for key in self._sorted_keys()[low:high]}
 
-    def replant(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
+    def replace_tree(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
         """Replace the tree by a tree that already contains the embedded changes of the keys `absorbed`, and remove
         these changes from the embedded part. The content of the index does not change."""
         self._size = (

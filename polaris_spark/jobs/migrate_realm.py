@@ -25,7 +25,7 @@ Row = tuple[str, int | None, int | None, int | None, float | None, str | None]
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     from polaris_spark.maintenance.migrating.marks import SourceRealm
-    from polaris_spark.maintenance.migrating.migration import Migration, give_up
+    from polaris_spark.maintenance.migrating.migration import Migration, start_purge_of_target
     from polaris_spark.spark.options import refuse_memory
 
     session = call.session
@@ -39,7 +39,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
         source.abort()  # first, so that the source serves again even if the target fails
         if target is not None:
             with _opened(target) as there:
-                give_up(there, name, source.store.realm)
+                start_purge_of_target(there, name, source.store.realm)
         return [("abort", None, None, None, None, None)]
     assert target is not None
     with _opened(target) as there:

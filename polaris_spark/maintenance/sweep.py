@@ -22,8 +22,8 @@ from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
 from polaris_spark.maintenance.sweep_roots import (
     Policy,
     Roots,
-    list_roots,
     list_roots_only,
+    trim_fence_and_list_roots,
     was_overtaken,
 )
 from polaris_spark.system.registry import References
@@ -82,7 +82,7 @@ def sweep(
     if dry_run:
         roots = list_roots_only(references, policy, engine.progress)
     else:
-        roots = list_roots(references, policy, operation, engine.progress)
+        roots = trim_fence_and_list_roots(references, policy, operation, engine.progress)
     found = garbage(engine, references, roots).fixed()
     counts = _counted(engine, found)
     if not dry_run:

@@ -141,7 +141,9 @@ class Roots(NamedTuple):
     """Number of the first commit among the roots, by name of the reference's row."""
 
 
-def list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
+def trim_fence_and_list_roots(
+    references: References, policy: Policy, operation: Operation, progress: Progress
+) -> Roots:
     """Take steps 1 to 4 of a sweep (see the module), and return the roots.
 
     This trims history, ends the registrations of references that were dropped longer ago than the grace period, and
@@ -154,13 +156,15 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
     """
     StoreClock(references.store.backend, references.clock).refuse_behind()
     try:
-        return _list_roots(references, policy, operation, progress)
+        return _trim_fence_and_list_roots(references, policy, operation, progress)
     except CorruptionError:
         # Another sweep may have deleted the commit of a head that was just read. Read the heads, which are newer now.
-        return _list_roots(references, policy, operation, progress)
+        return _trim_fence_and_list_roots(references, policy, operation, progress)
 
 
-def _list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
+def _trim_fence_and_list_roots(
+    references: References, policy: Policy, operation: Operation, progress: Progress
+) -> Roots:
     now = references.ids.now_ms()
     trim(
         references,
@@ -170,7 +174,7 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
     progress("giving up dropped references", 0, 0)
     ended = references.end_expired(policy.grace_of, operation)
     try:
-        fencing = _Fencing(references, progress, _bury(references))
+        fencing = _Fencing(references, progress, _replace_by_tombstones(references))
         fence = fencing.run()
         roots = fencing.roots()
     except (ReferenceGoneError, HistoryTrimmedError) as error:
@@ -182,7 +186,7 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
 
 
 def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
-    """Return what `list_roots` would return, without changing anything, for a dry run.
+    """Return what `trim_fence_and_list_roots` would return, without changing anything, for a dry run.
 
     Rows that other processes write during the call are younger than the grace period, so they do not count as garbage.
     """
@@ -327,7 +331,7 @@ def _history(references: References, head: Head, floor: int) -> array[int]:
     return found
 
 
-def _bury(references: References) -> dict[str, int]:
+def _replace_by_tombstones(references: References) -> dict[str, int]:
     """Replace sealed rows by tombstones if their registration ended, was replaced, or has another generation.
 
     Returns:
@@ -336,7 +340,7 @@ def _bury(references: References) -> dict[str, int]:
     lost: dict[str, int] = {}
     for name, head in unlisted(references.store):
         if head.sealed:
-            references.bury(name)
+            references.make_tombstone(name)
         else:
             lost[name] = head.floor_number
     return lost

@@ -254,7 +254,7 @@ def _open(
     realm = connection.realm(
         properties.realm,
         create=create,
-        initialise=lambda references: initialize(references, operation),
+        initialize=lambda references: initialize(references, operation),
     )
     files = Files(dict(properties.other))
     settings = CommitSettings(

@@ -125,7 +125,7 @@ def create_table(catalog: Catalog, request: Request) -> Response:
     if body.stage_create:
         return _stage(catalog, change)
     stored = catalog.commit(change)
-    return answer_done(lambda: answer(catalog.reader, stored, mode))
+    return response_after_commit(lambda: answer(catalog.reader, stored, mode))
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
@@ -207,7 +207,7 @@ def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
         raise CommitFailedError(str(error)) from error
 
 
-def answer_done(build: Callable[[], Response]) -> Response:
+def response_after_commit(build: Callable[[], Response]) -> Response:
     """Return the response to a change that was made.
 
     Raises:
@@ -234,7 +234,7 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
         )
     commit = TableCommit(name, body.requirements or [], body.updates or [])
     stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
-    return answer_done(lambda: answer(catalog.reader, stored, mode))
+    return response_after_commit(lambda: answer(catalog.reader, stored, mode))
 
 
 def commit_transaction(catalog: Catalog, request: Request) -> Response:
@@ -265,11 +265,11 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
     if wants_purge and isinstance(table, Table):
         _purge(catalog, change.name, table)
     else:
-        keep_metadata(catalog, change.name, table)
+        write_metadata_of_dropped(catalog, change.name, table)
     return NO_CONTENT
 
 
-def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
+def write_metadata_of_dropped(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
     """Write the metadata file of a table or view that was dropped without purge, unless commits write metadata files.
 
     With this file the table or view can be registered again, in this or in another catalog. An error is only logged and
@@ -328,7 +328,7 @@ def register_table(catalog: Catalog, request: Request) -> Response:
         overwrite=bool(body.overwrite),
     )
     stored = catalog.commit(change)
-    return answer_done(lambda: answer(catalog.reader, stored, mode))
+    return response_after_commit(lambda: answer(catalog.reader, stored, mode))
 
 
 ROUTES = [

@@ -18,12 +18,12 @@ from polaris_spark.rest.namespace_routes import namespace_of
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.table_routes import (
-    answer_done,
     commit_updates,
     identifier_name,
-    keep_metadata,
     list_kind,
     rename_kind,
+    response_after_commit,
+    write_metadata_of_dropped,
 )
 
 
@@ -50,7 +50,7 @@ def create_view(catalog: Catalog, request: Request) -> Response:
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = CreateView(catalog.context, request.operation(), name, msgspec.to_builtins(body))
     stored = catalog.commit(change)
-    return answer_done(lambda: answer(catalog, stored))
+    return response_after_commit(lambda: answer(catalog, stored))
 
 
 def register_view(catalog: Catalog, request: Request) -> Response:
@@ -59,7 +59,7 @@ def register_view(catalog: Catalog, request: Request) -> Response:
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = RegisterView(catalog.context, request.operation(), name, body.metadata_location, catalog.files)
     stored = catalog.commit(change)
-    return answer_done(lambda: answer(catalog, stored))
+    return response_after_commit(lambda: answer(catalog, stored))
 
 
 def load_view(catalog: Catalog, request: Request) -> Response:
@@ -94,13 +94,13 @@ def commit_view(catalog: Catalog, request: Request) -> Response:
         catalog.context, request.operation(), name, body.requirements or [], body.updates or []
     )
     stored = commit_updates(catalog, change)
-    return answer_done(lambda: answer(catalog, stored))
+    return response_after_commit(lambda: answer(catalog, stored))
 
 
 def drop_view(catalog: Catalog, request: Request) -> Response:
     """DELETE namespaces/{namespace}/views/{view}"""
     change = DropContent(catalog.context, request.operation(), name_of(request), View)
-    keep_metadata(catalog, change.name, catalog.commit(change))
+    write_metadata_of_dropped(catalog, change.name, catalog.commit(change))
     return NO_CONTENT
 
 

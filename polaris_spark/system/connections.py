@@ -48,12 +48,12 @@ class StoreConnection:
         self._references: dict[object, References] = {}
         self._guard = threading.Lock()
 
-    def realm(self, name: str, *, create: bool, initialise: Callable[[References], None]) -> RealmRecord:
+    def realm(self, name: str, *, create: bool, initialize: Callable[[References], None]) -> RealmRecord:
         """Return the ACTIVE realm of that name.
 
         Args:
             create: True to create the realm if it is missing, and to finish its creation if that was interrupted.
-            initialise: function that writes a new realm's references.
+            initialize: function that writes a new realm's references.
         Raises:
             RealmStateError: the realm is missing or not ACTIVE.
         """
@@ -65,7 +65,7 @@ class StoreConnection:
         return self.realms.create(
             name,
             self.ids,
-            lambda record: initialise(self._new_references(record, CommitSettings({}), None)),
+            lambda record: initialize(self._new_references(record, CommitSettings({}), None)),
             revisions=known_types(),
         )
 

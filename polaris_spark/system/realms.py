@@ -138,7 +138,7 @@ class Realms:
         self,
         name: str,
         ids: IdGenerator,
-        initialise: Initialise,
+        initialize: Initialise,
         *,
         revisions: Mapping[str, int],
         properties: Mapping[str, str] | None = None,
@@ -151,7 +151,7 @@ class Realms:
         Args:
             name: name of the realm.
             ids: source of the instance id.
-            initialise: function that writes the realm's references.
+            initialize: function that writes the realm's references.
             revisions: the highest revision that writers may use, by object type (`objects.known_types()`).
             properties: properties to store in the record.
         Raises:
@@ -166,7 +166,7 @@ class Realms:
             elif found.value.state is RealmState.CREATED:
                 self._replace(found, _in(found.value, RealmState.INITIALIZING))
             elif found.value.state is RealmState.INITIALIZING:
-                initialise(found.value)
+                initialize(found.value)
                 self._replace(found, _in(found.value, RealmState.ACTIVE))
             elif found.value.state is RealmState.ACTIVE:
                 return found.value

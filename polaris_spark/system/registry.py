@@ -192,7 +192,7 @@ class References:
             entry = None if registry is None else registry.index(REFERENCES).get(name.encode())
             if entry is None:
                 raise
-            return self._committer(registered_by(name, entry).row_name).repeated_at_the_end(change, error)
+            return self._committer(registered_by(name, entry).row_name).result_if_already_done(change, error)
 
     def _live(self, name: str) -> Iterator[Committer]:
         """Yield the committer of a live reference. If the caller finds its row sealed and asks for the next committer,
@@ -269,7 +269,7 @@ class References:
             self._seal(registered)
         return self.root.commit(End(dropped, operation, self.clock)) if dropped else []
 
-    def bury(self, row_name: str) -> None:
+    def make_tombstone(self, row_name: str) -> None:
         """Replace a sealed row, whose registration has ended, by a tombstone. A row that is not sealed is unchanged."""
         self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 

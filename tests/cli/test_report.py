@@ -303,7 +303,7 @@ def test_the_legends_of_the_demo_hide_nothing(tmp_path: Path, drawn: list[Figure
     start = datetime(2026, 1, 1, tzinfo=timezone.utc)
     changes = [
         {"name": "nyc.flights", "principal": principal, "changed_at": start + timedelta(seconds=10 * i)}
-        for i, principal in enumerate(picture.COLOURS)
+        for i, principal in enumerate(picture.COLORS)
     ]
     picture.draw(tmp_path / "demo.png", {1: 900, 2: 1_000}, {1: 1_000, 2: 1_000}, changes)
     (figure,) = drawn

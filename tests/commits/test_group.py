@@ -188,9 +188,9 @@ def test_a_leader_takes_along_whoever_came_until_it_passes_its_turn_on() -> None
     def step(batch: Batch, deadline: float) -> None:
         gate.running.set()
         gate.waiting(3)
-        taken.append(len(gate.group.take_along(batch)))
+        taken.append(len(gate.group.add_waiting(batch)))
         gate.group.pass_on(batch)
-        taken.append(len(gate.group.take_along(batch)))
+        taken.append(len(gate.group.add_waiting(batch)))
         gate.settle(batch)
 
     gate.steps = [step]
@@ -234,7 +234,7 @@ def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_
 
     def step(batch: Batch, deadline: float) -> None:
         gate.waiting(1)
-        gate.group.take_along(batch)
+        gate.group.add_waiting(batch)
         if sent:
             assert gate.group.send(batch, list(batch.pendings))
         gate.hold(batch, deadline)
@@ -257,7 +257,7 @@ def test_nothing_is_sent_for_somebody_who_left() -> None:
 
     def step(batch: Batch, deadline: float) -> None:
         gate.waiting(1)
-        gate.group.take_along(batch)
+        gate.group.add_waiting(batch)
         computed = list(batch.pendings)
         gate.hold(batch, deadline)
         sent.append(gate.group.send(batch, computed))
@@ -284,7 +284,7 @@ def test_when_a_leader_leaves_another_one_of_its_batch_carries_on(how: str) -> N
         batch.progress = "half done"
         gate.running.set()
         gate.waiting(3)
-        gate.group.take_along(batch)
+        gate.group.add_waiting(batch)
         if how == "it was interrupted":
             raise KeyboardInterrupt
         return TryAgainError("late")
@@ -323,7 +323,7 @@ def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
 
     def fail(batch: Batch, deadline: float) -> None:
         gate.waiting(2)
-        gate.group.take_along(batch)
+        gate.group.add_waiting(batch)
         raise RuntimeError("broken")
 
     gate.steps = [fail]

@@ -104,7 +104,7 @@ class IndexMachine(RuleBasedStateMachine):
         if done.tree != self.index.tree:
             self.shelf.write(done.shards)
             absorbed = [k for k in found if k >= done.start and (done.end is None or k < done.end)]
-            self.index.replant(done.tree, absorbed)
+            self.index.replace_tree(done.tree, absorbed)
 
     @rule(quota=st.sampled_from([0, 40, 300]), floor=keys)
     def freeze_with_a_floor(self, quota: int, floor: bytes) -> None:

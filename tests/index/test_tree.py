@@ -307,9 +307,9 @@ def test_what_stays_embedded_counts_when_the_tree_is_replaced(shelf: Shelf) -> N
     index = Index(root, shelf.read, TINY)  # nobody has asked for its size
     before = Index(root, shelf.read, TINY).embedded_bytes
     token = index.savepoint()
-    index.replant(done.tree, ())
+    index.replace_tree(done.tree, ())
     assert index.embedded_bytes == before > 1_000
     index.rollback(token)
     assert index.embedded_bytes == before
-    index.replant(done.tree, ())
+    index.replace_tree(done.tree, ())
     assert shelf.freeze(index, quota=before // 2).count > done.tree.count, "it spills what is over the quota"

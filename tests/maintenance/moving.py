@@ -15,7 +15,7 @@ from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmMovedError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.migrating.marks import SourceRealm
-from polaris_spark.maintenance.migrating.migration import Migration, give_up
+from polaris_spark.maintenance.migrating.migration import Migration, start_purge_of_target
 from polaris_spark.maintenance.migrating.steps import MigrationStep
 from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmState
@@ -85,7 +85,7 @@ class World:
             open_store(backend, self.clock)
         self.source = self.process("source")
         self.target = self.process("target")
-        self.record = self.source.realm("r", create=True, initialise=lambda found: found.initialize())
+        self.record = self.source.realm("r", create=True, initialize=lambda found: found.initialize())
         self.here = self.references(self.source)
         self.acknowledged: dict[str, int] = {}
         self.writer = Writer(self)
@@ -120,7 +120,7 @@ class World:
         source, target = self.process("source"), self.process("target")
         realm = SourceRealm(source.realms, "r", self.references(source))
         realm.abort()
-        give_up(target, "r", realm.store.realm)
+        start_purge_of_target(target, "r", realm.store.realm)
 
     def states(self) -> tuple[RealmState | None, RealmState | None]:
         """Of the realm in the source and in the target."""

@@ -215,7 +215,7 @@ def test_a_missing_row_moves_only_where_nothing_was_committed_to_it(committed: b
 
 def test_targets_that_cannot_be_used() -> None:
     world = a_world()
-    world.target.realm("r", create=True, initialise=lambda found: found.initialize())
+    world.target.realm("r", create=True, initialize=lambda found: found.initialize())
     with pytest.raises(RealmStateError, match="has a realm 'r' already, which is ACTIVE"):
         world.migrate()
     assert world.writer.add(MAIN)

@@ -92,14 +92,14 @@ def test_a_realm_of_a_newer_format_is_refused(backend: MemoryBackend, realms: Re
 
 
 def test_a_created_realm_serves_under_an_instance_of_its_own(realms: Realms, ids: IdGenerator) -> None:
-    initialised: list[RealmRecord] = []
+    initialized: list[RealmRecord] = []
     record = realms.create(
-        "one", ids, initialised.append, revisions={"commit": 1}, properties={"owner": "me"}
+        "one", ids, initialized.append, revisions={"commit": 1}, properties={"owner": "me"}
     )
     assert realms.active("one") == record
     assert (record.state, record.revisions, record.properties) == (S.ACTIVE, {"commit": 1}, {"owner": "me"})
-    assert [r.instance for r in initialised] == [record.instance]
-    assert initialised[0].state is S.INITIALIZING
+    assert [r.instance for r in initialized] == [record.instance]
+    assert initialized[0].state is S.INITIALIZING
     other = realms.create("two", ids, nothing, revisions={})
     assert other.instance != record.instance
     assert realms.all() == [record, other]
@@ -138,11 +138,11 @@ def _create(uri: str) -> str:
     open_store(backend, clock)
     ids = IdGenerator(NodeLeases(backend, clock), clock)
 
-    def initialise(record: RealmRecord) -> None:
+    def initialize(record: RealmRecord) -> None:
         references = ReferenceStore(backend, record.instance)
         references.insert("root", references.row("first"))
 
-    record = Realms(backend, clock).create("one", ids, initialise, revisions={})
+    record = Realms(backend, clock).create("one", ids, initialize, revisions={})
     assert ReferenceStore(backend, record.instance).read("root", str) is not None
     ids.release()
     backend.close()

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from polaris_spark.backends.concurrency import NoPlaceError
+from polaris_spark.backends.concurrency import LimitReachedError
 
 _LOOK_AGAIN_S: Final = 0.05
 
 
-class UnderWay:
+class RequestLimit:
     """The requests in flight. Thread-safe."""
 
     def __init__(self, most: int) -> None:
@@ -40,12 +40,12 @@ class UnderWay:
         Args:
             timeout: maximum time to wait, in seconds.
         Raises:
-            NoPlaceError: `most` requests were in flight until the time-out.
+            LimitReachedError: `most` requests were in flight until the time-out.
         """
         deadline = time.monotonic() + timeout
         try:
             if not self._sending.acquire(timeout=max(0.0, timeout)):
-                raise NoPlaceError
+                raise LimitReachedError
             self._wait(deadline)
             future = send()
             end: list[None] = []
@@ -71,6 +71,6 @@ class UnderWay:
                 return
             left = deadline - time.monotonic()
             if left <= 0:
-                raise NoPlaceError
+                raise LimitReachedError
             with contextlib.suppress(queue.Empty):
                 self._ends.get(timeout=min(left, _LOOK_AGAIN_S))

@@ -20,9 +20,9 @@ from cassandra.query import BatchStatement, BatchType
 from polaris_spark.backends.cassandra import failures, schema, statements
 from polaris_spark.backends.cassandra.clusters import ClusterSession, open_session
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
-from polaris_spark.backends.cassandra.in_flight import UnderWay
+from polaris_spark.backends.cassandra.in_flight import RequestLimit
 from polaris_spark.backends.cassandra.settings import Settings
-from polaris_spark.backends.concurrency import NoPlaceError
+from polaris_spark.backends.concurrency import LimitReachedError
 from polaris_spark.errors import PolarisError, StateError, TryAgainError
 
 _PAUSE_S: Final = 0.05
@@ -59,7 +59,7 @@ class Requests:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._under_way = UnderWay(settings.concurrency)
+        self._under_way = RequestLimit(settings.concurrency)
         self._opening = threading.Lock()
         self._session: ClusterSession | None = None
         self._level: schema.Level | None = None
@@ -158,7 +158,7 @@ class Requests:
 
         try:
             return self._under_way.sent(send, deadline.left)
-        except NoPlaceError:
+        except LimitReachedError:
             raise TryAgainError(
                 f"{self.settings.where}: {self.settings.concurrency} requests, the maximum, were in progress "
                 f"for {self.settings.timeout} ms; try again later, or raise the option 'concurrency'"

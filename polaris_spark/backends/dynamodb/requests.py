@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from polaris_spark.backends.concurrency import NoPlaceError, Places
+from polaris_spark.backends.concurrency import LimitReachedError, OperationLimit
 from polaris_spark.backends.dynamodb import failures
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.settings import Settings
@@ -42,7 +42,7 @@ class Requests:
     def _begin(self) -> None:
         """Start with new locks, and without threads and connections. A forked child must not use its parent's."""
         self._lock = threading.Lock()
-        self._places = Places(self.settings.connections, self.settings.timeout)
+        self._places = OperationLimit(self.settings.connections, self.settings.timeout)
         self._client: Any = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -166,7 +166,7 @@ class Requests:
         settings = self.settings
         try:
             return self._places.run(self._answer, operation, parameters, writes=writes)
-        except NoPlaceError:
+        except LimitReachedError:
             raise TryAgainError(
                 f"{settings.where}: all {settings.connections} connections were in use for {settings.timeout} ms; "
                 "nothing was changed; try again later, or raise the option 'connections'"

@@ -35,7 +35,7 @@ class SpecFields:
         self._version = 0
         """Number of changes of the specs so far."""
         self._versions: dict[SchemaIndex, int] = {}
-        """For each schema without clashes: the value of `_version` when `may_clash` last found this out."""
+        """For each schema without clashes: the value of `_version` when `needs_name_check` last found this out."""
         for id, spec in specs:
             self.add(id, spec)
 
@@ -72,7 +72,7 @@ class SpecFields:
         found = self._ids.get((source, transform))
         return found[next(reversed(found))] if found else None
 
-    def may_clash(self, schema: SchemaIndex) -> bool:
+    def needs_name_check(self, schema: SchemaIndex) -> bool:
         """Whether the caller must run `check_names` on the specs with this schema: True if `check_names` might refuse
         one of them; False if it certainly refuses none.
 

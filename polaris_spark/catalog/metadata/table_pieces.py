@@ -62,7 +62,7 @@ def set_current_schema(draft: TableDraft, update: Json) -> None:
     index = draft.schema_index(id)
     if index is None:
         raise invalid(f"Cannot set current schema to unknown schema: {id}")
-    if draft.spec_fields.may_clash(index):
+    if draft.spec_fields.needs_name_check(index):
         for _, spec in draft.specs.all():
             check_names(spec, index)
     draft.current_schema_id = id

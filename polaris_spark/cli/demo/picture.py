@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"engineer": "#1f6f8b", "analyst": "#d1495b"}
+COLORS = {"engineer": "#1f6f8b", "analyst": "#d1495b"}
 _BEFORE, _AFTER = "#b8c4cc", "#1f6f8b"
 
 
@@ -53,11 +53,11 @@ def _months(axes: Any, before: Mapping[int, int], after: Mapping[int, int]) -> N
 def _history(axes: Any, changes: Sequence[Mapping[str, Any]]) -> None:
     names = list(dict.fromkeys(row["name"] for row in changes))
     start = changes[0]["changed_at"]
-    for principal, colour in COLOURS.items():
+    for principal, color in COLORS.items():
         mine = [row for row in changes if row["principal"] == principal]
         seconds = [(row["changed_at"] - start).total_seconds() for row in mine]
         places = [names.index(row["name"]) for row in mine]
-        axes.scatter(seconds, places, s=40, color=colour, label=principal, zorder=3)
+        axes.scatter(seconds, places, s=40, color=color, label=principal, zorder=3)
     for place, name in enumerate(names):
         times = [(row["changed_at"] - start).total_seconds() for row in changes if row["name"] == name]
         axes.plot([min(times), max(times)], [place, place], color="#d0d6da", zorder=1)

@@ -28,7 +28,7 @@ from polaris_spark.catalog.entities import NamespaceName, TableName, find, table
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata_export import ExportItem
-from polaris_spark.catalog.overlapping_tables import Deletable, Neighbours, heads_around, table_content
+from polaris_spark.catalog.overlapping_tables import Deletable, OtherTables, heads_around, table_content
 from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
 from polaris_spark.catalog.snapshot_expiry import (
@@ -239,7 +239,7 @@ class ExpiryRun:
                 records.setdefault(entity_of(key), []).append(entry.pointer)
         if not records:
             return []
-        neighbours = Neighbours(self._catalog, heads)
+        neighbours = OtherTables(self._catalog, heads)
         all_there = all(table_content(view, entity_id) is not None for entity_id in records)
         own = None if all_there else self._own_head(heads)
         dropped = {} if own is None else self._drops.last(own)
@@ -262,7 +262,7 @@ class ExpiryRun:
         entity_id: int,
         records: list[int],
         planned: ToExpire | None,
-        neighbours: Neighbours,
+        neighbours: OtherTables,
         drop: Drop | None,
         heads: Sequence[StoreHead],
     ) -> Leftover | None:

@@ -220,7 +220,7 @@ class Migration:
             )
 
 
-def give_up(target: StoreConnection, name: str, source_instance: str) -> None:
+def start_purge_of_target(target: StoreConnection, name: str, source_instance: str) -> None:
     """Make the realm that a migration was filling PURGING, so that a purge deletes its rows. Can be repeated.
 
     Args:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from polaris_spark.backends.cassandra.in_flight import UnderWay
-from polaris_spark.backends.concurrency import NoPlaceError
+from polaris_spark.backends.cassandra.in_flight import RequestLimit
+from polaris_spark.backends.concurrency import LimitReachedError
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions
@@ -41,20 +41,20 @@ def _ended() -> _Future:
 
 
 def test_one_more_waits_until_another_ends() -> None:
-    under_way = UnderWay(2)
+    under_way = RequestLimit(2)
     first, _ = [under_way.sent(_Future, 0) for _ in range(2)]
-    with pytest.raises(NoPlaceError):
+    with pytest.raises(LimitReachedError):
         under_way.sent(_Future, 0.001)
     thread, outcome = started(lambda: under_way.sent(_Future, PATIENCE_S))
     first.end()
     thread.join(PATIENCE_S)
     assert len(outcome) == 1
-    with pytest.raises(NoPlaceError):
+    with pytest.raises(LimitReachedError):
         under_way.sent(_Future, 0)
 
 
 def test_what_could_not_be_sent_is_not_under_way() -> None:
-    under_way = UnderWay(1)
+    under_way = RequestLimit(1)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             under_way.sent(lambda: 1 // 0, 0)
@@ -65,7 +65,7 @@ def test_what_could_not_be_sent_is_not_under_way() -> None:
 def test_a_request_that_is_interrupted_anywhere_is_under_way_no_longer_than_it_is(
     make: Callable[[], _Future],
 ) -> None:
-    under_way = UnderWay(1)
+    under_way = RequestLimit(1)
     made: list[_Future] = []
 
     def send() -> _Future:
@@ -82,11 +82,11 @@ def test_a_request_that_is_interrupted_anywhere_is_under_way_no_longer_than_it_i
 
 
 def test_waiting_that_is_interrupted_anywhere_keeps_nobody_from_sending() -> None:
-    under_way = UnderWay(1)
+    under_way = RequestLimit(1)
     first = under_way.sent(_Future, 0)
 
     def wait() -> None:
-        with pytest.raises(NoPlaceError):
+        with pytest.raises(LimitReachedError):
             under_way.sent(_Future, 0.001)
 
     for _ in interruptions(wait):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from polaris_spark.backends.concurrency import NoPlaceError, Places
+from polaris_spark.backends.concurrency import LimitReachedError, OperationLimit
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.backends.interrupts import interruptions
@@ -17,7 +17,7 @@ _PATIENT = 1_000 * PATIENCE_S
 
 
 def test_whoever_waits_comes_in_turn() -> None:
-    places = Places(1, _PATIENT)
+    places = OperationLimit(1, _PATIENT)
     taken, go_on = threading.Event(), threading.Event()
     served: list[int] = []
     threads = [started(lambda: places.run(lambda: (taken.set(), go_on.wait(PATIENCE_S))))[0]]
@@ -32,7 +32,7 @@ def test_whoever_waits_comes_in_turn() -> None:
 
 
 def test_whoever_has_just_left_goes_behind_those_who_wait() -> None:
-    places = Places(1, _PATIENT)
+    places = OperationLimit(1, _PATIENT)
     served: list[str] = []
     threads = []
 
@@ -47,7 +47,7 @@ def test_whoever_has_just_left_goes_behind_those_who_wait() -> None:
 
 
 def test_all_who_wait_get_the_places_that_become_free() -> None:
-    places = Places(_NUMBER, _PATIENT)
+    places = OperationLimit(_NUMBER, _PATIENT)
     full, all_in = (threading.Barrier(parties, timeout=PATIENCE_S) for parties in (_NUMBER + 1, _NUMBER))
     go_on = threading.Event()
     threads = [
@@ -63,15 +63,15 @@ def test_all_who_wait_get_the_places_that_become_free() -> None:
 
 
 def test_a_caller_of_its_own_takes_another_place_or_none() -> None:
-    places = Places(2, 1)
+    places = OperationLimit(2, 1)
     assert places.run(lambda: places.run(lambda: "inner")) == "inner"
-    with pytest.raises(NoPlaceError):
+    with pytest.raises(LimitReachedError):
         places.run(lambda: places.run(lambda: places.run(lambda: "one too many")))
     assert places.run(lambda: "again") == "again"
 
 
 def test_what_is_interrupted_anywhere_gives_its_place_back() -> None:
-    places = Places(_NUMBER, _PATIENT)
+    places = OperationLimit(_NUMBER, _PATIENT)
     all_in = threading.Barrier(_NUMBER, timeout=PATIENCE_S)
     kept = []
     for interrupt in interruptions(lambda: places.run(bytes.hex, b"argument")):
@@ -81,13 +81,13 @@ def test_what_is_interrupted_anywhere_gives_its_place_back() -> None:
 
 
 def test_waiting_that_is_interrupted_anywhere_has_others_wait_for_nothing() -> None:
-    places = Places(1, 1)
+    places = OperationLimit(1, 1)
     taken, go_on = threading.Event(), threading.Event()
     thread, _ = started(lambda: places.run(lambda: (taken.set(), go_on.wait(PATIENCE_S))))
     assert taken.wait(PATIENCE_S)
 
     def wait() -> None:
-        with pytest.raises(NoPlaceError):
+        with pytest.raises(LimitReachedError):
             places.run(str)
 
     kept = []
