@@ -64,7 +64,8 @@ class Damage(NamedTuple):
 def drops_of(
     store: ObjectStore, at: StoreHead, low: int | None = None, high: int | None = None
 ) -> Iterator[Drop | Damage]:
-    """Yield the tables and views that commits of a history dropped, or replaced by registering another table or view.
+    """Yield the tables and views that were dropped in a history, or replaced because another one was registered under
+    their name; and the parts of the log that cannot be read, as `Damage`.
 
     Args:
         low: number of the oldest commit to read, by default the history floor.

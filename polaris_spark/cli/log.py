@@ -159,7 +159,8 @@ def _drawn_change(change: Json, widths: tuple[int, int]) -> Text:
 
 
 def told(summary: dict[str, str]) -> str:
-    """Return a log entry's summary as a short text: a snapshot's operation, records and files, or else the changes."""
+    """Return a log entry's summary as a short text: the snapshot's operation with counts of records and files; or,
+    without an operation, the actions and the other fields."""
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")

@@ -35,7 +35,7 @@ def errors() -> Console:
 
 
 def require_matplotlib(command: str) -> None:
-    """Check, before `demo` or `report` begins, for the library that draws its pictures at the end.
+    """Check, before `demo` or `report` begins, that matplotlib is installed: both draw pictures at the end.
 
     Raises:
         MissingLibraryError: matplotlib is not installed.

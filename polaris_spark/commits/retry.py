@@ -1,4 +1,4 @@
-"""Repetition of operations while a database fails, and turns between processes that commit to one reference."""
+"""Repeats operations while a database fails, and makes processes that commit to the same reference take turns."""
 
 from __future__ import annotations
 

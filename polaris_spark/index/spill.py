@@ -20,8 +20,8 @@ from polaris_spark.index.shards import Branch, FrontCoded, Leaf, Shard
 
 
 class Spilled(NamedTuple):
-    """The result of a spill: the new tree (a root without embedded part), its new shards with their ids, children
-    first, and the changes that stay embedded."""
+    """The result of a spill: the root of the new tree, the new shards with their ids (children before parents), and the
+    changes that stay embedded. The root in `tree` does not contain these changes; the caller embeds them in it."""
 
     tree: IndexRoot
     shards: list[tuple[int, Shard]]

@@ -45,7 +45,7 @@ _UNFINISHED = frozenset({RealmState.CREATED, RealmState.LOADING})
 
 
 class Purged(NamedTuple):
-    """A realm, or an instance that belongs to no realm, and the rows that a purge found or deleted."""
+    """A realm that was or can be purged, or an instance id that belongs to no realm, with the numbers of its rows."""
 
     realm: str | None
     """Name of the realm; None if the rows belong to no realm."""

@@ -192,7 +192,7 @@ class _Connection:
                 writer.close()
 
     def cut(self) -> None:
-        """Reset both sides."""
+        """Reset the connection to the client and the connection to the server."""
         for _, writer in (self._client, self._server):
             _reset(writer)
 

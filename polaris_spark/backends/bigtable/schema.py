@@ -49,7 +49,7 @@ def check(ask: Ask, settings: Settings) -> None:
     if not re.fullmatch(rb"[0-9]{1,9}", found[0]) or int(found[0]) > _FORMAT:
         raise NewerFormatError(
             f"{settings.where} has tables of format {found[0]!r}; this release knows format {_FORMAT}: "
-            "use the release that made it, or a later one"
+            "use the release that made the store, or a later one"
         )
 
 

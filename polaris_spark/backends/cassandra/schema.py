@@ -54,12 +54,13 @@ class Ask(Protocol):
 
 
 def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
-    """Return the level of the store in a keyspace.
+    """Return the serial consistency level that all clients of the store in the keyspace use.
 
     Raises:
         StoreURIError: the keyspace holds no store, or tables of another program.
         NewerFormatError: a newer release made the store.
-        StateError: the store's level differs from the options.
+        StateError: the store's level differs from the option `serial`, or is limited to another datacenter than this
+            client's.
     """
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
@@ -68,7 +69,7 @@ def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
 
 
 def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) -> Level:
-    """Create the keyspace and tables that are missing, and return the level of the store.
+    """Create the keyspace and tables that are missing, and return the store's serial consistency level.
 
     Args:
         datacenter: this client's datacenter.
@@ -156,7 +157,7 @@ def _level(mark: str, settings: Settings, datacenter: str) -> Level:
     if int(number) > FORMAT:
         raise NewerFormatError(
             f"{settings.where} has tables of format {number}; this release knows format {FORMAT}: "
-            "use the release that made it, or a later one"
+            "use the release that made the store, or a later one"
         )
     serial, _, home = serial.partition(" in ")
     if settings.serial not in (None, serial):

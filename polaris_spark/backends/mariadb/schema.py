@@ -80,6 +80,6 @@ def _found(session: MariaDBSession, where: str) -> bool:
         if int(number) > FORMAT:
             raise NewerFormatError(
                 f"{where} has tables of format {number}; this release knows format {FORMAT}: "
-                "use the release that made it, or a later one"
+                "use the release that made the store, or a later one"
             )
     return len(rows) == 2

@@ -167,7 +167,7 @@ class Connections:
         if mark is not None and mark["format"] > FORMAT:
             raise NewerFormatError(
                 f"{self.settings.where} has collections of format {mark['format']}; this release knows format "
-                f"{FORMAT}: use the release that made it, or a later one"
+                f"{FORMAT}: use the release that made the store, or a later one"
             )
         self._checked = mark is not None
         return self._checked

@@ -29,6 +29,11 @@ _NAMES: Final[Mapping[str, re.Pattern[str]]] = {
     "user": re.compile(r"[!-~]+"),
     "region": re.compile(r"[A-Za-z0-9._-]+"),
 }
+_ALLOWED: Final = {
+    "bucket": "letters, digits and '._-', beginning with a letter or digit",
+    "user": "printable ASCII characters except the space",
+    "region": "letters, digits and '._-'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class Settings:
         for name, text in (("bucket", uri.authority), ("user", uri.user), ("region", region)):
             if text is not None and not _NAMES[name].fullmatch(text):
                 raise StoreURIError(
-                    f"the {name} of a {uri.scheme}: store cannot be {text!r}: a character is not allowed"
+                    f"the {name} of a {uri.scheme}: store cannot be {text!r}; allowed are {_ALLOWED[name]}"
                 )
         return cls(
             uri.scheme,

@@ -120,5 +120,5 @@ def _refuse(mark: str, where: str, schema: str) -> None:
     if int(number) > FORMAT:
         raise NewerFormatError(
             f"{where} has tables of format {number}; this release knows format {FORMAT}: "
-            "use the release that made it, or a later one"
+            "use the release that made the store, or a later one"
         )

@@ -125,8 +125,8 @@ def _check_format(path: str) -> None:
         raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
     if int(number) > FORMAT:
         raise NewerFormatError(
-            f"{where} has rows of format {number}; this release knows format {FORMAT}: use the release that made it, "
-            "or a later one"
+            f"{where} has rows of format {number}; this release knows format {FORMAT}: use the release that made the "
+            "store, or a later one"
         )
 
 

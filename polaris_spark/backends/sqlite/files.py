@@ -216,7 +216,7 @@ def check_tables(connection: sqlite3.Connection, path: str) -> None:
     if version > FORMAT:
         raise NewerFormatError(
             f"sqlite://{path} has tables of format {version}; this release knows format {FORMAT}: "
-            "use the release that made it, or a later one"
+            "use the release that made the store, or a later one"
         )
 
 

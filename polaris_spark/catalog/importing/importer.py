@@ -70,7 +70,7 @@ class ImportOptions(NamedTuple):
     commit_size: int = 1_000
     """Number of tables and views that get their names in one commit."""
     only_present: bool = False
-    """True imports only under names that the catalog has already; for other names, a conflict is reported."""
+    """If True, import only tables and views whose names exist in the catalog already; report others as conflicts."""
 
 
 class Row(NamedTuple):

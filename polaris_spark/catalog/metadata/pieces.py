@@ -27,7 +27,7 @@ them."""
 
 
 def form_digest(form: object) -> bytes:
-    """Return a hash of a form. Equal forms have equal hashes.
+    """Return a hash of the form of a piece (`Form`). Equal forms have equal hashes.
 
     Raises:
         BadRequestError: a string is not valid Unicode.

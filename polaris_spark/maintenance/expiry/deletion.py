@@ -1,15 +1,15 @@
-"""Deletion of the files that expired snapshots left behind: pass by pass, a wave of files at a time.
+"""Deletion of the files that expired snapshots left behind: in passes by kind of file, and in waves of some files each.
 
-Before each wave, the heads of the store are read again: this is a look. Files named by tables that were changed,
-registered or branched since the last look are kept, together with the manifests and manifest lists that lead to them.
-If these tables cannot be read, all remaining files are kept. For example, a branch may be made from an old commit while
-a run is finding files, or the metadata file of an old version may be registered. Then the files of this version are
-kept.
+Before each wave, a *look* reads the heads of the store again, and searches the tables that were changed, registered,
+branched or dropped since the last look. Files that these tables name are kept. If a file of a leftover is kept, all its
+remaining manifests and manifest lists are kept as well. If one of these tables cannot be searched, all remaining files
+are kept (`files_in_use` treats manifests that do not exist differently). Looks are needed because an old version can
+come back into use during a run: for example, a branch is made from an old commit, or the metadata file of an old
+version is registered.
 
-A window of one wave remains unprotected: from the look to the deletion of the wave's last file. Neither the grace
-period nor the retention covers it, because history keeps rows, but not the files of expired snapshots. If an old
-version is brought back, in this window or at any later time, only those of its files are kept that still exist when the
-next look finds the version.
+Between a look and the end of its wave, files are not protected. The grace period and the retention do not help: they
+keep the rows of old versions, but not the files of expired snapshots. If an old version is brought back, during a run
+or later, some of its files may be gone already; the next look keeps those that still exist.
 """
 
 from __future__ import annotations

@@ -222,11 +222,12 @@ class Switch:
         concurrently(partial(write_reference, references, fence), pairs)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
-        """Remove rows that an earlier attempt wrote for references that the source's registry has given up since.
+        """Remove reference rows of the target that are not in `kept`. An earlier attempt wrote them, for references
+        that the source's registry has since given up.
 
-        The target's registry does not list these references. While the source's record has this attempt's token, no
-        later attempt has written rows of references that `kept` lacks. Rows that a later attempt writes afterwards have
-        other versions, so they are not removed.
+        The rows are read first; then this attempt's token is checked. If the source's record still has the token, no
+        later attempt had written any of the rows that were read. A later attempt may replace a row afterwards, but that
+        gives the row another version, so it is not deleted.
         """
         others = [(name, row.version) for name, row in references.rows() if name not in kept]
         self._source.refuse_ended(self._token)
@@ -246,13 +247,15 @@ def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, Re
     held, before = item
     if before is not None and _is_later(read_head(before, held.row_name), held.head):
         raise TaskLostError(
-            f"reference {held.row_name!r} of the target was written by a later run of this migration"
+            f"reference {held.row_name!r} of the target was written by a later run of this migration, so this "
+            "run stopped; if the later run has ended, start the migration again, which continues it"
         )
     head = msgspec.structs.replace(held.head, fence=fence, move=None)
     new = ReferenceRow(new_version(), encode_head(head))
     if not references.put(held.row_name, None if before is None else before.version, new):
         raise TaskLostError(
-            f"reference {held.row_name!r} of the target was written by another run of this migration"
+            f"reference {held.row_name!r} of the target was changed by another run of this migration, so this "
+            "run stopped; if the other run has ended, start the migration again, which continues it"
         )
 
 

@@ -87,7 +87,7 @@ class SchemaRow(NamedTuple):
 
 
 class Schemas(SystemView[SchemasTask, SchemaRow]):
-    """One row per column."""
+    """One row per column, nested ones included, of each current or former schema of a table or view."""
 
     comment = (
         "Columns of every table and view, including nested ones, one row for each schema that contains the column; "

@@ -23,8 +23,7 @@ _GLANCE_MS = 50.0
 all rows of the realm are searched for the reference's commits."""
 
 _FORESEEN = 2
-"""Largest number of successive commits that a process may have written before it knows whether the first was swapped
-in."""
+"""Maximum number of successive commits that a process writes before it knows whether the first of them took effect."""
 
 
 def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> None:

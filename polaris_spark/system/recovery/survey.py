@@ -41,9 +41,9 @@ class Undone(NamedTuple):
     """Commits that are undone if a reference is set back to an older commit."""
 
     commits: int
-    """Number of these commits."""
+    """Number of commits that are undone."""
     unreadable: int
-    """Number of these commits whose log entries cannot be read."""
+    """Number of undone commits whose log entries cannot be read."""
     entries: tuple[tuple[Known, LogEntry], ...]
     """Log entries of the other commits, newest first, each with its commit."""
 
