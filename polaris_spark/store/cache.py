@@ -28,8 +28,8 @@ Key = tuple[int, int]
 
 
 class ObjectCache:
-    """Decoded objects, by space (one realm of one store) and object id. Thread-safe; a forked child starts with an empty
-    cache."""
+    """Decoded objects, by space (one realm of one store) and object id. Thread-safe; a forked child starts with an
+    empty cache."""
 
     def __init__(self, capacity: int = DEFAULT_BYTES) -> None:
         self.capacity = capacity
