@@ -211,12 +211,14 @@ def find_orphans(engine: Engine, search: Search, heads: Sequence[StoreHead], lis
         InputError: listed and known files have equal paths but different schemes or authorities.
     """
     known = _known(engine, search, heads)
+    unknown = _unknown(engine, search, listed, known.names()).kept()
     try:
+        if search.mismatch is Mismatch.ERROR:
+            _refuse_mismatches(engine, unknown, known.names())
         unlisted = engine.query(
             "SELECT location, problem FROM {listed} WHERE problem IS NOT NULL", listed=listed
         )
         problems = [Broken(None, (row[0],), row[1], incomplete=True) for row in sorted(unlisted.collect())]
-        unknown = _unknown(engine, search.mismatch, listed, known.names())
         broken, incomplete = known.broken()
         decide = partial(
             _judged,
@@ -229,12 +231,11 @@ def find_orphans(engine: Engine, search: Search, heads: Sequence[StoreHead], lis
             decide, _with_places(engine, unknown, known.places()), _ORPHANS, by=("location", "root")
         )
         rows = engine.query(f"SELECT * FROM {{judged}} LIMIT {_most(search)}", judged=judged).collect()
-        unknown.release()
-        return SearchResult(
-            sorted(Orphan(*row) for row in rows), problems + _told(engine, known, broken, incomplete)
-        )
+        orphans = sorted(Orphan(*row) for row in rows)
+        return SearchResult(orphans, problems + _told(engine, known, broken, incomplete))
     finally:
         known.release()
+        unknown.release()
         listed.release()
 
 
@@ -292,26 +293,31 @@ def _most(search: Search) -> int:
     return min(search.max_files, 2**31 - 1)
 
 
-def _unknown(engine: Engine, mismatch: Mismatch, listed: Rows, names: Rows) -> Rows:
-    """Return the listed files that no table or view references. `kept` in the sense of rows.
-
-    Raises:
-        InputError: `mismatch` is `ERROR`, and a file's path is referenced with another scheme or authority.
-    """
+def _unknown(engine: Engine, search: Search, listed: Rows, names: Rows) -> Rows:
+    """Return the listed files that no table or view references."""
     columns = ", ".join(column.split(" ")[0] for column in _FILE.split(", "))
     files = engine.query(f"SELECT {columns} FROM {{listed}} WHERE problem IS NULL", listed=listed)
     same_prefix = "other.scheme IN ('', mine.scheme) AND other.authority IN ('', mine.authority)"
-    match = "true" if mismatch is Mismatch.IGNORE else same_prefix
-    unknown = engine.without(files, names, ["path"], match).kept()
-    if mismatch is Mismatch.ERROR:
-        pairs = engine.query(
-            "SELECT DISTINCT known.scheme || '://' || known.authority, file.scheme || '://' || file.authority "
-            "FROM {unknown} file JOIN {names} known ON file.path = known.path LIMIT 10",
-            unknown=unknown,
-            names=names,
+    match = "true" if search.mismatch is Mismatch.IGNORE else same_prefix
+    return engine.without(files, names, ["path"], match)
+
+
+def _refuse_mismatches(engine: Engine, unknown: Rows, names: Rows) -> None:
+    """Raise an InputError if tables reference the path of an unknown file with another scheme or authority."""
+    pairs = engine.query(
+        "SELECT DISTINCT known.scheme || '://' || known.authority AS known, "
+        "file.scheme || '://' || file.authority AS listed "
+        "FROM {unknown} file JOIN {names} known ON file.path = known.path LIMIT 10",
+        unknown=unknown,
+        names=names,
+    )
+    told = [f"{known} is known and {listed} was listed" for known, listed in sorted(pairs.collect())]
+    if told:
+        raise InputError(
+            f"it is not known whether some files are orphans, so nothing was deleted: {', '.join(told)}, with "
+            "the same paths. Set equal_schemes and equal_authorities if these are the same storage, or set "
+            "prefix_mismatch_mode to keep such files ('ignore') or to delete them ('delete')"
         )
-        _refuse(pairs.collect())
-    return unknown
 
 
 def _with_places(engine: Engine, files: Rows, places: Rows) -> Rows:
@@ -417,14 +423,3 @@ def _in_phases(rows: Iterable[Row], broken: list[Broken]) -> FoundDoomed:
         phases.setdefault(kind, []).append(Orphan(*file))
         named_by[file[0]] = set(json.loads(owners))
     return FoundDoomed([sorted(phases[kind]) for kind in sorted(phases)], named_by, broken)
-
-
-def _refuse(found: Collection[Row]) -> None:
-    """Refuse pairs of the known and the listed prefix (`scheme://authority`) of files whose paths are equal."""
-    if found:
-        told = ", ".join(f"{known} is known and {listed} was listed" for known, listed in sorted(found))
-        raise InputError(
-            f"it is not known whether some files are orphans, so nothing was deleted: {told}, with the same "
-            "paths. Set equal_schemes and equal_authorities if these are the same storage, or set "
-            "prefix_mismatch_mode to keep such files ('ignore') or to delete them ('delete')"
-        )
