@@ -277,7 +277,10 @@ class LocalEngine(Engine):
     ) -> Rows:
         order = f" ORDER BY {', '.join(by)}" if by else ""
         found = self._database.execute(f"SELECT * FROM {_source(rows)}{order}")
-        return self.rows(function(self.reach, self._watched(found, doing)), schema)
+        try:
+            return self.rows(function(self.reach, self._watched(found, doing)), schema)
+        finally:
+            found.close()  # SQLite drops no table that an unfinished query reads
 
     def _watched(self, rows: Iterable[Row], doing: str) -> Iterator[Row]:
         for done, row in enumerate(rows):

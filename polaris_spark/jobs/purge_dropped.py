@@ -13,8 +13,9 @@ from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.store_heads import StoreHead
+    from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges
-    from polaris_spark.maintenance.orphans.search import FileOutcome, Means, Search
+    from polaris_spark.maintenance.orphans.search import FileOutcome, Means
     from polaris_spark.rest.session import Session
 
 _ANY_AGE = 1 << 62
@@ -24,10 +25,11 @@ _ANY_AGE = 1 << 62
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.permits import Permit
     from polaris_spark.jobs.remove_orphans import means_of, row_of
+    from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.decisions import Comparison, Mismatch
     from polaris_spark.maintenance.orphans.known_files import Names
     from polaris_spark.maintenance.orphans.purges import record
-    from polaris_spark.maintenance.orphans.search import KEPT, FileOutcome, Search
+    from polaris_spark.maintenance.orphans.search import KEPT, FileOutcome
 
     session = call.session
     max_files = arguments.get("max_files", DEFAULT_FILES)
@@ -93,11 +95,10 @@ def _purge(
     dry_run: bool,
 ) -> Iterator[FileOutcome]:
     from polaris_spark.catalog.permits import Permit
-    from polaris_spark.jobs.remove_orphans import file_search
+    from polaris_spark.maintenance.orphans.candidates import Doomed, find_doomed
     from polaris_spark.maintenance.orphans.search import (
         DELETED,
         WOULD_DELETE,
-        Doomed,
         FileOutcome,
         broken_ones,
         delete_in_waves,
@@ -114,7 +115,7 @@ def _purge(
         permit,
     )
     call.progress("reading what tables need")
-    found = file_search(means.engine).find_doomed(search, heads, doomed)
+    found = find_doomed(means.engine, search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
     """Tables with files that were not deleted. Files that list these files must be kept as well."""

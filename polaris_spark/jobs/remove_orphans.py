@@ -12,8 +12,8 @@ from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.engine import Engine
-    from polaris_spark.maintenance.orphans.search import FileOutcome, FileSearch, Means, Orphan, Search
+    from polaris_spark.maintenance.orphans.candidates import Orphan, Search
+    from polaris_spark.maintenance.orphans.search import FileOutcome, Means
     from polaris_spark.rest.session import Session
 
 DEFAULT_FILES = 100_000
@@ -27,7 +27,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     refused = list(_refused(search))
     search = search._replace(roots=tuple(sorted({*search.roots}.difference(one.location for one in refused))))
     means = means_of(call, PROCEDURE.name, dry_run=dry_run)
-    outcomes = remove(file_search(means.engine), search, means, dry_run=dry_run)
+    outcomes = remove(search, means, dry_run=dry_run)
     return [row_of(outcome) for outcome in (*refused, *outcomes)] or list(_if_empty(call.session, arguments))
 
 
@@ -58,6 +58,7 @@ def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[
 
 def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
     from polaris_spark.catalog.permits import Permit
+    from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.decisions import (
         DEFAULT_AGE_MS,
         Mismatch,
@@ -66,7 +67,6 @@ def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
         require_old,
     )
     from polaris_spark.maintenance.orphans.known_files import Names
-    from polaris_spark.maintenance.orphans.search import Search
 
     session = call.session
     now = session.connection.clock.now_ms()
@@ -159,15 +159,6 @@ def _places_of(session: Session, levels: tuple[str, ...]) -> list[str]:
 
 def _uri(parts: tuple[str, ...]) -> str:
     return "/".join(parts)
-
-
-def file_search(engine: Engine) -> FileSearch:
-    """Return the search that lists and compares files by an engine."""
-    from polaris_spark.maintenance.orphans.local import LocalSearch
-    from polaris_spark.spark.engine import SparkEngine
-    from polaris_spark.spark.jobs.orphans import SparkSearch
-
-    return SparkSearch(engine) if isinstance(engine, SparkEngine) else LocalSearch(engine.reach)
 
 
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
@@ -213,21 +213,6 @@ def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
             f"a {uri.scheme}: store can be used on one machine only, but Spark's driver and this executor run on "
             "different machines: use a database server"
         )
-
-
-def grouped(weights: Sequence[int], n: int) -> list[range]:
-    """Divide the positions of `weights` into at most `n` non-empty ranges of about equal weight; return the ranges."""
-    goal = max(1, -(-sum(weights) // max(1, n)))
-    runs: list[range] = []
-    start = weight = 0
-    for position, one in enumerate(weights):
-        weight += one
-        if weight >= goal:
-            runs.append(range(start, position + 1))
-            start, weight = position + 1, 0
-    if start < len(weights):
-        runs.append(range(start, len(weights)))
-    return runs
 
 
 def _file(uri: StoreURI) -> tuple[int, int] | None:

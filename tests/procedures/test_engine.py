@@ -93,6 +93,19 @@ def test_few_items_start_no_spark_job(session: Session, tmp_path: Path) -> None:
     assert len(list(engine.map(FindAbsent(), items(tmp_path)[: FindAbsent.few]))) == FindAbsent.few
 
 
+def test_rows_that_a_failed_function_was_reading_can_be_released(session: Session) -> None:
+    def fail(_: Any, rows: Iterator[Any]) -> Iterator[Any]:
+        next(rows)
+        yield 1 / 0
+
+    engine = engine_of(Call(session))
+    found = engine.rows(((1,), (2,)), "id bigint")
+    with pytest.raises(ZeroDivisionError) as failed:
+        engine.apply(fail, found, "id bigint")
+    found.release()
+    assert failed.value.__traceback__ is not None, "the error still holds the unfinished query"
+
+
 def test_every_item_is_done_once_while_executors_come(
     session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,11 +17,9 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.orphans.local import LocalSearch
-from polaris_spark.maintenance.orphans.search import FoundDoomed
+from polaris_spark.maintenance.orphans import candidates
+from polaris_spark.maintenance.orphans.candidates import FoundDoomed
 from polaris_spark.rest.session import Session, connect
-from polaris_spark.spark.jobs import orphans
-from polaris_spark.spark.jobs.orphans import SparkSearch
 from tests.maintenance.lakes import (
     DAY,
     ROWS,
@@ -177,7 +175,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, depth: int
 ) -> None:
-    monkeypatch.setattr(orphans, "_DEPTH", depth)  # how many levels the driver lists
+    monkeypatch.setattr(candidates, "_DEPTH", depth)  # how many levels the driver lists
     lake.table()
     lake.old()
     wanted = {lake.stray("a/stray"), lake.stray("z/stray")}
@@ -190,20 +188,18 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(
     assert problem.endswith("nothing is deleted here")
 
 
-def doomed_by(
-    engine: type[LocalSearch | SparkSearch], lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
-) -> FoundDoomed:
-    """What an engine finds of tables that were dropped with PURGE."""
+def doomed_by(lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession | None) -> FoundDoomed:
+    """What executors, or this process without them, find of tables that were dropped with PURGE."""
     seen: list[FoundDoomed] = []
-    find = engine.find_doomed
+    find = candidates.find_doomed
 
     def watched(*arguments: Any) -> FoundDoomed:
         seen.append(find(*arguments))
         return seen[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "find_doomed", watched)
-        call(lake.session, "purge_dropped", spark=spark if engine is SparkSearch else None, dry_run=True)
+        patch.setattr(candidates, "find_doomed", watched)
+        call(lake.session, "purge_dropped", spark=spark, dry_run=True)
     [found] = seen
     return found
 
@@ -219,7 +215,7 @@ def test_late_purges_are_carried_out_by_executors(
     files = lake.files() - sound
     for name in ("t", "u"):
         lake.catalog.purge_table(f"db.{name}")
-    found = [doomed_by(engine, lake, monkeypatch, spark) for engine in (LocalSearch, SparkSearch)]
+    found = [doomed_by(lake, monkeypatch, session) for session in (None, spark)]
     assert found[0] == found[1]
     assert found[1].named_by[f"file://{adopted}"] == {"default.lake.db.u"}
     rows = call(lake.session, "purge_dropped", spark=spark, max_files=2**62)

@@ -1,19 +1,47 @@
-"""Every file that a store's tables and views name, gathered in one process."""
+"""All files that the tables and views of a store reference.
+
+An engine reads metadata, then manifest lists, then manifests. Each manifest list and each manifest is read once, even
+if several snapshots, branches and tables reference it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from polaris_spark.catalog.drops import Damage, Drop, drops_of
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.engine import Engine, Reach, Row, Rows
 from polaris_spark.catalog.folders import Links
+from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.maintenance.needed_files import Content, Manifests, Needs, needs_of
+from polaris_spark.index.ranges import key_ranges
+from polaris_spark.maintenance.needed_files import Content, Manifests, NamedLocations, Needs, needs_of
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, OwnedLocation
 from polaris_spark.store.objects import ObjectStore
+
+TABLES_PER_TASK = 200
+COMMITS_PER_TASK = 1_000
+TASKS_PER_CORE = 4
+"""Tasks for each core when metadata is read. Manifests differ in size, so more tasks than cores balance the load."""
+
+CONTENT, MANIFEST, LIST, METADATA, PLACE, BROKEN = range(6)
+"""Kinds of rows: files, in the order in which they are deleted (a file is deleted after the files that it names), then
+locations that a table or view owns, and tables and views that cannot be read."""
+
+NAME = "scheme string, authority string, path string"
+"""Columns of a normalized file name, by which files are compared."""
+_FIRST = (
+    f"kind int, location string, {NAME}, owner string, strict boolean, kept boolean, partitions string, "
+    "unconfirmed boolean, problem string"
+)
+"""Columns of what metadata names. `partitions` is a JSON array."""
+_NEXT = f"source string, location string, {NAME}, problem string, missing boolean"
+"""Columns of what manifest lists and manifests name."""
 
 
 class Names:
@@ -39,80 +67,193 @@ class Names:
         return name.path
 
 
-class Known(NamedTuple):
-    """The files and locations that tables and views name."""
+class KnownFilesTask(NamedTuple):
+    """A range of a head's tables and views, or the tables and views that a range of its commits dropped."""
 
-    files: set[FileName]
-    places: list[OwnedLocation]
-    broken: dict[str, str]
-    """Owners that could not be read, each with the reason."""
-    incomplete: dict[str, str]
-    """Owners whose manifest lists or manifests are missing, each with a message that names the file."""
+    head: StoreHead
+    start: bytes = b""
+    end: bytes | None = None
+    commits: tuple[int, int] | None = None
+    """First and last commit number of a task that reads history; None for other tasks."""
+    drops: tuple[Drop, ...] = ()
+    """Dropped tables and views of a task that reads only these; empty for other tasks."""
+
+    def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
+        """Return the tables and views that the task reads."""
+        if self.drops:
+            return contents_of_drops(self.head, store, self.drops)
+        if self.commits is None:
+            return contents_of(self.head, store, self.start, self.end)
+        return kept_drops(self.head, store, oldest_purge_ms, *self.commits)
 
 
-CONTENT, MANIFEST, LIST, METADATA = range(4)
-"""Ranks of files, in the order in which they are deleted: a file is deleted after the files that it names."""
+def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> Iterator[KnownFilesTask]:
+    """Yield the tasks that cover a head and its history. Only the upper levels of the index `names` are read."""
+    commit = store.get(head.head.commit, Commit)
+    if NAMES in commit.index_names:
+        root = commit.index_roots[commit.index_names.index(NAMES)]
+        n = max(1, min(splits, -(-(root.count + len(root.keys)) // TABLES_PER_TASK)))
+        for found in key_ranges(root, StoredObjects(store).read_shards, b"", None, n):
+            yield KnownFilesTask(head, found.start, found.end)
+    low, high = head.head.floor_number, head.head.number
+    for first in range(low, high + 1, COMMITS_PER_TASK):
+        yield KnownFilesTask(head, commits=(first, min(high, first + COMMITS_PER_TASK - 1)))
 
 
-class Gathering:
-    """Collector of the files that tables and views name, in the memory of one process.
+class KnownFiles:
+    """The files and locations that tables and views reference, as rows of an engine that are computed once."""
 
-    `spark.jobs.known_files.KnownFiles` answers the same question with DataFrames, which may exceed any memory.
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        tasks: Sequence[KnownFilesTask],
+        oldest_purge_ms: int,
+        *,
+        located: bool = False,
+    ) -> None:
+        """
+        Args:
+            names: rules for normalizing names.
+            oldest_purge_ms: see `kept_drops`.
+            located: whether the method `located` will be called.
+        """
+        self._engine = engine
+        contents = partial(_contents, names=names, oldest_purge_ms=oldest_purge_ms)
+        self._first = engine.scan(contents, tasks, _FIRST, "reading tables").kept()
+        lists = engine.query(
+            f"SELECT DISTINCT location FROM {{first}} WHERE kind = {LIST}", first=self._first
+        )
+        self._lists = self._read(partial(_named, kind=LIST, names=names, located=True), lists)
+        manifests = engine.query(
+            f"SELECT location FROM {{first}} WHERE kind = {MANIFEST} "
+            "UNION SELECT location FROM {lists} WHERE problem IS NULL",
+            first=self._first,
+            lists=self._lists,
+        )
+        self._manifests = self._read(partial(_named, kind=MANIFEST, names=names, located=located), manifests)
+
+    def _read(self, function: Callable[[Reach, Iterator[Row]], Iterator[Row]], files: Rows) -> Rows:
+        found = self._engine.apply(
+            function, files, _NEXT, tasks_per_core=TASKS_PER_CORE, doing="reading manifests"
+        )
+        return found.kept()
+
+    def _query(self, sql: str, **others: Rows) -> Rows:
+        return self._engine.query(
+            sql,
+            first=self._first,
+            lists=self._lists,
+            manifests=self._manifests,
+            **others,
+        )
+
+    def _naming(self) -> Rows:
+        """Return the tables and views that reference each manifest list and manifest, the file as `source`."""
+        return self._query(
+            f"SELECT location AS source, owner, strict FROM {{first}} WHERE kind IN ({LIST}, {MANIFEST}) "
+            "UNION SELECT lists.location, owner, strict FROM {lists} lists "
+            f"JOIN {{first}} first ON source = first.location WHERE kind = {LIST} AND lists.problem IS NULL"
+        )
+
+    def names(self) -> Rows:
+        """Return the normalized name of every file, with the columns of `NAME`. It may contain duplicates."""
+        return self._query(
+            f"SELECT scheme, authority, path FROM {{first}} WHERE kind <= {METADATA} "
+            "UNION ALL SELECT scheme, authority, path FROM {lists} WHERE problem IS NULL "
+            "UNION ALL SELECT scheme, authority, path FROM {manifests} WHERE problem IS NULL"
+        )
+
+    def located(self) -> Rows:
+        """Return every location as it is written in metadata, for each table or view that references the location.
+
+        The columns are `location`, `kind`, `owner` and `path`, which is normalized.
+        """
+        further = (
+            f"UNION ALL SELECT location, {kind} AS kind, owner, path FROM {{{rows}}} found "
+            "JOIN {naming} naming ON found.source = naming.source WHERE problem IS NULL"
+            for rows, kind in (("lists", MANIFEST), ("manifests", CONTENT))
+        )
+        first = f"SELECT location, kind, owner, path FROM {{first}} WHERE kind <= {METADATA}"
+        return self._query(" ".join((first, *further)), naming=self._naming())
+
+    def places(self) -> Rows:
+        """Return the locations that tables and views own.
+
+        The columns are `place_scheme`, `place_authority`, `folder` (a normalized path), `owner`, `kept`, `partitions`
+        and `unconfirmed`: those of an `OwnedLocation` (`place_of`).
+        """
+        return self._query(
+            "SELECT DISTINCT scheme AS place_scheme, authority AS place_authority, path AS folder, owner, kept, "
+            f"partitions, unconfirmed FROM {{first}} WHERE kind = {PLACE}"
+        )
+
+    def broken(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return two mappings from owners to problems.
+
+        The first has the owners whose metadata, manifest lists or manifests cannot be read. The second has the owners
+        whose manifest lists or manifests are missing although they must exist.
+        """
+        unread = self._query(
+            "SELECT source, problem, missing FROM {lists} WHERE problem IS NOT NULL "
+            "UNION ALL SELECT source, problem, missing FROM {manifests} WHERE problem IS NOT NULL"
+        )
+        rows: list[Row] = []
+        if self._engine.query("SELECT source FROM {unread} LIMIT 1", unread=unread).collect():
+            owners = "SELECT owner, max(owner || ': ' || problem), missing FROM {unread} unread "
+            joined = "JOIN {naming} naming ON unread.source = naming.source WHERE strict OR NOT missing "
+            grouped = f"{owners}{joined}GROUP BY owner, missing"
+            rows += self._query(grouped, unread=unread, naming=self._naming()).collect()
+        rows += self._query(
+            f"SELECT owner, problem, false AS missing FROM {{first}} WHERE kind = {BROKEN}"
+        ).collect()
+        return (
+            {owner: problem for owner, problem, missing in rows if not missing},
+            {owner: problem for owner, problem, missing in rows if missing},
+        )
+
+    def release(self) -> None:
+        """Free the space of the rows."""
+        for rows in (self._first, self._lists, self._manifests):
+            rows.release()
+
+
+def place_of(row: Row) -> OwnedLocation:
+    """Return a row of `KnownFiles.places` as an `OwnedLocation`."""
+    *name, owner, kept, partitions, unconfirmed = row
+    return OwnedLocation(FileName(*name), owner, bool(kept), tuple(json.loads(partitions)), bool(unconfirmed))
+
+
+def _contents(reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_ms: int) -> Iterator[Row]:
+    """Yield the files and locations that the metadata of a task's tables and views references."""
+    store = reach.own.of_realm(task.head.realm)
+    for content in task.contents(store, oldest_purge_ms):
+        needs = needs_of(content, StoredObjects(store), reach.files)
+        own = (content.owner, content.strict)
+        for kind, locations in ((METADATA, needs.files), (LIST, needs.lists), (MANIFEST, needs.manifests)):
+            for location in locations:
+                yield kind, location, *names.of(location), *own, None, None, None, None
+        for place in places_of(content, needs, names):
+            partitions = json.dumps(place.partitions)
+            yield PLACE, None, *place.name, *own, place.kept, partitions, place.unconfirmed, None
+        if needs.problem and (content.strict or not needs.missing):
+            yield BROKEN, None, None, None, None, *own, None, None, None, needs.problem
+
+
+def _named(reach: Reach, rows: Iterator[Row], *, kind: int, names: Names, located: bool) -> Iterator[Row]:
+    """Yield the files that manifest lists or manifests list.
+
+    Args:
+        located: whether the output contains the original locations, and the files that list them.
     """
-
-    def __init__(self, files: Files, names: Names) -> None:
-        self._files = files
-        self._names = names
-        self._manifests = Manifests(files)
-        self._lists: dict[str, list[Content]] = {}
-        self._manifest_owners: dict[str, list[Content]] = {}
-        self.known = Known(set(), [], {}, {})
-        self.ranks: dict[str, int] = {}
-        """Rank of every file, by its location exactly as written in the metadata."""
-        self.owners: dict[str, set[str]] = {}
-        """The owners that name a file, by its location."""
-
-    def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
-        """Add the files and locations that the metadata of tables and views names."""
-        for content in contents:
-            needs = needs_of(content, StoredObjects(store), self._files)
-            self._name(needs.files, METADATA, [content])
-            self.known.places.extend(places_of(content, needs, self._names))
-            if needs.problem and (content.strict or not needs.missing):
-                self.known.broken[content.owner] = needs.problem
-            for location in needs.lists:
-                self._lists.setdefault(location, []).append(content)
-            for location in needs.manifests:
-                self._manifest_owners.setdefault(location, []).append(content)
-
-    def finish(self) -> Known:
-        """Read all manifest lists and manifests, each once, and return the result."""
-        for location, owners in self._lists.items():
-            self._name([location], LIST, owners)
-            named = self._manifests.of_list(location)
-            self._broken(named.problem, owners, missing=named.missing)
-            for manifest in named.locations:
-                self._manifest_owners.setdefault(manifest, []).extend(owners)
-        for location, owners in self._manifest_owners.items():
-            self._name([location], MANIFEST, owners)
-            named = self._manifests.of_manifest(location)
-            self._broken(named.problem, owners, missing=named.missing)
-            self._name(named.locations, CONTENT, owners)
-        return self.known
-
-    def _name(self, locations: Iterable[str], rank: int, contents: Sequence[Content]) -> None:
-        owners = {content.owner for content in contents}
-        for location in locations:
-            self.known.files.add(self._names.of(location))
-            self.ranks.setdefault(location, rank)
-            self.owners.setdefault(location, set()).update(owners)
-
-    def _broken(self, problem: str, owners: Sequence[Content], *, missing: bool) -> None:
-        if problem:
-            into = self.known.incomplete if missing else self.known.broken
-            for content in owners:
-                if content.strict or not missing:
-                    into[content.owner] = f"{content.owner}: {problem}"
+    manifests = Manifests(reach.files)
+    for (source,) in rows:
+        named: NamedLocations = manifests.of_list(source) if kind == LIST else manifests.of_manifest(source)
+        if named.problem:
+            yield source, None, None, None, None, named.problem, named.missing
+        for location in named.locations:
+            written = (source, location) if located else (None, None)
+            yield *written, *names.of(location), None, None
 
 
 def places_of(content: Content, needs: Needs, names: Names) -> Iterator[OwnedLocation]:
@@ -129,12 +270,6 @@ def place_name(location: str, names: Names) -> FileName:
     A plain path is local; listing its folder returns `file` URIs.
     """
     return names.of(f"file://{location}" if location.startswith("/") else location)
-
-
-def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
-    """Yield the tables and views of a head, and those of its history whose files are kept (`kept_drops`)."""
-    yield from contents_of(head, store)
-    yield from kept_drops(head, store, oldest_purge_ms)
 
 
 def kept_drops(

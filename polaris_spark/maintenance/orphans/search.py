@@ -31,89 +31,25 @@ An interrupted search is simply repeated: deleted files are not listed any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.folders import CHANGED, FileStatus, Folders, repeated
-from polaris_spark.catalog.permits import Grant, Permit
+from polaris_spark.catalog.folders import CHANGED
+from polaris_spark.catalog.permits import Grant
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.errors import BadRequestError, InputError, PolarisError
+from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.file_deletion import delete_files
 from polaris_spark.maintenance.files_in_use import Question, Watching
 from polaris_spark.maintenance.needed_files import EVERYWHERE
-from polaris_spark.maintenance.orphans.decisions import Mismatch, is_below
-from polaris_spark.maintenance.orphans.known_files import Names
+from polaris_spark.maintenance.orphans.candidates import Broken, Orphan, Search, find_orphans, list_files
+from polaris_spark.maintenance.orphans.decisions import Mismatch
 from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000
 """Number of files that are deleted between two reads of the heads."""
 
 WOULD_DELETE, DELETED, FAILED, KEPT, EMPTY = "would delete", "deleted", "failed", "kept", "empty"
-
-
-class Search(NamedTuple):
-    """The parameters of a search."""
-
-    roots: tuple[str, ...]
-    """Folders to list, none inside another."""
-    before_ms: int
-    """Only files last changed before this time count, in milliseconds since 1970."""
-    names: Names
-    mismatch: Mismatch
-    permit: Permit
-    """Permits deleting files below `roots`, except files of stores. Links below the roots are not followed."""
-    oldest_purge_ms: int
-    """See `known_files.kept_drops`."""
-    max_files: int
-    keeps_strays: bool = False
-    """Whether the catalog's `gc.enabled` keeps files outside the locations of all tables and views."""
-
-    def concerns(self, listed: FileStatus) -> bool:
-        """Whether a file may be an orphan, judged by its name and age alone."""
-        if listed.modified_ms >= self.before_ms:
-            return False
-        return not self.permit.stores.holds(self.names.of(listed.location).path)
-
-
-class Orphan(NamedTuple):
-    """A file that no table or view needs."""
-
-    location: str
-    size: int
-    """Bytes."""
-    modified_ms: int
-    """Time of the last change, in milliseconds since 1970."""
-    owner: str | None
-    """The table or view whose location contains the file, if any."""
-
-
-class Broken(NamedTuple):
-    """A table or view that cannot be read, or a folder that cannot be listed; a folder's `owner` is None."""
-
-    owner: str | None
-    places: tuple[str, ...]
-    problem: str
-    incomplete: bool = False
-    """Whether the only problem is that manifest lists or manifests are missing."""
-
-
-class SearchResult(NamedTuple):
-    """The result of a search."""
-
-    orphans: list[Orphan]
-    broken: list[Broken]
-
-
-class FoundDoomed(NamedTuple):
-    """Files of dropped tables that may be deleted."""
-
-    phases: list[list[Orphan]]
-    """Files in order of deletion. A phase is deleted after all earlier phases, because it names files in them."""
-    named_by: dict[str, set[str]]
-    """The dropped tables that name a file, by its location. The file may name more files of these tables."""
-    broken: list[Broken]
 
 
 class FileOutcome(NamedTuple):
@@ -125,32 +61,6 @@ class FileOutcome(NamedTuple):
     owner: str | None
     outcome: str
     error: str | None = None
-
-
-class Doomed(NamedTuple):
-    """Tables that were dropped with PURGE and whose files are to be deleted."""
-
-    head: StoreHead
-    """Head of any branch of the catalog that the tables were dropped from."""
-    drops: tuple[Drop, ...]
-    places: tuple[tuple[str, str], ...]
-    """Locations that the tables owned, each with the name of its owner."""
-    warehouse: str
-    permit: Permit
-    """Permits deleting the tables' files."""
-
-
-class FileSearch(Protocol):
-    """The listing and comparison of the files of a search, in this process or on executors."""
-
-    def list_files(self, search: Search) -> None:
-        """List the folders of a search, and keep the files found for `find`."""
-
-    def find(self, search: Search, heads: Sequence[StoreHead]) -> SearchResult:
-        """Return the orphans among the listed files."""
-
-    def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
-        """Return the files of dropped tables that no head needs."""
 
 
 class Record(Protocol):
@@ -174,18 +84,16 @@ class Means(NamedTuple):
     record: Record
 
 
-def remove(files: FileSearch, search: Search, means: Means, *, dry_run: bool) -> Iterator[FileOutcome]:
+def remove(search: Search, means: Means, *, dry_run: bool) -> Iterator[FileOutcome]:
     """Find orphans, and delete them unless it is a dry run.
 
     Raises:
         InputError: listed and known files have equal paths but different schemes or authorities.
         BadRequestError: a folder cannot be listed.
     """
-    means.engine.progress("listing files", 0, 0)
-    files.list_files(search)
-    means.engine.progress("reading what tables need", 0, 0)
+    listed = list_files(means.engine, search)
     seen = means.heads()
-    found = files.find(search, seen)
+    found = find_orphans(means.engine, search, seen, listed)
     yield from broken_ones(found.broken)
     if dry_run:
         yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
@@ -204,33 +112,6 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[FileOutcome]:
                 why = "nothing is deleted, since it may need any file"
             why = f"{broken.problem}; {why}"
             yield FileOutcome(place, None, None, broken.owner, KEPT, why)
-
-
-def broken_of(
-    broken: Mapping[str, str], incomplete: Mapping[str, str], places: Callable[[str], Iterable[str]]
-) -> list[Broken]:
-    """Return the problems of tables.
-
-    Args:
-        broken: the reason why a table could not be read, by owner.
-        incomplete: a message that names the missing file of a table, by owner.
-        places: returns the paths of an owner's locations.
-    """
-    found = [Broken(owner, tuple(sorted(set(places(owner)))), problem) for owner, problem in broken.items()]
-    return found + [
-        Broken(owner, tuple(sorted(set(places(owner)))), problem, incomplete=True)
-        for owner, problem in incomplete.items()
-        if owner not in broken
-    ]
-
-
-def unlisted_ones(unlisted: Mapping[str, str]) -> list[Broken]:
-    """Return the problems of folders.
-
-    Args:
-        unlisted: the reason why a folder cannot be listed, by location.
-    """
-    return [Broken(None, (folder,), problem, incomplete=True) for folder, problem in sorted(unlisted.items())]
 
 
 def delete_in_waves(
@@ -287,63 +168,3 @@ def _outcome(orphan: Orphan, left: str | None) -> FileOutcome:
     if left is None:
         return FileOutcome(*orphan, outcome=DELETED)
     return FileOutcome(*orphan, outcome=KEPT if left == CHANGED else FAILED, error=left)
-
-
-def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[Broken]) -> FoundDoomed:
-    """Return files grouped into phases by rank.
-
-    Args:
-        ranked: (rank, file, owners that name the file).
-        broken: tables that cannot be read.
-    """
-    phases: dict[int, list[Orphan]] = {}
-    named_by: dict[str, set[str]] = {}
-    for rank, orphan, owners in ranked:
-        phases.setdefault(rank, []).append(orphan)
-        named_by.setdefault(orphan.location, set()).update(owners)
-    return FoundDoomed([sorted(phases[rank]) for rank in sorted(phases)], named_by, broken)
-
-
-class DoomedJudge:
-    """Decision about which files of dropped tables may be deleted: files in the tables' own locations or the warehouse.
-
-    Files behind a symbolic link stay; the search for orphan files finds them by their real path.
-    """
-
-    def __init__(self, doomed: Doomed, names: Names) -> None:
-        self._permit = doomed.permit
-        self._places = [(names.of(place), owner) for place, owner in doomed.places]
-        self._warehouse = names.of(doomed.warehouse)
-        self._names = names
-
-    def found(self, folders: Folders, location: str) -> Orphan | None:
-        """Return a file if it exists and may be deleted, else None. It counts as existing if storage fails."""
-        if self._permit.may(location) is None:
-            return None
-        name = self._names.of(location)
-        owner = next((owner for place, owner in self._places if is_below(name, place)), None)
-        if owner is None and not is_below(name, self._warehouse):
-            return None
-        try:
-            there = repeated(lambda: folders.file(location))
-        except (OSError, ValueError, BadRequestError):  # deleting the file will report the error
-            return Orphan(location, 0, 0, owner)
-        return None if there is None else Orphan(*there, owner=owner)
-
-
-def refuse_mismatches(found: Iterable[tuple[str, str]], mismatch: Mismatch) -> None:
-    """Refuse conflicts between known and listed files, if the mode is `ERROR`.
-
-    Args:
-        found: pairs of the known and the listed prefix (`scheme://authority`) of files whose paths are equal.
-    Raises:
-        InputError: there are conflicts, and the mode is `ERROR`.
-    """
-    pairs = sorted(found)[:10]
-    if pairs and mismatch is Mismatch.ERROR:
-        told = ", ".join(f"{known} is known and {listed} was listed" for known, listed in pairs)
-        raise InputError(
-            f"it is not known whether some files are orphans, so nothing was deleted: {told}, with the same "
-            "paths. Set equal_schemes and equal_authorities if these are the same storage, or set "
-            "prefix_mismatch_mode to keep such files ('ignore') or to delete them ('delete')"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -13,12 +13,13 @@ import msgspec
 from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import IDS, NAMES, Unloaded, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader, StoredObjects
-from polaris_spark.errors import CorruptionError, InputError
+from polaris_spark.errors import InputError
 from polaris_spark.ids import MAX_ID
-from polaris_spark.index import Branch, Entry, IndexRoot, ShardReader
+from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_after
+from polaris_spark.index.ranges import key_ranges
 from polaris_spark.spark.pruning import ANYTHING, Condition
-from polaris_spark.spark.realm_reader import ReadStore, grouped
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, ViewColumn, batches, equal_rows
 from polaris_spark.spark.views.pins import Pin, pins
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
@@ -66,58 +67,6 @@ class EntityEntry(NamedTuple):
     def entry(self) -> EntityEntry:
         """This entry itself: a row of the view `index` consists of its entry only."""
         return self
-
-
-class KeyRange(NamedTuple):
-    """Keys from `start` (included) to `end` (excluded; None: to the last key), and their approximate number."""
-
-    start: bytes
-    end: bytes | None
-    entries: int
-
-
-def key_ranges(root: IndexRoot, read: ShardReader, start: bytes, end: bytes | None, n: int) -> list[KeyRange]:
-    """Divide `start` to `end` into about `n` ranges of about equal size, by reading the upper levels of the tree.
-
-    Leaves are not read. The embedded part of the index does not belong to a range: each reader of a range merges it.
-    """
-    embedded = sum(1 for key in root.keys if key >= start and (end is None or key < end))
-    if not root.shard:
-        return [KeyRange(start, end, embedded)]
-    level = [(b"", root.shard, root.count)]
-    for _ in range(root.height):
-        if len(level) >= 2 * n:
-            break
-        shards = read([id for _, id, _ in level])
-        level = [child for lower, id, _ in level for child in _children(lower, id, shards)]
-        level = _overlapping(level, start, end)
-    lowers = [lower for lower, _, _ in level]
-    counts = [count for _, _, count in level]
-    runs = grouped(counts, n)
-    starts = [start, *[max(start, lowers[run.start]) for run in runs[1:]]]
-    ends = [*starts[1:], end]
-    return [
-        KeyRange(low, high, sum(counts[i] for i in run) + embedded // len(runs))
-        for low, high, run in zip(starts, ends, runs, strict=True)
-    ]
-
-
-def _children(lower: bytes, id: int, shards: Mapping[int, object]) -> list[tuple[bytes, int, int]]:
-    branch = shards.get(id)
-    if not isinstance(branch, Branch):
-        raise CorruptionError(f"shard {id} of an index is missing, or is not a branch")
-    return list(zip([lower, *branch.separators], branch.children, branch.counts, strict=True))
-
-
-def _overlapping(
-    level: list[tuple[bytes, int, int]], start: bytes, end: bytes | None
-) -> list[tuple[bytes, int, int]]:
-    uppers: list[bytes | None] = [lower for lower, _, _ in level[1:]]
-    return [
-        child
-        for child, upper in zip(level, [*uppers, None], strict=True)
-        if (upper is None or upper > start) and (end is None or child[0] < end)
-    ]
 
 
 def wanted_keys(request: ScanRequest, kind: bytes | None) -> list[Range]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from polaris_spark.errors import InputError
+from polaris_spark.index.ranges import grouped
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.pruning import ANYTHING, Condition
-from polaris_spark.spark.realm_reader import ReadStore, grouped
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import ViewColumn, batches
 
 if TYPE_CHECKING:
