@@ -258,7 +258,7 @@ def test_a_version_4_table_needs_no_location() -> None:
     metadata = {**catalog.json(), "format-version": 4}
     del metadata["location"]
     assert Catalog().register(metadata).json() == metadata
-    with pytest.raises(BadRequestError, match=r"needs the property write\.metadata\.path"):
+    with pytest.raises(BadRequestError, match=r"set the property write\.metadata\.path"):
         Catalog().register(metadata).commit({"action": "set-properties", "updates": {"a": "1"}})
     with pytest.raises(BadRequestError, match="must be absolute: relative/t"):
         Catalog().register({**metadata, "location": "relative/t"})

@@ -110,7 +110,7 @@ def test_a_reference_that_moves_meanwhile_is_not_set_back(history: History) -> N
     recovery = Recovery(
         store_of(backend), ids=IdGenerator(NodeLeases(backend, clock), clock), clock=clock, principal="o"
     )
-    with pytest.raises(StateError, match="was changed while"):
+    with pytest.raises(StateError, match="another process changed reference"):
         recovery.carry_out(steps, looked.highest_id)
 
 

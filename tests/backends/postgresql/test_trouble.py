@@ -187,7 +187,7 @@ def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
             lambda: hasty.write_and_swap("realm", [ObjectRow(1, 0, b"x")], "name", current.version, row()),
             lambda: hasty.delete_reference("realm", "name", current.version),
         ):
-            with pytest.raises(TryAgainError, match="another transaction"):
+            with pytest.raises(TryAgainError, match="other transactions"):
                 attempt()
         thread, outcome = started(lambda: backend.swap_reference("realm", "name", current.version, new))
     thread.join()
