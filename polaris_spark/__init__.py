@@ -23,8 +23,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name at its first use, because executors, which only read rows, need neither Spark's
-    session nor the protocol."""
+    """Return a name of `_LAZY`, and import its module at first use. Executors import this package only to read rows, so
+    they should not load the code of the Spark session and of the REST protocol."""
     if name in _LAZY:
         import importlib
 

@@ -449,7 +449,8 @@ def _options(scheme: str, query: str) -> dict[str, str]:
             raise StoreURIError(f"an option of a {scheme}: store URI contains %00, the character NUL")
         if is_secret(name, text):
             raise StoreURIError(
-                f"a secret is not allowed in the options of a {scheme}: store URI; set store.{name} instead"
+                f"the option {name} of a {scheme}: store URI is or contains a secret, which is not allowed in a URI; "
+                f"set the catalog property store.{name} instead"
             )
     return options
 

@@ -100,7 +100,7 @@ class PolarisCatalog(RestCatalog):
         """Do nothing, because requests in this process need no token."""
 
     def url(self, endpoint: str, prefixed: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002  # as inherited
-        """Return the path of an endpoint, with the names in it escaped. No other method escapes names.
+        """Return the path of an endpoint. The names in `kwargs` are passed unescaped; this method escapes them.
 
         Raises:
             NoSuchNamespaceError, NoSuchIdentifierError: a name is empty, so that the path would be the path of another

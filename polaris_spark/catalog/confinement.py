@@ -156,7 +156,9 @@ def open_folder(
             os.close(at)
             at = inner
             if forbidden and _identity(os.fstat(at)) in forbidden:
-                raise ForbiddenError(f"{file.root}/{file.path} is not deleted: it is in a folder of a store")
+                raise ForbiddenError(
+                    f"{file.root}/{file.path} is not deleted: it is in the folder of a store's database"
+                )
         yield at
     finally:
         os.close(at)

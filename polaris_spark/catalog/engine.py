@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Reach:
-    """The store and files that the functions of a job can access, in any process. Thread-safe."""
+    """Gives the functions of a job access to the store and to files, whichever process they run in. Thread-safe."""
 
     def __init__(self, own: ObjectStore, files: Files, clock: Clock | None = None) -> None:
         """

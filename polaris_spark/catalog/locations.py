@@ -127,7 +127,7 @@ class Holdings(NamedTuple):
     owned: frozenset[tuple[str, ...]] = frozenset()
     """Locations that the table or view owns."""
     unconfirmed: frozenset[tuple[str, ...]] = frozenset()
-    """Locations that the table or view uses but does not own until they are adopted."""
+    """Locations that the table or view uses but does not own, because the procedure `adopt` has not confirmed them."""
 
 
 def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]) -> Holdings:

@@ -128,7 +128,7 @@ class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A report as it was received, with the principal that sent it and the table that it is about."""
 
     received: int
-    """Time when it was received, in milliseconds since 1970."""
+    """Time when the report was received, in milliseconds since 1970."""
     principal: str
     namespace: tuple[str, ...]
     name: str

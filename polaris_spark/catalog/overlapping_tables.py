@@ -257,8 +257,8 @@ def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[t
 def foreign_owner(
     catalog: Catalog, heads: Sequence[StoreHead], location: tuple[str, ...], *, entity_id: int
 ) -> str:
-    """Return a text for messages that names an owned location overlapping the given one, and the catalog of its owner.
-    Return an empty text if there is no overlap.
+    """Return a text for error messages: it names an owned location that overlaps `location`, and the owner's catalog.
+    The text is empty if no owned location overlaps.
 
     Args:
         heads: all heads of the store (`heads_around`).

@@ -34,7 +34,8 @@ class Outcome(Enum):
 
 
 class Publication:
-    """One commit that is being written. A new leader of its batch can continue it. It never deletes rows."""
+    """One commit that is being written. If another thread becomes the leader of the batch, that thread can continue the
+    same publication. Publishing never deletes rows."""
 
     def __init__(
         self,

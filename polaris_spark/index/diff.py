@@ -170,8 +170,12 @@ class _Walk:
         side.open(self._loaded.pop(id))
 
     def _soon(self, id: int) -> list[int]:
-        """Return the ids of shards to read now in one batch: `id`, and the shards of the same height that are needed
-        next on both sides because they are not shared."""
+        """Return the ids of the shards to read now in one batch: `id` and, from each side, the next few shards of the
+        same height.
+
+        Shards that both sides share are left out, because they are skipped without being read, and so are shards that
+        are already loaded. If the next subtrees of the two sides differ in height, return only `id`.
+        """
         tops = [side.subtrees for side in (self._a, self._b) if side.subtrees]
         if len({subtrees[-1].height for subtrees in tops}) > 1:
             return [id]

@@ -1,5 +1,5 @@
-"""Versions of tables that the heads of a store have, or whose drop can be undone; and the versions that are new since
-the heads were last read."""
+"""Finding the versions of tables that the heads of a store have, the dropped versions whose files are kept, and the
+versions of both kinds that are new since the heads were last read."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class StoreDrops:
 def _around(
     store: ObjectStore, found: Iterable[Drop | Damage], around: Collection[tuple[str, ...]]
 ) -> list[Drop | Damage]:
-    """Return the drops whose locations overlap with one of `around`, or are not known."""
+    """Return the drops whose locations overlap with one of `around`. Drops whose locations are not known, and all
+    damaged parts of logs, are returned too."""
     found = list(found)
     above = {place[:n] for place in around for n in range(1, len(place) + 1)}
     owned = places_of(store, [one.content for one in found if isinstance(one, Drop)])

@@ -49,10 +49,10 @@ heads of step 4.
 
 The claim does not cover readers, nor attempts that read an old base and fail in any case. A process that read a head
 before floors were raised above it may find rows of that head missing. Such a process can rely on the rows for the
-retention, which is not shorter than the grace period. A drop can be undone within the grace period, by the clocks of
-the process that dropped and of the process that sweeps. After the grace period the registration has ended, and the drop
-cannot be undone. Only these periods depend on clocks. A clock that is far behind the store's is refused, and jobs
-refuse a clock that the store does not trust (`StoreClock.refuse_deleting`).
+retention period, which is not shorter than the grace period. A drop can be undone within the grace period, by the
+clocks of the process that dropped and of the process that sweeps. After the grace period the registration has ended,
+and the drop cannot be undone. Only these periods depend on clocks. A clock that is far behind the store's is refused,
+and jobs refuse a clock that the store does not trust (`StoreClock.refuse_deleting`).
 
 Two sweeps may run at once without damage. While one sweep marks, the other may delete rows that only trimmed history
 needs, and may end registrations. The first sweep then misses an object, or finds a row without its head, and ends with

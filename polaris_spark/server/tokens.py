@@ -28,8 +28,8 @@ class Tokens:
     def __init__(self, principals: Mapping[str, str], administrators: Collection[str] = ()) -> None:
         """
         Args:
-            principals: dictionary of all tokens: from a token to its principal.
-            administrators: those of the tokens that are tokens of administrators.
+            principals: the principal of each token, by token.
+            administrators: the tokens in `principals` that have the administrator role.
         Raises:
             InputError: there are no tokens, or a token or principal cannot be used. The message never contains a token.
         """

@@ -16,7 +16,8 @@ _SPARKS = ("pyspark", "py4j", "spark-")
 
 
 def keep_known() -> None:
-    """Keep the cached file lists of Spark's archives whenever this process invalidates its import caches later."""
+    """From now on, keep the file lists of Spark's archives that are cached now when this process invalidates its import
+    caches. Do nothing in Python 3.12 and later."""
     if sys.version_info >= (3, 12):
         return
     for finder in sys.path_importer_cache.values():

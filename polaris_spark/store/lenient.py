@@ -30,7 +30,7 @@ class Unreadable(NamedTuple):
     reason: str
     """What is wrong with the object, as text."""
     part: int = 0
-    """Number of the damaged part."""
+    """Number of the part (row) of the object that is damaged or missing; the first part is 0."""
     missing: bool = False
     """Whether the part `part` is missing from the database; False if it is present but damaged."""
     newer: NewerFormatError | None = None

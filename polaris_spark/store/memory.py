@@ -89,7 +89,8 @@ class Footprints:
 
 
 class _Seen:
-    """The number of objects of one type so far, and the total row bytes and memory of the measured objects."""
+    """Statistics of one object type: the number of objects so far, and the total row bytes and total memory of those
+    whose memory was measured."""
 
     __slots__ = ("memory_bytes", "number", "row_bytes", "says")
 

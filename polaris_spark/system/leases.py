@@ -190,9 +190,11 @@ def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
     - Every remaining record gets a fresh version. So its holder, or an earlier holder whose record was restored, cannot
       renew its lease. A process whose lease was lost can use that lease until its end.
 
-    If the database has no clock, a holder's clock may have been far ahead. Such a holder does no harm if its lease, the
-    time that it noted, or a head that it made is still in the store. If all of these were lost and the holder's process
-    still runs, end that process first, together with every other process that uses the store.
+    If the database has no clock, a holder's clock may have been far ahead of all others. The returned time is then late
+    enough for its lease only if the store still holds one of these: the record of its lease; the time that it wrote to
+    the record `clock` when it last acquired or renewed the lease; a head that it made after that. If all of these were
+    lost and the holder's process still runs, end that process first, together with every other process that uses the
+    store.
 
     The cost: for about an hour, the times in new ids are up to an hour too late. Ids are compared with each other. They
     are compared with times only to find old data, which is then found up to an hour later.
@@ -208,7 +210,8 @@ def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
         now = clock.now_ms()
         last = references.read(CLOCK, ClockRecord)
         seen = [now, id_time_ms(highest_id)]
-        seen += [record.end_ms if record.released else record.start_ms for record in records.values()]
+        for held in records.values():
+            seen.append(held.end_ms if held.released else max(held.start_ms, held.end_ms - LEASE_MS))
         seen += [last.value.time_ms, last.value.floor_ms] if last else []
         floor = max(seen) + LEASE_MS + APART_MS
         record = last.value if last else ClockRecord(now, process_name(), trusted_ms=now)

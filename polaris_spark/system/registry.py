@@ -357,7 +357,8 @@ class References:
         """Seal a dropped reference and return its last head.
 
         Raises:
-            ReferenceGoneError: the reference was permanently given up.
+            ReferenceGoneError: the reference can no longer be restored: its registration has ended, and its row is a
+                tombstone.
         """
         self._seal(registered)
         head = head_in_row(self.store.backend, self.store.realm, registered.row_name)

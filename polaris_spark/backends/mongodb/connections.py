@@ -125,7 +125,7 @@ class Connections:
             raise doubt from error
 
     def unread(self, error: PyMongoError) -> PolarisError:
-        """Return the failure of a cursor as an error of this package."""
+        """Translate an error that a cursor raised while reading to an error of this package."""
         return failures.of_read(self.settings.where, error)
 
     def create(self) -> None:

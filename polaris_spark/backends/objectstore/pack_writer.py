@@ -113,9 +113,12 @@ class PackedRows:
         use: Callable[[PackRange, list[R]], _Left[R]],
         beside: Sequence[Callable[[], None]] = (),
     ) -> list[R]:
-        """Call `use` for the packs of rows, in parallel: first for the packs at level 0, then, for the rows that `use`
-        returns as left, for the packs at the returned level, and so on. Return the rows that belong in single objects.
-        The functions `beside` are called in parallel with the first level."""
+        """Distribute rows over packs, level by level from level 0. Return the rows that belong in single objects.
+
+        At each level, `use` is called for every pack in parallel, with the pack and the rows that belong in it. It
+        returns the rows that are left over, and the level at which to try them next (`SINGLE`: they belong in single
+        objects). The functions `beside` are called in parallel with the first level.
+        """
         groups: dict[PackRange, list[R]] = packs.by_place(rows, 0)
         alone: list[R] = []
         while groups or beside:

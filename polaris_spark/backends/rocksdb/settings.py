@@ -22,8 +22,8 @@ class Settings:
     """Options of a RocksDB store."""
 
     synchronous: bool = True
-    """True: a write is acknowledged after its log has reached the disk. False: after the operating system has the
-    log."""
+    """True: a write is acknowledged once its log is on disk. False: as soon as the log has been handed to the operating
+    system, which may not have written it to disk yet."""
 
     @classmethod
     def parse(cls, options: Options) -> Settings:

@@ -332,8 +332,8 @@ class Importer:
         return dict(sorted(placements.items()))
 
     def _read(self, items: Sequence[_Item]) -> list[ReadResult]:
-        """Let the engine read the metadata files of items and write their rows, and return the results. Items for which
-        there were too few ids are repeated with more ids."""
+        """Let the engine read the metadata files of items and write their rows, and return the results. If the ids of
+        a portion do not suffice for all of its items, the remaining items are read again with more ids."""
         now = self._catalog.context.clock.now_ms()
         results: list[ReadResult] = []
         needs = {item.position: self._ids_each for item in items}

@@ -239,7 +239,7 @@ def check_new_types(index: SchemaIndex) -> None:
             precision, scale = (int(number) for number in column.type[len("decimal(") : -1].split(","))
             if precision == 0 or scale > precision:
                 raise invalid(
-                    f"Invalid type for {column.name}: {column.type}: the precision must be > 0, and at least the scale"
+                    f"Invalid type for {column.name}: {column.type}: the precision must be > 0, and not below the scale"
                 )
 
 

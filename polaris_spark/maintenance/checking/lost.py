@@ -65,9 +65,10 @@ def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[Needed]) -> 
 def _above(
     engine: Engine, objects: Rows, lost: Collection[int]
 ) -> tuple[dict[int, list[int]], dict[int, str]]:
-    """Return the objects that lead to lost objects: the ids of each object's holders, and the type of each holder.
+    """Follow pointers upwards from the lost objects, at most `_LEVELS` levels. A holder of an object points to it.
 
-    A holder of an object is an object that points to it. Both results are by object id.
+    Returns:
+        a dict from the id of an object to the ids of its holders, and a dict from the id of a holder to its type.
     """
     holders: dict[int, list[int]] = {}
     types: dict[int, str] = {}

@@ -112,7 +112,7 @@ class NeededVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A version of a table whose files must be kept."""
 
     realm: str
-    """Instance id."""
+    """Instance id of the table's realm."""
     id: int
     """Object id of the version's row."""
     without: tuple[int, ...] = ()
@@ -125,7 +125,7 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table with expired snapshots."""
 
     realm: str
-    """Instance id."""
+    """Instance id of the table's realm."""
     records: tuple[int, ...]
     """Object ids of the table's expired-snapshots records. Snapshots in `NeededVersion.without` of `needed` count as
     expired as well."""

@@ -125,7 +125,8 @@ def _live_files(files: Files, location: str) -> Iterator[File]:
         content, size = file.get(CONTENT) or DATA, file.get(FILE_SIZE) or 0
         if content not in (DATA, POSITION_DELETES, EQUALITY_DELETES) or not isinstance(size, int):
             raise UnreadableFileError(
-                f"{location!r} has an entry of unknown content {content!r}, or size {size!r}",
+                f"{location!r} has an invalid entry: its content is {content!r} (must be 0, 1 or 2) and its file "
+                f"size is {size!r} (must be an integer)",
                 location=location,
             )
         yield File(file[FILE_PATH], _CONTENT[content], size)

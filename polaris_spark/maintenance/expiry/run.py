@@ -76,7 +76,8 @@ class Limits(NamedTuple):
     max_tables: int | None = None
     """Largest number of tables that snapshots are removed from; None for no limit."""
     max_files: int | None = None
-    """Number of deleted files after which a run ends, with the table that reaches it; None for no limit."""
+    """Number of files after which a run deletes no more. The table that reaches this number is still finished, so a run
+    may delete more files than this. None for no limit."""
 
 
 class ExpiryRun:
@@ -359,12 +360,13 @@ class ExpiryRun:
     def _watched(
         self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire], heads: Sequence[StoreHead]
     ) -> Watching:
-        """Keep the files that any table of the store names, wherever they lie; keep all files if this is not known.
+        """Remove from the leftovers the files that another table still needs. Return the check to repeat before files
+        are deleted.
 
-        With `check_files` set to `locations`, only dropped tables with overlapping locations are checked here.
-
-        Returns:
-            the check to repeat before files are deleted.
+        With `check_files` set to `store`, all tables of the store are searched, wherever the files lie. With
+        `locations`, only dropped tables whose locations overlap or are not known are searched here; `_leftovers` has
+        added the live tables. If it cannot be found out which files the searched tables need, all remaining files are
+        kept.
         """
         holders: dict[str, list[Leftover]] = {}
         for leftover in leftovers:

@@ -49,8 +49,8 @@ MOST = 1_000
 
 
 _MANY = 10_000
-"""If at least this number of objects differ, each object is compared, without checking first whether heads need those
-that differ."""
+"""If at least this number of objects differ, all needed objects are compared one by one. If fewer differ, this is done
+only if a head, or an object that does not differ, needs one of them directly or through others."""
 
 _SPLITS_PER_PART = 2
 _DIGESTS = "id bigint, part int, digest binary"

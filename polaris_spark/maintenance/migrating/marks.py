@@ -10,12 +10,13 @@ this realm record.
 | `moved-to` | decided: the other store serves, or will serve after a new run of the migration |
 
 An attempt to switch writes its token to the record, then to every reference (`Head.move`), the registry first. No
-commit can be made to a marked reference, because its row has another version by then. The attempt ends by one swap of
-the record. The swap either adds `moved-to`, which requires that the token is still in the record, or removes the token.
-A mark is removed or replaced only if the record does not hold its token. Only the token in the record is written to
-references, and a removed token never comes back. So if an attempt finds its token in the record at the moment of the
-decision, every reference still carries that token. Hence no commit is acknowledged in the source after the decision,
-and none in the target before it, however many runs overlap, and however late any of them continues.
+commit can be made to a marked reference: a process that read the row before the mark loses its swap, because the mark
+changed the row's version; a process that reads the row later sees the mark and refuses to commit. The attempt ends by
+one swap of the record. The swap either adds `moved-to`, which requires that the token is still in the record, or
+removes the token. A mark is removed or replaced only if the record does not hold its token. Only the token in the
+record is written to references, and a removed token never comes back. So if an attempt finds its token in the record at
+the moment of the decision, every reference still carries that token. Hence no commit is acknowledged in the source
+after the decision, and none in the target before it, however many runs overlap, and however late any of them continues.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class SourceRealm:
     # Moving
 
     def begin(self, to: str, instance: str) -> None:
-        """Write to the realm record where the realm is being moved to.
+        """Record in the realm record to which store, and to which realm in it, this realm is being moved.
 
         Args:
             to: URI of the target's store.

@@ -150,8 +150,8 @@ class Migration:
             ours = found.properties.get(MOVING_FROM_INSTANCE) == source.instance
             if not ours or found.state not in (RealmState.CREATED, RealmState.LOADING):
                 raise RealmStateError(
-                    f"{self._to} has a realm {self._name!r} already, which is {found.state.value}: "
-                    "give another name, or purge that realm first"
+                    f"{self._to} already has a realm {self._name!r} (state {found.state.value}): "
+                    "choose another target_realm, or purge that realm first"
                 )
             return realms.move(self._name, RealmState.LOADING, instance=found.instance)
         self._source.refuse_elsewhere(source, None)

@@ -64,7 +64,8 @@ def read_columns(
     Args:
         realm: name of the realm.
         columns: requested columns; their names must be keys of `COLUMNS`.
-        conditions: conditions on keys of `COLUMNS`. Individual objects may not satisfy them.
+        conditions: conditions on keys of `COLUMNS`. The batches contain only objects that satisfy them; the lists are
+            not filtered, so the caller must check their objects.
     """
     narrowing = {name: condition for name, condition in conditions.items() if condition != ANYTHING}
     asked = _Asked(realm, columns, narrowing)

@@ -161,7 +161,7 @@ SYSTEM_VIEW = References()
 
 
 _BESIDE = ("metrics", "deletions")
-"""Last level of the names of a catalog's references that are not branches."""
+"""A catalog also has references that are not branches; these are the last levels of their names."""
 
 
 def _row(task: ReferencesTask, row_name: str, version: bytes, value: bytes) -> ReferenceViewRow:

@@ -187,7 +187,8 @@ def _field(
 
 
 def _kept(store: ObjectStore, entries: Iterator[EntityEntry]) -> Iterator[SchemaVersion]:
-    """Yield the schemas of tables and views, in order, except those that are not loaded yet and are not known."""
+    """Yield the schemas of tables and views, in the order of `entries`. Tables and views that are not loaded yet are
+    left out, because their schemas are not known."""
     while run := list(islice(entries, READ_TOGETHER)):
         schemas: dict[int, tuple[int | None, tuple[Numbered, ...]]] = {}
         for tables, _ in with_loaded(store, (entry for entry in run if entry.kind == TABLE), Table):

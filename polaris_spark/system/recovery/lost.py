@@ -45,8 +45,8 @@ def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> Non
     if _show_loss(registered, newer) and not _has_row(store, registered):
         raise CorruptionError(
             f"the row of reference {registered.name!r} was lost: the reference began at commit "
-            f"{registered.registration.number} and has commits up to commit {newer[0].number} ({newer[0].id:x}): run "
-            "recover first"
+            f"{registered.registration.number}, and commits up to number {newer[0].number} (id {newer[0].id:x}) were "
+            "found; run polaris-spark recover to restore the row"
         )
 
 
