@@ -30,7 +30,7 @@ def test_a_reference_whose_row_was_lost_is_not_opened_until_it_is_recovered(comm
         history.add(MAIN)
     lose_row(history.backend, MAIN)
     opened = process(history.backend, history.clock)
-    with pytest.raises(CorruptionError, match=f"began at commit 0 .* up to commit {commits} .*: run recover"):
+    with pytest.raises(CorruptionError, match=f"began at commit 0 .* up to number {commits} .* run polaris-spark recover"):
         opened.commit(MAIN, Add("n"))
     recover(history.backend, history.clock)
     assert number(process(history.backend, history.clock).open(MAIN), "n") == commits
@@ -45,7 +45,7 @@ def test_where_branches_forked_either_s_row_is_missed(lost: str) -> None:
     for name in (DEV, MAIN, DEV, MAIN, DEV, MAIN):
         history.add(name)
     lose_row(history.backend, lost)
-    with pytest.raises(CorruptionError, match="up to commit 4"):
+    with pytest.raises(CorruptionError, match="up to number 4"):
         process(history.backend, history.clock).open(lost)
 
 
