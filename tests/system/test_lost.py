@@ -30,7 +30,9 @@ def test_a_reference_whose_row_was_lost_is_not_opened_until_it_is_recovered(comm
         history.add(MAIN)
     lose_row(history.backend, MAIN)
     opened = process(history.backend, history.clock)
-    with pytest.raises(CorruptionError, match=f"began at commit 0 .* up to number {commits} .* run polaris-spark recover"):
+    with pytest.raises(
+        CorruptionError, match=f"began at commit 0, .* up to number {commits} .*run polaris-spark recover"
+    ):
         opened.commit(MAIN, Add("n"))
     recover(history.backend, history.clock)
     assert number(process(history.backend, history.clock).open(MAIN), "n") == commits
