@@ -88,7 +88,7 @@ def test_no_job_deletes_files_before_a_recovery(
     lose(opened, lake, what)
     age(tmp_path)
     before = files(tmp_path)
-    with pytest.raises(CorruptionError, match="run (polaris-spark )?recover"):
+    with pytest.raises(CorruptionError, match=r"run (polaris-spark )?recover"):
         call(lake._opened, job, **DELETING[job])
     assert before <= files(tmp_path)
 

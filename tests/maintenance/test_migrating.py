@@ -202,7 +202,7 @@ def test_a_missing_row_moves_only_where_nothing_was_committed_to_it(committed: b
     assert row is not None
     world.inner["source"].delete_reference(realm, lost.row_name, row.version)
     if committed:
-        with pytest.raises(CorruptionError, match="run (polaris-spark )?recover"):
+        with pytest.raises(CorruptionError, match=r"run (polaris-spark )?recover"):
             world.migrate()
         assert world.states()[0] is RealmState.ACTIVE
         assert world.inner["source"].read_reference(realm, lost.row_name) is None

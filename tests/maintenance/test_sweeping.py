@@ -447,7 +447,7 @@ def test_where_a_row_was_lost_nothing_is_swept_before_a_recovery(place: Place, d
     old(place)
     lose_row(place, SIDE)
     before = ids(place)
-    with pytest.raises(CorruptionError, match="run (polaris-spark )?recover"):
+    with pytest.raises(CorruptionError, match=r"run (polaris-spark )?recover"):
         place.sweep(dry_run=dry_run)
     assert before <= ids(place)
     found = {one.name: one for one in Survey(place.founder.store).run()}
