@@ -266,7 +266,7 @@ def test_a_dropped_branch_is_brought_back(tmp_path: Path) -> None:
     again = run("undrop", store, name)
     assert again.code == 2
     assert "no dropped reference" in again.err
-    assert "give STORE and REFERENCE" in run("undrop", store).err
+    assert "give both STORE and REFERENCE" in run("undrop", store).err
 
 
 def test_json_names_tables_alike_everywhere(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_where_nobody_can_say_what_a_new_table_needs_everything_stays(opened: Op
         Path(path(old.manifest_list)).write_bytes(b"not avro")
 
     row = expire(lake, PASSES[0], register)
-    assert row["note"].startswith("files are left: it is not known whether a table needs them by now: ")
+    assert row["note"].startswith("files are left: it is not known whether a table has come to need them: ")
     assert "default.lake.db.old: " in row["note"]
     assert row["data_files"] == row["manifests"] == row["manifest_lists"] == 0
     assert there(table) == before
