@@ -134,6 +134,7 @@ def test_the_reference_describes_every_procedure_view_and_command(generated: Any
         assert [row for row in described if row.endswith("|  |")] == []
 
 
+@pytest.mark.spark
 def test_spark_accepts_every_statement_that_is_shown(spark: SparkSession) -> None:
     calls, queries = [], []
     for one in statements():

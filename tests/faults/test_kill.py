@@ -28,7 +28,7 @@ def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     return store_on(request.param)
 
 
-@pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite", "postgresql", "s3")), indirect=True)
+@pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite",)), indirect=True)
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     uri: str, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:

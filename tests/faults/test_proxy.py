@@ -28,7 +28,7 @@ class Place(NamedTuple):
     proxy: FaultyProxy
 
 
-@pytest.fixture(params=databases(NETWORKED))
+@pytest.fixture(params=databases(NETWORKED, ordinary=("postgresql",)))
 def place(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Place]:
     """A store on each server, behind a proxy that lets everything pass as yet."""
     server, name = server_of(request.param), f"behind_{uuid.uuid4().hex[:12]}"

@@ -21,7 +21,7 @@ from polaris_spark.testing.waiting import wait_until
 from tests.catalog.test_log import check as check_replay
 from tests.rest.client import Client, connect, set_properties, table, table_request, tables
 
-TABLES = 900
+TABLES = 450
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -23,15 +23,20 @@ from polaris_spark.testing.faults import ProcessDied
 from polaris_spark.testing.schedules import Fault
 from tests.commits.support import Add, number
 from tests.maintenance.moving import DECIDED, DEV, MAIN, ME, AtChange, World, a_world
+from tests.sizes import TIMES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+STRIDES = [pytest.param(3, id="some steps"), pytest.param(1, id="every step", marks=pytest.mark.long)]
+
+
 @pytest.mark.parametrize("kind", ["dies before", "dies after"])
 @pytest.mark.parametrize("aborts", [False, True])
-def test_a_process_that_dies_at_any_step(kind: str, aborts: bool) -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_process_that_dies_at_any_step(kind: str, aborts: bool, stride: int) -> None:
     seen = set()
-    for n in range(1, 1_000):
+    for n in range(1, 1_000, stride):
         world = a_world()
         schedule = AtChange(n, Fault(kind))  # type: ignore[arg-type]  # one of the kinds
         try:
@@ -63,8 +68,9 @@ def test_a_process_that_dies_at_any_step(kind: str, aborts: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["busy", "lost", "unheard"])
-def test_trouble_of_a_database_at_any_step(kind: str) -> None:
-    for n in range(1, 1_000):
+@pytest.mark.parametrize("stride", STRIDES)
+def test_trouble_of_a_database_at_any_step(kind: str, stride: int) -> None:
+    for n in range(1, 1_000, stride):
         world = a_world()
         schedule = AtChange(n, Fault(kind))  # type: ignore[arg-type]  # one of the kinds
         world.migrate(schedule)
@@ -76,8 +82,9 @@ def test_trouble_of_a_database_at_any_step(kind: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["finishes it", "aborts it"])
-def test_a_process_that_sleeps_while_another(other: str) -> None:
-    for n in range(1, 1_000):
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_process_that_sleeps_while_another(other: str, stride: int) -> None:
+    for n in range(1, 1_000, stride):
         world = a_world()
 
         def meanwhile(world: World = world) -> None:
@@ -105,7 +112,7 @@ def test_a_process_that_sleeps_while_another(other: str) -> None:
 
 def test_two_runs_of_which_each_sleeps_while_the_other_goes_on() -> None:
     rng = random.Random(2025)
-    for _ in range(60):
+    for _ in range(25 * TIMES):
         first, second = rng.randrange(1, 60), rng.randrange(1, 60)
         world = a_world()
         asleep, awake = threading.Event(), threading.Event()

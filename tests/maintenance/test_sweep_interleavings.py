@@ -101,7 +101,7 @@ def _interleaved(name: str, begins: int, stands: int, *, transactional: bool, me
     return other
 
 
-STRIDES = [pytest.param(17, id="some steps"), pytest.param(1, id="every step", marks=pytest.mark.long)]
+STRIDES = [pytest.param(41, id="some steps"), pytest.param(1, id="every step", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -125,9 +125,10 @@ def test_history_may_be_trimmed_while_a_process_stands_still(name: str, stride: 
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_anything_may_be_done_before_any_step(name: str) -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+def test_anything_may_be_done_before_any_step(name: str, stride: int) -> None:
     steps = _sweep_steps()
-    for begins in range(1, steps + 1):
+    for begins in range(1, steps + 1, min(stride, 5)):
         other = _interleaved(name, begins, 0, transactional=True, meanwhile=False)
         assert other.error is None, other.error
 
@@ -170,6 +171,7 @@ def _loses(name: str, *, meanwhile: bool) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken_one", BROKEN.values(), ids=BROKEN)
 def test_a_broken_sweep_loses_something(broken_one: Broken) -> None:
     patch = Patch(sweep_roots._Fencing, broken_one.method, broken_one.old, broken_one.new)

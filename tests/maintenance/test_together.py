@@ -26,7 +26,7 @@ LATER_S = 6.0
 """Longer than anything is kept by `inhabitants.SHORT`."""
 
 
-@pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite", "postgresql")))
+@pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite",)))
 def test_nothing_is_lost_and_no_garbage_is_left(store_on: StoreOn, tmp_path: Path, database: str) -> None:
     uri, folder = store_on(database), str(tmp_path)
     catalog = opened(uri, folder)
