@@ -210,3 +210,20 @@ def test_starting_over_reaches_beyond_what_is_left_of_ids_and_leases(
     assert start_over(backend, clock, 0) > lease.end_ms
     StoreClock(backend, clock).repair()
     assert NodeLeases(backend, clock, nodes=2).acquire(0).start_ms > lease.end_ms
+
+
+def test_starting_over_counts_a_lease_that_was_renewed_from_its_renewal(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
+    ahead = ManualClock(clock.now_ms() + 5 * LEASE_MS)
+    leases = NodeLeases(backend, ahead, nodes=2)
+    lease = leases.acquire(0)
+    for _ in range(9):
+        ahead.advance(LEASE_MS // 2)
+        renewed = leases.renew(lease)
+        assert renewed is not None
+        lease = renewed
+    del backend._tables.references[SYSTEM_REALM][
+        "clock"
+    ]  # the record that the holder's clock was ahead is lost
+    assert start_over(backend, clock, 0) >= lease.end_ms
