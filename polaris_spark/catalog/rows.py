@@ -43,7 +43,7 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Time of the creation, in milliseconds since 1970."""
     owner: str
     properties: dict[str, str] = {}
-    """Properties of the catalog: those that it was created with, as changed since."""
+    """The catalog's current properties."""
 
 
 @object_type("namespace", revision=1)

@@ -63,7 +63,7 @@ class Needs(NamedTuple):
     manifests: tuple[str, ...] = ()
     """Manifests that snapshots of format version 1 name directly."""
     collected: bool = True
-    """Whether `gc.enabled` allows jobs to delete files of the table (`catalog.expiring.gc_enabled`)."""
+    """True if `gc.enabled` allows jobs to delete files of the table (see `catalog.snapshot_expiry.gc_enabled`)."""
     partitions: tuple[str, ...] = ()
     """`<name>=` of each partition field whose name begins with `_` or `.`, as the names of hidden files do."""
     problem: str = ""

@@ -16,8 +16,8 @@ from polaris_spark.system.stores import check_store
 
 
 class ServedCatalogs:
-    """The default catalog, which is the catalog of an open session, and the other catalogs of the session's realm, each
-    of which is opened at its first request.
+    """All catalogs of the realm of an open session. The session's catalog is the default catalog. Each other catalog is
+    opened when a client first requests it.
 
     All catalogs are restricted: locations that clients give must lie below the catalog's warehouse or below an allowed
     location. Thread-safe. `close` closes all sessions, including the given one.

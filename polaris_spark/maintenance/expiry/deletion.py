@@ -40,7 +40,7 @@ FILES_OF_A_WAVE = 20_000
 
 
 class Deleting:
-    """Deletion of the files of leftovers. Records every deleted file (`maintenance.deletions`)."""
+    """Deletion of the files of leftovers. Records every deleted file (`maintenance.deletion_records`)."""
 
     def __init__(
         self,

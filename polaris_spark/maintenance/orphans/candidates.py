@@ -99,7 +99,8 @@ class FoundDoomed(NamedTuple):
     phases: list[list[Orphan]]
     """Files in order of deletion. A phase is deleted after all earlier phases, because it names files in them."""
     named_by: dict[str, set[str]]
-    """The dropped tables that name a file, by its location. The file may name more files of these tables."""
+    """For the location of each file, the dropped tables that name the file. If the file is a manifest or a manifest
+    list, it names more files of these tables."""
     broken: list[Broken]
 
 
