@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -93,7 +95,11 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         .config("spark.driver.extraJavaOptions", QUICK_JAVA)
     )
     first = CatalogPlace(directory)
-    session = configure(builder, store=first.store, warehouse=first.warehouse).getOrCreate()
+    builder = configure(builder, store=first.store, warehouse=first.warehouse)
+    # One process after the other: on a new machine, the first one downloads the packages, and Ivy locks nothing.
+    with open(Path(tempfile.gettempdir()) / "polaris-spark-packages.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -36,20 +36,23 @@ AT_ONCE_S = 30.0
 
 
 @pytest.fixture
-def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A small file system for the files of a server."""
+def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A small file system for the files of a server.
+
+    It is not mounted below `tmp_path`, whose parents PostgreSQL's own user cannot enter.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
-    folder = tmp_path / "disk"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="polaris-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZES[request.param]}m", "none", str(folder)]
     if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
+        folder.rmdir()
         pytest.skip("no file system can be mounted here")
-    for parent in (folder, *folder.parents[:3]):
-        parent.chmod(0o755 if parent != folder else 0o777)  # PostgreSQL has a user of its own
+    folder.chmod(0o777)
     (folder / "ballast").write_bytes(bytes(BALLAST))
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
 
 
 @pytest.fixture
@@ -113,6 +116,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no file system can be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
 
 
 def fill(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from polaris_spark.maintenance.migrating.migration import Migration
 from polaris_spark.rest.session import Session
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.stores import configured
 
 
@@ -85,12 +86,16 @@ class Writers:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
 
-    def join(self) -> list[str]:
-        """The names that were acknowledged, once everybody has gone over to the target."""
+    def join(self, patience_s: float | None = PATIENCE_S) -> list[str]:
+        """The names that were acknowledged, once everybody has gone over to the target.
+
+        Args:
+            patience_s: longest wait for each thread, in seconds; None to wait until all have gone over.
+        """
         for thread in self._threads:
-            thread.join(120)
+            thread.join(patience_s)
             assert not thread.is_alive()
         return self.acknowledged
 
@@ -99,7 +104,8 @@ def write_elsewhere(source: str, target: str, name: str, told: Connection) -> No
     """Write from a process of its own; tell the number of what is written, then its names."""
     with Writers(source, target, name=name, threads=2, enough=5) as writers:
         told.send("began")
-        told.send(writers.join())
+        # The parent process bounds this wait, from the end of the migration.
+        told.send(writers.join(None))
 
 
 def migrate_and_die(source: str, target: str, left: int) -> None:

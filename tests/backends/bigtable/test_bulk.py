@@ -66,7 +66,7 @@ def test_deletes_whose_entries_failed_are_asked_again(far: Backend, relay: Relay
 
 def test_an_entry_that_is_refused_for_good_is_told_at_once(far: Backend, relay: Relay) -> None:
     half = relay.rules["MutateRows"] = Half(_INVALID, 1)
-    with pytest.raises(StateError, match="50 of 100 entries"):
+    with pytest.raises(StateError, match="50 of 100 rows were not changed"):
         far.write_objects("realm", _ROWS)
     assert half.sizes == [100]  # type: ignore[attr-defined]  # a rule of ours
 

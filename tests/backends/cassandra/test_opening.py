@@ -103,7 +103,7 @@ def test_a_keyspace_is_created_with_the_copies_that_are_stated(
         ("", "no keyspace.*without the option 'replication'.*replication=3"),
         ("?replication=3", "datacenter 'datacenter1' has 1"),
         ("?replication=datacenter1:1,dc7:1", "datacenter 'dc7' has 0.*datacenters are: datacenter1"),
-        ("?replication=1&datacenter=dc7", "no datacenter 'dc7'; it has datacenter1"),
+        ("?replication=1&datacenter=dc7", "no datacenter 'dc7'; its datacenters are: datacenter1"),
     ],
 )
 def test_no_keyspace_is_created_that_rows_could_not_be_written_to(
@@ -137,7 +137,7 @@ def test_a_store_remembers_how_its_clients_agree_and_refuses_others(cassandra: C
     other.close()
     for setup in (True, False):
         with pytest.raises(
-            StateError, match="use the serial consistency level LOCAL_SERIAL, and serial=SERIAL would not see"
+            StateError, match="level LOCAL_SERIAL, and a client with serial=SERIAL would not see"
         ):
             use(f"{uri}&serial=SERIAL", setup=setup)
     for table in ("objects", "references"):
