@@ -28,6 +28,8 @@ PAGES = {
     for path in (*(ROOT / name for name in DOCUMENTS), *sorted((ROOT / "docs").rglob("*.md")))
 }
 """The text of each document, by its path in the repository."""
+CODE = ("benchmarks", "examples", "jvm-shim/src", "polaris_spark", "tests")
+"""Folders with source files."""
 README = PAGES["README.md"]
 WITHOUT_ROWS = ("SELECT kind, holder, doing, done, total, outcome FROM polaris.system.tasks",)
 """SQL examples that show nothing in a catalog with one table."""
@@ -196,3 +198,13 @@ def test_modules_that_are_named_can_be_imported() -> None:
     for name in {name for text in PAGES.values() for name in re.findall(r"python -m ([a-z_.]+[a-z_])", text)}:
         if name not in ("build", "venv"):
             assert importlib.util.find_spec(name), name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_source_files_that_are_named_exist(page: str) -> None:
+    """A module is named by the end of its path; `NAME` stands for the one that a recipe adds."""
+    paths = [f"/{path.relative_to(ROOT)}" for folder in CODE for path in (ROOT / folder).rglob("*.*")]
+    named = set(re.findall(r"`([\w./-]+\.(?:py|java))`", PAGES[page]))
+    assert [
+        name for name in named if "NAME" not in name and not any(p.endswith(f"/{name}") for p in paths)
+    ] == []
