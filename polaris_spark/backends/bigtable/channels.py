@@ -80,7 +80,8 @@ class Channel:
 
     def stream(self, method: str, request: Any, end: float) -> Any:
         """Start a call, and return an iterator over its answers. The iterator raises an error if the call fails. The
-        caller must cancel the call if it does not read all answers. `end` is the deadline, as for `condition`."""
+        caller must cancel the call if it does not read all answers. `end` is the deadline, in seconds on the
+        monotonic clock."""
         return self._streams[method](request, timeout=_until(end), metadata=self._routed(request.table_name))
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ def reference_of(key: bytes) -> tuple[str, str]:
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Return the prefix of the row's realm from a row key."""
+    """Return the prefix of the realm to which a row key belongs."""
     return key[: key.find(_END) + 1]
 
 

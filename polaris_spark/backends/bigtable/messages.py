@@ -45,8 +45,8 @@ class BigtableTable:
         self._table = {"table_name": name, "app_profile_id": app_profile}
 
     def change_if(self, key: bytes, version: bytes, mutations: Sequence[Part]) -> Any:
-        """Return a request that changes a row if the latest cell of its version is equal to `version`, which must not
-        be empty.
+        """Return a request that changes a row if the latest cell in its column `version` is equal to `version`, which
+        must not be empty.
 
         The filter is a range with a single value, which compares bytes; a value filter would be a regular expression.
         """

@@ -5,7 +5,7 @@ regardless of the connection's character set and `sql_mode`. Nothing is ever esc
 
 A swap is one `UPDATE` that finds its row by the primary key, checks the version, and waits for the row's lock. InnoDB
 releases the lock before it flushes its log, so the wait is short. Two alternatives would return at once instead of
-waiting: a lock wait time-out of zero, and `SELECT ... FOR UPDATE SKIP LOCKED` before the `UPDATE`. With eight clients
+waiting: an `UPDATE` without lock waits, and `SELECT ... FOR UPDATE SKIP LOCKED` before the `UPDATE`. With eight clients
 on one row, the first is 7 % faster, and the second only half as fast (measured: 2,100 swaps/s with waiting, 2,250 and
 990 swaps/s with the alternatives).
 

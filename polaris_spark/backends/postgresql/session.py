@@ -73,7 +73,9 @@ class PostgreSQLSession:
         except RefusedError as error:
             self.usable = error.code not in UNUSABLE_AFTER
             raise
-        except BaseException as error:  # otherwise a late answer could be mistaken for the answer to another statement
+        except (
+            BaseException
+        ) as error:  # otherwise a late answer could be mistaken for the answer to another statement
             self.usable = False
             if isinstance(error, psycopg.Error):
                 raise LostError(" ".join(str(error).split())) from error

@@ -127,8 +127,8 @@ def _check_format(path: str) -> None:
         raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
     if int(number) > FORMAT:
         raise NewerFormatError(
-            f"{where} has rows of format {number}; this release supports format {FORMAT}: use the release that made the "
-            "store, or a later one"
+            f"{where} has rows of format {number}; this release supports format {FORMAT}: use the release that made "
+            "the store, or a later one"
         )
 
 
@@ -146,8 +146,6 @@ def _mark(path: str) -> None:
         file.write(f"{_TEXT}{FORMAT}\n")
         file.flush()
         os.fsync(file.fileno())
-    with contextlib.suppress(
-        FileExistsError
-    ):  # another process was faster
+    with contextlib.suppress(FileExistsError):  # another process was faster
         os.link(new, f"{path}/{MARK}")
     os.remove(new)
