@@ -111,7 +111,7 @@ def described(error: Exception) -> str:
 
 
 def _causes(error: Exception) -> list[Exception]:
-    """Return the errors of the single nodes from a `NoHostAvailable` error."""
+    """Return the errors of the individual nodes from a `NoHostAvailable` error."""
     errors = error.errors if isinstance(error, NoHostAvailable) else None
     return list(errors.values()) if isinstance(errors, dict) else []
 

@@ -247,8 +247,6 @@ class Requests:
 
 
 class _Deadline:
-    """The deadline of an operation."""
-
     def __init__(self, timeout: int) -> None:
         self._start = time.monotonic()
         self._seconds = timeout / 1_000

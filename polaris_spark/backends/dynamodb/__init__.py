@@ -5,15 +5,14 @@ consistent. A reference changes by one conditional PutItem; a refused PutItem re
 row is replaced by PutItem and not by UpdateItem, because UpdateItem creates a missing row.
 
 Rows are written before the swap, by BatchWriteItem (25 rows, several batches in parallel), so a commit takes two round
-trips. DynamoDB's transactions are not used: TransactWriteItems costs twice the write units for every row. It takes
-two phases inside the service, and a batch and a swap take one phase each, so a transaction is not faster. It is limited
-to 100 rows and 4 MB, and any concurrent access to the reference cancels it.
+trips. DynamoDB's transactions are not used: TransactWriteItems costs twice the write units for every row. It takes two
+phases inside the service, and a batch and a swap take one phase each, so a transaction is not faster. It is limited to
+100 rows and 4 MB, and any concurrent access to the reference cancels it.
 
 Options: `endpoint` (a URL, for DynamoDB Local and private endpoints), `timeout` of one request including retries
 (30 s; a batch that DynamoDB processes in parts may take longer), `connections` (32), the maximum number of concurrent
-requests. The user of the URI is the access key id, and `store.password` its secret. Without them, the
-credentials come from the same places as for the AWS tools: the environment, a profile, or the role of the instance or
-task.
+requests. The user of the URI is the access key id, and `store.password` its secret. Without them, the credentials come
+from the same places as for the AWS tools: the environment, a profile, or the role of the instance or task.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ then by their bytes (https://www.mongodb.com/docs/manual/reference/bson-type-com
 realm have the same length, so they are contiguous and in the order of the ids. The `_id`s of two realms differ in their
 length or in the bytes of the realm. So realm names need no escaping.
 
-`references`: a document `{realm, name}`, because names have many lengths. Its fields are compared one after the other,
+`references`: a document `{realm, name}`, because names differ in length. Its fields are compared one after the other,
 always in this order. `{realm}` alone sorts before all names of the realm.
 """
 

@@ -18,14 +18,13 @@ conditions, and refuses a store that ignores them. `file:` stores use locks inst
   An insert finds the tombstone and replaces it in the same way. Tombstones contain random bytes, so a delayed PUT that
   expects an older state always fails. Tombstones stay until `drop_realm`; there are few, because references are seldom
   deleted.
-- **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused, and
-  the object already has the content of the PUT, an earlier attempt of the same change succeeded. Then success is
-  reported.
+- **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused, and the object already
+  has the content of the PUT, an earlier attempt of the same change succeeded. Then success is reported.
 
 Options: `endpoint` (a URL, for other stores with an S3 API), `region`, `virtual-hosted` (true or false), `timeout` of
 one request including retries (30 s), `connections` (32), the maximum number of concurrent requests. The user of the URI
 is the access key id (Azure: the account), and `store.password` its secret. Without them, the store's usual environment
-variables are used.
+variables are used. A `file:` store has only the option `timeout`, the maximum wait for a lock (30 s).
 """
 
 from __future__ import annotations

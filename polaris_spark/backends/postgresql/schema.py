@@ -5,9 +5,8 @@
 - `objects`: rows are inserted once and never updated, so pages are filled completely. Nearly all rows have at
   most 8 KiB. About a ninth of the rows have more than 2 KiB; from this size on, PostgreSQL by default compresses a
   value or moves it to the TOAST table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values
-  in the page (measured on the
-  rows of a catalog: writes take 10 to 20 % less time, and the table has a sixth more bytes). Larger values are
-  compressed, with LZ4 if the server supports it.
+  in the page (measured on the rows of a catalog: writes take 10 to 20 % less time, and the table has a sixth more
+  bytes). Larger values are compressed, with LZ4 if the server supports it.
 - `references`: few rows, each swapped very often. No index covers the columns that change, and half of each page is
   left free, so every swap is a heap-only update (HOT), and the next update on the page prunes the dead row without
   vacuum. If dead rows pile up nevertheless, autovacuum starts at a fixed number of dead rows, not at a share of the

@@ -1,7 +1,7 @@
 """One connection to PostgreSQL: prepared statements, binary parameters and results, and a deadline for every answer.
 
 Statements use `psycopg.pq`, psycopg's layer over libpq. psycopg's `Connection.execute` would wait forever for a server
-that does not answer. It would also convert values, which is not needed: they are bytes on both sides.
+that does not answer. It would also convert values, which is not needed, because this package uses them as bytes.
 """
 
 from __future__ import annotations

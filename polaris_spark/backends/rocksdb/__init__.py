@@ -1,5 +1,4 @@
-"""`rocksdb:///path/of/store`: a store in a directory. One process can write; other processes on the same machine can
-read.
+"""`rocksdb:///path/of/store`: a store in a directory. One process writes; other processes on the machine read.
 
 A process becomes the writer with its first write, and remains the writer until it closes the store. A write by another
 process raises `StateError`. Rows and a swap are one batch in the log, which is synced before the acknowledgment. With

@@ -35,8 +35,8 @@ def identity(path: str) -> tuple[int, int, int]:
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:
-    """Return the same numbers as `identity`, but without reading the file `MARK`; None if there is no store at the
-    path."""
+    """Return device, inode and modification time of the file `MARK` at a path, which identify the store. The file is
+    not read. Return None if it does not exist or cannot be accessed."""
     try:
         found = os.stat(f"{path}/{MARK}")
     except OSError:

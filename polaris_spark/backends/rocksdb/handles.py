@@ -113,8 +113,8 @@ class Handle:
             raise self._unread(error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key; None if there is none. If the value was written recently, wait until it is on
-        disk.
+        """Return the value of a key; None if the key does not exist. If the value was written recently, wait until it
+        is on disk.
 
         Raises:
             StateError: the directory was removed or replaced.

@@ -1,4 +1,4 @@
-"""Keys and values of a RocksDB store. Both tables share one ordered key space; the first byte of a key tells the table.
+"""Keys and values of a RocksDB store. Both tables share one ordered key space; the first byte of a key is the table.
 
 An object's key is `o`, realm, id, part; a reference's key is `r`, realm, name. A realm ends with the bytes 0 and 1, and
 a zero byte within the realm is followed by 0xff, so the keys of a realm are contiguous. Numbers are big-endian, so keys

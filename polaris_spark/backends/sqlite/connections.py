@@ -249,8 +249,8 @@ class Connections(Forkable):
         return outcome
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until no other connection holds the lock, and return its result. The pauses between the calls
-        are short at first, then grow, and are short again after a long wait.
+        """Call `attempt` repeatedly while another connection holds the lock, and return its result. The pauses between
+        the calls are short at first, then grow, and are short again after a long wait.
 
         Raises:
             TryAgainError: the lock was not free before the time-out.

@@ -3,7 +3,7 @@
 SQLite records in memory which file locks the process holds. A fork copies this memory, but not the locks. So even a new
 connection in the child would rely on locks that no process holds, and the child's commits would be lost once the parent
 closes the file (https://sqlite.org/howtocorrupt.html, section 2.6). Therefore all connections are closed before a fork,
-when no operation is in progress, and both processes open new ones.
+when no operation is in progress, and both processes open new connections.
 """
 
 from __future__ import annotations
