@@ -9,8 +9,7 @@
   and again, and a tombstone is soon merged with the rows that it deletes.
 - `gc_grace_seconds` of `objects` is one day: if a replica misses a deletion for longer, the deletion may be lost and
   its rows come back. Nothing refers to these rows, and the next sweep of unreachable rows deletes them again.
-  `references` keep Cassandra's
-  default of ten days: run repairs more often than that.
+  `references` keep Cassandra's default of ten days: run repairs more often than that.
 
 The comment of each table marks the table as part of a store, and contains the version of the format and the serial
 consistency level that all clients of the store use.
