@@ -1,7 +1,7 @@
 """Backends: one module for each database that can hold a store, selected by the scheme of the store URI.
 
-A backend's module has a function `open_backend(uri, options)` that returns a `Backend`. `polaris_spark.databases` names
-the module of each scheme.
+A backend's module has a function `open_backend(uri, options)` that returns a `Backend`. `polaris_spark.databases` maps
+each scheme to its module.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend
 
 Options = Mapping[str, "str | Secret"]
-"""Options of a store by name: the options of its URI, and the properties `store.*` without the prefix `store.`."""
+"""Options of a store, by name. They come from the store's URI and from the properties `store.*`; names have no prefix
+`store.`."""
 
 
 class OpenBackend(Protocol):
-    """The function `open_backend` of a backend's module."""
+    """Type of the function `open_backend` that the module of each backend has."""
 
     def __call__(self, uri: StoreURI, options: Options) -> Backend:
-        """Return the store at a URI; a missing store is created only by the result's `setup()`. `options` includes the
-        options of the URI."""
+        """Return the backend for the store at a URI. This creates nothing: the backend's `setup()` creates a missing
+        store. `options` includes the options of the URI."""
         ...
 
 
 def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend:
-    """Return the store at a URI.
+    """Return the backend for the store at a URI. This creates nothing: the backend's `setup()` creates a missing store.
 
     Args:
         uri: the store URI.

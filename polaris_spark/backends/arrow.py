@@ -1,4 +1,4 @@
-"""Conversion of scanned rows to Arrow record batches, with the schema that all backends yield."""
+"""Conversion of scanned rows to Arrow record batches. The batches of all backends have the same schema."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ BATCH_ROWS = 1_024
 """Maximum number of rows in a record batch."""
 
 BATCH_BYTES = 4 * 2**20
-"""Total size of values at which a record batch ends, in bytes. The row that reaches this size is the batch's last."""
+"""Size at which a record batch is complete, in bytes: the row with which the total size of the values reaches this
+number is the last row of the batch."""
 
 SIZES = ["realm", "id", "part", "size", "start"]
-"""Names of the columns that `Backend.scan_sizes` returns."""
+"""Names of the columns of the record batches that `Backend.scan_sizes` yields."""
 
 
 def object_batch(rows: Sequence[tuple[str, int, int, bytes]]) -> pa.RecordBatch:
-    """Return rows `(realm, id, part, value)` of `objects` as a record batch."""
+    """Return rows `(realm, id, part, value)` of the table `objects` as a record batch."""
     return _batch(rows, _object_schema())
 
 
 def object_columns(
     realm: str, ids: Sequence[int], parts: Sequence[int], values: Sequence[bytes]
 ) -> pa.RecordBatch:
-    """Return rows of `objects` of one realm as a record batch, from the lists of their ids, parts and values."""
+    """Return rows of the table `objects` as a record batch. All rows belong to one realm; the lists contain the id,
+    part and value of each row."""
     import pyarrow as pa
 
     columns = [
@@ -39,8 +41,8 @@ def object_columns(
 
 
 def sizes(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    """Return the rows of a batch of `objects` in the format of `Backend.scan_sizes`: each value is replaced by its size
-    and its first `start` bytes."""
+    """Convert a record batch of the table `objects` to the columns of `Backend.scan_sizes`, and return the result: each
+    value is replaced by its size and its first `start` bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -52,7 +54,7 @@ def sizes(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
 def packed_sizes(
     realm: str, ids: bytes, parts: bytes, sizes: bytes, starts: bytes, start: int
 ) -> pa.RecordBatch:
-    """Return rows of `objects` of one realm in the format of `Backend.scan_sizes`.
+    """Return rows of the table `objects`, all of one realm, as a record batch with the columns of `Backend.scan_sizes`.
 
     Args:
         ids, parts, sizes: concatenated big-endian integers, of 8 bytes for each id, 4 for each part, and 4 for the
@@ -84,7 +86,7 @@ def _object_schema() -> pa.Schema:
 
 
 def reference_batch(rows: Sequence[tuple[str, str, bytes, bytes]]) -> pa.RecordBatch:
-    """Return rows `(realm, name, version, value)` of `references` as a record batch."""
+    """Return rows `(realm, name, version, value)` of the table `references` as a record batch."""
     import pyarrow as pa
 
     schema = pa.schema(

@@ -1,10 +1,12 @@
 """The storage interface: the operations that a database must support to hold a catalog.
 
 A store consists of two tables. `objects` holds immutable rows `(realm, id, part) -> value`. `references` holds mutable
-rows `(realm, name) -> (version, value)`. Realms, names and ids are opaque to backends. All operations are synchronous
-and thread-safe. Conditional operations *return* `Swapped` or `Conflict`, and raise only for failures. An unknown
-outcome raises `OutcomeUnknownError`. No atomic operation has a default implementation, and a backend keeps no state
-that another process needs outside the database.
+rows `(realm, name) -> (version, value)`. A realm is a separate key space of a store. Realm names, reference names and
+ids are opaque to backends.
+
+All operations are synchronous and thread-safe. Conditional operations *return* `Swapped` or `Conflict`, and raise only
+for failures. If the outcome is unknown, an operation raises `OutcomeUnknownError`. No atomic operation has a default
+implementation. All state that other processes need is in the database.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ Table = Literal["objects", "references"]
 
 
 class ObjectKey(NamedTuple):
-    """Key of a row of `objects` within a realm: a 63-bit id and a part number, counted from 0."""
+    """Key of a row of the table `objects` within a realm: a 63-bit id, and a part number that starts at 0."""
 
     id: int
     part: int = 0
 
 
 class ReferenceRow(NamedTuple):
-    """A row of `references`: a version token, which is never used twice, and the value."""
+    """A row of the table `references`: a version token, which is never used twice, and a value."""
 
     version: bytes
     value: bytes
@@ -46,13 +48,14 @@ class Swapped(NamedTuple):
 
 class Conflict(NamedTuple):
     """Result of a conditional operation whose condition was not met: nothing was changed. `current` is the existing
-    row; None if there is no row, or if returning the row would have taken another request."""
+    row; None if there is no row, or if the backend would need another request to read it."""
 
     current: ReferenceRow | None = None
 
 
 class Split(NamedTuple):
-    """A range of rows that one call of `scan` reads. Small and picklable. Only the backend interprets `detail`."""
+    """A range of rows that one call of `scan` reads. It is small and picklable. `detail` describes the range in a
+    format that only the backend interprets."""
 
     table: Table
     detail: tuple[object, ...]
@@ -62,13 +65,14 @@ class Backend(ABC):
     """One store in a database, opened by `open_backend(uri, options)` of the backend's module."""
 
     scope: ClassVar[Scope]
-    """Which processes can open the same store at the same time. `process`: one process. `writer`: one process that
-    writes, and any number of processes of the same machine that only read. `machine`: any number of processes of one
-    machine. `cluster`: any number of processes of any number of machines."""
+    """Which processes can have the same store open at the same time. `process`: one process. `writer`: one process that
+    writes, and any number of processes on the same machine that only read. `machine`: any number of processes on one
+    machine. `cluster`: any number of processes on any number of machines."""
 
     @abstractmethod
     def setup(self) -> None:
-        """Create the two tables if they are missing. Idempotent, and safe when several processes call it at once."""
+        """Create the two tables if they are missing. Idempotent, and safe if several processes call it at the same
+        time."""
 
     @abstractmethod
     def close(self) -> None:
@@ -90,8 +94,8 @@ class Backend(ABC):
 
     @abstractmethod
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        """Return the latest row, or None if no row of that name exists. A row with an empty value exists. Reads are
-        linearizable with swaps."""
+        """Return the latest row, or None if no row of that name exists. (An empty value is not the same as a missing
+        row.) Reads and swaps are linearizable."""
 
     @abstractmethod
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
@@ -109,8 +113,8 @@ class Backend(ABC):
 
     @abstractmethod
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return about `n` ranges that together contain every row of `realms` (None: of all realms) in `table` exactly
-        once."""
+        """Return about `n` ranges of rows of `table`. Together they contain every row of `realms` (None: of all realms)
+        exactly once."""
 
     @abstractmethod
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -119,9 +123,9 @@ class Backend(ABC):
         or deleted during the scan may or may not appear."""
 
     def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split of `objects` in record batches, without whole values. Columns: realm string, id
-        int64, part int32, size int64 (size of the value, in bytes), start binary (the first `start` bytes of the value,
-        or the whole value if it is shorter)."""
+        """Yield the rows of a split of the table `objects` in record batches, with the size of each value and the start
+        of the value. Columns: realm string, id int64, part int32, size int64 (size of the value, in bytes), start
+        binary (the first `start` bytes of the value, or the whole value if it is shorter)."""
         from polaris_spark.backends.arrow import sizes
 
         return (sizes(batch, start) for batch in self.scan(split))
@@ -129,8 +133,8 @@ class Backend(ABC):
     def write_and_swap(
         self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        """Write rows and swap a reference in one transaction. If the result is `Conflict`, no row was written. Call
-        this only if `transactional` is true."""
+        """Write rows of the table `objects` and swap a reference in one transaction. If the result is `Conflict`, no
+        row was written. Call this only if `transactional` is true."""
         raise NotImplementedError(
             f"{type(self).__name__} cannot write rows and swap a reference in one transaction"
         )
@@ -139,15 +143,15 @@ class Backend(ABC):
     """Whether the backend implements `write_and_swap`."""
 
     transaction_rows: ClassVar[int] = 100_000
-    """Maximum number of rows of a `write_and_swap`. A commit with more rows first writes them with `write_objects`, and
-    then swaps the reference with `swap_reference`."""
+    """Maximum number of rows in one call of `write_and_swap`. A commit with more rows calls `write_objects` and then
+    `swap_reference` instead."""
 
     transaction_bytes: ClassVar[int] = 8 * 2**20
-    """Maximum total size of the values of the rows of a `write_and_swap`, in bytes."""
+    """Maximum total size of the rows' values in one call of `write_and_swap`, in bytes."""
 
     def now_ms(self) -> int | None:
-        """Return the time of the database server's clock, in milliseconds since 1970, with one cheap request; None if
-        the database has no clock other than this machine's."""
+        """Return the time of the database server's clock, in milliseconds since 1970. This takes one cheap request.
+        Return None if the database has no clock other than this machine's."""
         return None
 
     def drop_realm(self, realm: str) -> bool:
@@ -157,7 +161,7 @@ class Backend(ABC):
 
 
 def fits_transaction(backend: Backend, rows: Sequence[ObjectRow]) -> bool:
-    """Whether the backend's `write_and_swap` can write `rows`."""
+    """Whether the backend has `write_and_swap`, and `rows` are within its limits."""
     return (
         backend.transactional
         and len(rows) <= backend.transaction_rows

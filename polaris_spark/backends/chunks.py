@@ -1,4 +1,4 @@
-"""Division of keys, rows and ranges into parts, one for each request or for each split of a scan."""
+"""Division of keys, rows and ranges into parts. Each part is sent in one request, or becomes one split of a scan."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 
 def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Return the items in consecutive chunks of `size` items; the last chunk may be shorter."""
+    """Divide items into consecutive chunks of `size` items, and return the chunks. The last chunk may be shorter."""
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def runs(items: Sequence[T], most: int) -> list[Sequence[T]]:
-    """Return the items in at most `most` consecutive runs of about equal length."""
+    """Divide items into at most `most` consecutive runs of about equal length, and return the runs."""
     return chunks(items, max(1, -(-len(items) // max(1, most))))
 
 
 def sized(
     items: Iterable[T], bytes_of: Callable[[T], int], *, most_bytes: int, most: int | None = None
 ) -> Iterator[list[T]]:
-    """Yield the items in consecutive chunks, none of which is empty.
+    """Divide items into consecutive chunks that are not empty, and yield the chunks.
 
     Args:
         bytes_of: returns the size of an item, in bytes.

@@ -1,5 +1,5 @@
-"""A limit on concurrent operations, like a fair semaphore: waiting threads get a permit ("place") in the order of their
-arrival, and a Ctrl-C never loses a place."""
+"""A limit on concurrent operations, like a fair semaphore: waiting threads get permits in the order of their arrival,
+and no permit is lost if a Ctrl-C interrupts a thread."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOOK_AGAIN_S: Final = 0.05
-"""Interval at which a waiter checks for a free place even without a notification, in seconds. The thread that should
-have sent the notification may have been interrupted."""
+"""Interval at which a waiting thread checks for a free permit even without a notification, in seconds. The thread that
+should have sent the notification may have been interrupted."""
 
 
 class LimitReachedError(Exception):
-    """No place became free before the time-out."""
+    """No permit for an operation became free before the time-out."""
 
 
 class OperationLimit:
     """Runs operations, at most `number` of them at a time. Thread-safe.
 
-    A Ctrl-C may come between any two calls, and could make a count of free places wrong permanently. So each place is a
-    lock, and the thread that owns the lock has the place. Locks are acquired and released in C code only, where no
-    Ctrl-C comes in between.
+    A Ctrl-C may interrupt Python code between any two calls, and could make a count of free permits wrong permanently.
+    So there is no count: each permit is a lock, and the thread that owns the lock has the permit. Locks are acquired
+    and released in C code, which a Ctrl-C cannot interrupt halfway.
     """
 
     def __init__(self, number: int, timeout: int) -> None:
@@ -39,14 +39,14 @@ class OperationLimit:
         self._places = [threading.RLock() for _ in range(number)]
         self._timeout = timeout
         # One queue for each waiting thread, in order of arrival. An item in a queue notifies its thread to look for a
-        # place. Only the first waiter may take a place, so that later arrivals cannot overtake it.
+        # permit. Only the first waiter may take a permit, so that later arrivals cannot overtake it.
         self._waiting: list[queue.SimpleQueue[None]] = []
 
     def run(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Wait for a place, run the operation, and return its result.
+        """Wait for a permit, run the operation, and return its result.
 
         Raises:
-            LimitReachedError: no place became free before the time-out.
+            LimitReachedError: no permit became free before the time-out.
         """
         waiting = self._waiting
         us: queue.SimpleQueue[None] | None = None
@@ -61,7 +61,7 @@ class OperationLimit:
                             if place.acquire(blocking=False):
                                 if us is not None:
                                     waiting.remove(us)
-                                    _tell(waiting)  # there may be a place for the next waiter, too
+                                    _tell(waiting)  # there may be a permit for the next waiter, too
                                 return operation(*args, **kwargs)
                         finally:
                             try:
@@ -87,6 +87,6 @@ class OperationLimit:
 
 
 def _tell(waiting: list[queue.SimpleQueue[None]]) -> None:
-    """Notify the first waiter to look for a place."""
+    """Notify the thread that has waited longest to look for a permit."""
     for first in waiting[:1]:
         first.put(None)

@@ -1,4 +1,5 @@
-"""Size checks of keys and rows against their documented limits, which every backend makes before it sends a request."""
+"""Checks of names and rows against the limits of the storage interface. Every backend makes these checks before it
+sends a request."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ from polaris_spark.errors import InputError, ObjectTooLargeError
 
 
 def check_name(name: str, kind: str = "reference") -> None:
-    """Refuse a realm or reference name that a store cannot hold; any other text is valid.
+    """Check that a store can hold a realm name or reference name. Every nonempty Unicode text within the size limit is
+    valid.
 
+    Args:
+        kind: what has this name, for error messages: `realm` or `reference`.
     Raises:
         InputError: the name is empty, or not Unicode text (lone surrogates).
         ObjectTooLargeError: the name is longer than `MAX_NAME_BYTES`.
@@ -31,18 +35,19 @@ def check_name(name: str, kind: str = "reference") -> None:
 
 
 def check_realm(realm: str) -> None:
-    """Check a realm name with `check_name`."""
+    """Check that a store can hold a realm name, and raise the errors of `check_name` if it cannot."""
     check_name(realm, "realm")
 
 
 def check_place(realm: str, name: str) -> None:
-    """Check a realm name and the name of a reference in the realm with `check_name`."""
+    """Check that a store can hold a realm name and a reference name, and raise the errors of `check_name` if it
+    cannot."""
     check_realm(realm)
     check_name(name)
 
 
 def distinct(realms: Iterable[str]) -> list[str]:
-    """Return the realms of a scan, sorted and without duplicates.
+    """Check realm names, and return them sorted and without duplicates.
 
     Raises:
         InputError, ObjectTooLargeError: a realm name is not valid.
@@ -54,11 +59,11 @@ def distinct(realms: Iterable[str]) -> list[str]:
 
 
 def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
-    """Refuse rows over the size limit, and invalid realm names.
+    """Check that a store can hold rows of the table `objects` in a realm.
 
     Raises:
-        InputError: as `check_name`, for the realm.
-        ObjectTooLargeError: a value is over `MAX_ROW_BYTES`.
+        InputError: the realm name is empty or not Unicode text.
+        ObjectTooLargeError: the realm name is longer than `MAX_NAME_BYTES`, or a value than `MAX_ROW_BYTES`.
     """
     check_realm(realm)
     for row in rows:
@@ -70,7 +75,7 @@ def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
 
 
 def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
-    """Refuse a row of `references` that a store cannot hold.
+    """Check that a store can hold a row of the table `references`.
 
     Raises:
         ObjectTooLargeError: the realm, the name or the value is over its limit.

@@ -1,7 +1,7 @@
-"""`memory:` and `memory:name`: stores in the memory of one process, one for each name.
+"""`memory:` and `memory:name`: stores in the memory of one process. Each name is a separate store.
 
-They are for tests and experiments. Spark's executors are other processes, whose stores would be empty, so a scan
-refuses splits that another process made. A forked child starts with new, empty stores.
+These stores are for tests and experiments. Spark's executors are other processes, in which the stores would be empty.
+So a scan refuses a split that another process made. A forked child starts with new, empty stores.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ os.register_at_fork(after_in_child=_stores.clear)
 
 
 def open_backend(uri: StoreURI, options: Options) -> MemoryBackend:
-    """Return this process's store with the name in `uri`. The first call for a name creates the store."""
+    """Return the backend for this process's store with the name in `uri`. The first call for a name creates the
+    store."""
     refuse_unknown_options("memory", options, ())
     return MemoryBackend(uri.path)
 
 
 class MemoryBackend(Backend):
-    """A store in dictionaries, which one lock protects. `close()` keeps the data; it exists until the process ends."""
+    """A store in dictionaries that one lock protects. `close()` keeps the rows, which exist until the process ends."""
 
     scope = "process"
     transactional = True

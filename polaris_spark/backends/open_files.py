@@ -1,9 +1,10 @@
-"""Registry of local files whose record locks this process would lose if it opened and closed the files itself.
+"""Registry of the local files that a database library in this process has open. Other code must not open these files,
+because the process would then lose its locks on them.
 
 When a process closes any descriptor of a file, it loses all record locks that it holds on that file (POSIX,
 `fcntl(2)`). SQLite and RocksDB hold such locks on their files; without the locks, two processes could write at once.
-So only the database may open these files. All other code that reads a file whose name comes from outside opens the file
-with `open_to_read` and closes it with `close`.
+So only the database library may open these files. Other code that reads a file whose name it did not choose itself
+opens the file with `open_to_read` and closes it with `close`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def release(*files: Identity) -> None:
 
 @contextlib.contextmanager
 def opening(*paths: str) -> Iterator[None]:
-    """Treat the files at these paths as held within the block, in which a database opens or creates the files and then
-    calls `hold`."""
+    """Treat the files at these paths as open in a database until the block ends. Within the block, a database opens or
+    creates the files, and then calls `hold`."""
     with _guard:
         _opening.update(paths)
     try:
@@ -57,7 +58,7 @@ def is_held(found: os.stat_result) -> bool:
 
 
 def identity(path: str) -> Identity | None:
-    """Return device and inode of the file at a path; None if there is no file or it cannot be accessed."""
+    """Return the device and inode numbers of the file at a path; None if there is no file, or it cannot be accessed."""
     try:
         found = os.stat(path)
     except OSError:
@@ -89,15 +90,16 @@ def open_to_read(name: str, *, folder: int | None = None, follow_links: bool = T
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor from `open_to_read`. If a database of this process has opened the file since, leave the
-    descriptor open, because closing it would release the database's locks."""
+    """Close a descriptor that `open_to_read` returned. If a database of this process has opened the file in the
+    meantime, leave the descriptor open, because closing it would release the database's locks."""
     with _guard:
         if not is_held(os.fstat(descriptor)):
             os.close(descriptor)
 
 
 class ReadFile(io.FileIO):
-    """A file object for a descriptor from `open_to_read`. Its method `close` calls the module's `close`."""
+    """A file object for a descriptor that `open_to_read` returned. `close` keeps the locks of this process's
+    databases."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "rb", closefd=False)
@@ -112,9 +114,9 @@ class ReadFile(io.FileIO):
 
 def _require_readable(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):  # opening a pipe would block until it has a writer
-        raise ValueError("it is not a regular file")
+        raise ValueError("the file is not a regular file")
     if is_held(found):
-        raise ValueError("it is a file of a store")
+        raise ValueError("the file is a file of a store that this process has open")
 
 
 def _subtract(counts: Counter[Identity] | Counter[str], keys: tuple[object, ...]) -> None:

@@ -1,10 +1,11 @@
-"""A pool of sessions of one process with one database server. Sessions are opened on demand, and dead ones are detected
-before use.
+"""A pool of sessions between one process and one database server. Sessions are opened on demand, and dead sessions are
+detected before use.
 
 The connection pools of drivers open connections in background threads, where a wrong password is logged and not raised
 to the caller. They detect a dead connection only when a request fails, or with an extra round trip before each request.
-They also do not work in a forked child. Here the calling thread connects. Before an idle connection is used, its socket
-is checked for an end of the connection (1 us), so a server restart causes no errors on idle connections.
+They also do not work in a forked child. In this pool, the calling thread connects. Before an idle connection is used,
+the pool checks its socket (1 us) and drops the connection if the server has closed it. So a server restart causes no
+errors on idle connections.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, 
 
 
 class RefusedError(Exception):
-    """The server refused a statement and rolled back its transaction. `code` is the database's error code."""
+    """The server refused a statement, and undid its changes. `code` is the database's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -30,7 +31,7 @@ class RefusedError(Exception):
 
 
 class LostError(Exception):
-    """The connection ended, or the deadline passed, while a statement was running."""
+    """The connection ended, or no answer came before the deadline, while a statement was running."""
 
 
 class DatabaseSession(Protocol):
@@ -83,7 +84,12 @@ class Sessions(ABC, Generic[S]):
 
     @abstractmethod
     def make(self) -> None:
-        """Create missing tables, and check existing ones. Raises the errors of `create`."""
+        """Create the store's tables that are missing, and check the tables that exist.
+
+        Raises:
+            NewerFormatError: a newer release made the tables.
+            StoreURIError: the tables belong to another program, or the user may not create tables.
+        """
 
     @abstractmethod
     def refused(self, error: RefusedError) -> PolarisError:
@@ -101,7 +107,7 @@ class Sessions(ABC, Generic[S]):
             self.make()
         except BaseException:
             self._checked = False
-            self.forget()  # sessions that other threads opened since did not check the tables
+            self.forget()  # other threads may have opened sessions meanwhile, without checking the tables
             raise
 
     def _begin(self) -> None:
@@ -109,13 +115,13 @@ class Sessions(ABC, Generic[S]):
         self._idle: deque[S] = deque()
 
     def begin_in_child(self) -> None:
-        """Start without sessions after a fork. The parent's connections are kept, unused, so that they are not closed
-        in this process."""
+        """Start without sessions in a forked child. References to the parent's connections are kept, because garbage
+        collection would close the connections."""
         self._inherited.append(self._idle)
         self._begin()
 
     def read(self, work: Callable[[S], T]) -> T:
-        """Run `work`, which only reads, and return its result. Run it once more if the connection is lost.
+        """Run `work`, which must only read, and return its result. If the connection is lost, run `work` once more.
 
         Raises:
             TryAgainError: no connection could be opened, or the connection was lost again.
@@ -124,7 +130,7 @@ class Sessions(ABC, Generic[S]):
         return self._repeatable(work, TryAgainError)
 
     def write(self, work: Callable[[S], T]) -> T:
-        """Run `work`, which must be idempotent, and return its result. Run it once more if the connection is lost.
+        """Run `work`, which must be idempotent, and return its result. If the connection is lost, run `work` once more.
 
         Raises:
             OutcomeUnknownError: the connection was lost, and the second attempt failed, too.
@@ -168,7 +174,7 @@ class Sessions(ABC, Generic[S]):
             raise self._lost(first, doubt) from error
 
     def _lend(self, work: Callable[[S], T]) -> T:
-        """Wait until a session is available, run `work`, and return its result."""
+        """Wait until a session is available, call `work` with the session, and return its result."""
         if self._closed:
             raise StateError(f"the store {self._where} is closed")
         try:

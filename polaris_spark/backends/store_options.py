@@ -26,15 +26,16 @@ class Host(NamedTuple):
 
 
 class Given:
-    """Options by name. Each method that reads an option raises `StoreURIError` if the value is not valid."""
+    """The options of a store, by name. Each method that reads an option raises `StoreURIError` if its value is
+    invalid."""
 
     def __init__(self, scheme: str, options: Options, known: Collection[str]) -> None:
         """
         Args:
-            options: the options of the URI and of the configuration.
+            options: the options of the store, from its URI and its properties `store.*`.
             known: names of the options that the backend supports, including `password` if it has one.
         Raises:
-            StoreURIError: an option is unknown.
+            StoreURIError: an option is unknown, or its value is not valid Unicode or contains the character NUL.
         """
         refuse_unknown_options(scheme, options, known)
         for name, value in options.items():
@@ -51,10 +52,11 @@ class Given:
             for name, value in options.items()
             if name != "password"
         }
-        """All other options by name, as they were given."""
+        """The values of all options except the password, by name, as the user wrote them."""
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Return an option that is a duration, in milliseconds (more than 0); `default` if it was not given."""
+        """Return the value of an option that is a duration, in milliseconds, more than 0. `default` is the value as
+        text if the option is missing."""
         try:
             found = duration_ms(name, self.texts.get(name, default))
         except InputError as error:
@@ -64,14 +66,14 @@ class Given:
         return found
 
     def count(self, name: str, default: int, most: int) -> int:
-        """Return an option that is an integer from 1 to `most`; `default` if it was not given."""
+        """Return the value of an option that is an integer from 1 to `most`; `default` if the option is missing."""
         text = self.texts.get(name, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
             raise self.refused(name, f"a number from 1 to {most}")
         return int(text)
 
     def one_of(self, name: str, known: Collection[str]) -> str | None:
-        """Return an option whose value must be one of `known`; None if it was not given."""
+        """Return the value of an option, which must be one of `known`; None if the option is missing."""
         text = self.texts.get(name)
         if text is not None and text not in known:
             *others, last = known
@@ -79,18 +81,19 @@ class Given:
         return text
 
     def flag(self, name: str) -> bool:
-        """Whether an option is `true`; False if it was not given."""
+        """Whether the value of an option is `true`; False if it is `false` or the option is missing."""
         return self.one_of(name, ("true", "false")) == "true"
 
     def matching(self, name: str, pattern: re.Pattern[str], wanted: str) -> str | None:
-        """Return an option whose whole value must match `pattern`; None if it was not given."""
+        """Return the value of an option, which must match `pattern` as a whole; None if the option is missing. `wanted`
+        describes valid values, for the error message."""
         text = self.texts.get(name)
         if text is not None and not pattern.fullmatch(text):
             raise self.refused(name, wanted)
         return text
 
     def refused(self, name: str, wanted: str) -> StoreURIError:
-        """Return the error for an option with an invalid value; `wanted` describes valid values."""
+        """Return the error to raise for an option with an invalid value. `wanted` describes valid values."""
         text = without_secrets(self.texts.get(name, ""))[:60]
         return StoreURIError(
             f"the option {name!r} of a {self._scheme}: store is {text!r}; it must be {wanted}"
@@ -98,7 +101,7 @@ class Given:
 
 
 def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
-    """Return user and password, each None if it was not given; a user may have no password.
+    """Return the user in a URI and the option `password`. Each is None if it is missing; a user may have no password.
 
     Raises:
         StoreURIError: a password is given without a user.
@@ -111,17 +114,17 @@ def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
 
 
 def endpoint(given: Given) -> str | None:
-    """Return the option `endpoint`, the URL of a service without credentials and without a trailing slash; None if it
-    was not given."""
+    """Return the value of the option `endpoint`: the URL of a service, without credentials and without a trailing
+    slash. Return None if the option is missing."""
     found = given.matching("endpoint", _ENDPOINT, "a URL without credentials: https://host:port")
     return None if found is None else found.rstrip("/")
 
 
 def hosts(uri: StoreURI, port: int) -> list[Host]:
-    """Return the servers in the authority of a URI, which are separated by commas.
+    """Return the servers in the authority of a URI, where commas separate them.
 
     Args:
-        port: default port.
+        port: the port of servers that the URI gives no port.
     Raises:
         StoreURIError: the URI names no server, or a server is malformed.
     """

@@ -11,12 +11,13 @@ from polaris_spark.backends.open_files import close, is_held, open_to_read
 
 _SQLITE: Final = b"SQLite format 3\0"
 _LEAST_PAGE: Final = 512
-"""Smallest page size of SQLite, in bytes. The size of a database is a multiple of its page size."""
+"""Smallest page size of SQLite, in bytes. The size of a database file is a multiple of this number."""
 _BESIDE: Final = ("-wal", "-shm", "-journal")
-"""Suffixes of the files beside a SQLite database."""
+"""Suffixes of the names of the files that SQLite creates beside a database file."""
 
 _MARKS: Final = ("POLARIS_SPARK", "format")
-"""Names of the file that marks the folder of a store: of a `rocksdb:` store, and of a `file:` store."""
+"""Names of the files that identify a folder as a store: the first in `rocksdb:` stores, the second in `file:`
+stores."""
 _MARK: Final = b"polaris_spark store, "
 """First bytes of the files in `_MARKS`."""
 
@@ -28,7 +29,7 @@ _KEY: Final = re.compile(
 
 
 def is_database(path: str) -> bool:
-    """Whether a local file belongs to a SQLite database, of a store or of any other program."""
+    """Whether a local file belongs to a SQLite database: a store, or a database of another program."""
     ending = next((ending for ending in _BESIDE if path.endswith(ending)), "")
     path = path.removesuffix(ending)
     try:

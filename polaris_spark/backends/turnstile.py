@@ -1,4 +1,5 @@
-"""A gate that lets no new operation begin while a resource that all operations use is closed or replaced."""
+"""A gate for operations on a shared resource. While the resource is being closed or replaced, no operation can
+begin."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ T = TypeVar("T")
 
 
 class Turnstile:
-    """Runs operations. No operation begins while `changing` is locked.
+    """Runs operations. No operation begins while the lock `changing` is held.
 
-    A Ctrl-C may come between any two calls, and could make a count of operations wrong permanently. So there is no
-    count: each thread holds its own lock during an operation. Locks are acquired and released in C code only, where no
-    Ctrl-C comes in between.
+    A Ctrl-C may interrupt Python code between any two calls, and could make a count of operations wrong permanently. So
+    there is no count: each thread holds its own lock during an operation. Locks are acquired and released in C code,
+    which a Ctrl-C cannot interrupt halfway.
     """
 
     def __init__(self, changing: threading.Lock) -> None:
@@ -26,7 +27,7 @@ class Turnstile:
         ] = {}  # by thread identifier; identifiers of ended threads are reused
 
     def run(self, operation: Callable[[A], T], argument: A) -> T:
-        """Wait until `changing` is unlocked, run the operation, and return its result."""
+        """Wait until the lock `changing` is free, call `operation` with `argument`, and return its result."""
         thread = threading.get_ident()
         turn = self._turns.get(thread) or self._turns.setdefault(thread, threading.RLock())
         while True:
@@ -37,9 +38,9 @@ class Turnstile:
                 pass
 
     def ended(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until every operation has ended. Return True if all have ended, and False
-        otherwise; also False if the calling thread itself is in an operation, which cannot end during the wait. The
-        caller must have locked `changing`."""
+        """Wait until every operation has ended, but at most `timeout` seconds. Return whether all operations have
+        ended. The result is False at once if the calling thread itself runs an operation, because that operation cannot
+        end during the wait. The caller must hold the lock `changing`."""
         deadline = time.monotonic() + timeout
         return all(_free(turn, deadline) for turn in list(self._turns.values()))
 

@@ -75,7 +75,7 @@ def test_what_is_no_store_is_told(root: Path, tmp_path: Path) -> None:
         assert not root.exists()
     with (
         closing(open_backend(f"file://{tmp_path}/missing/store")) as backend,
-        pytest.raises(StoreURIError, match=r"missing is not a directory; create it first"),
+        pytest.raises(StoreURIError, match=r"missing is not a directory; create this directory first"),
     ):
         backend.setup()
     root.mkdir()

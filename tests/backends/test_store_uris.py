@@ -88,7 +88,7 @@ def test_a_uri_that_names_nothing_that_can_exist_is_refused(scheme: str, rest: s
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
-        ("file", "names a file; a file: store is a directory"),
+        ("file", "names a file, but a file: store is a directory"),
         ("rocksdb", "is a file"),
         ("sqlite", "not an SQLite"),
     ],

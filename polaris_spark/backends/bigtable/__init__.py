@@ -11,10 +11,11 @@ other clusters is asynchronous, for disaster recovery: the last acknowledged wri
 
 - **Swap**: the condition compares the latest cell of the column `version`. The cells of the new version and value are
   written with a constant timestamp. The request is sent once; if its answer is lost, the outcome is unknown.
-- **Rows** are written by bulk mutations and read by sets of keys, in chunks, a few of them in parallel. Each entry of a
-  bulk mutation has its own status; entries with a temporary failure are retried.
-- **Keys** begin with the realm, so that a realm can be dropped and scanned as a range. In `objects`, a hash of the id
-  follows, so that the newest rows are not all on one server.
+- **Rows** are written by bulk mutations and read by sets of keys. Large requests are divided into chunks, a few of
+  which are sent in parallel. Each entry of a bulk mutation has its own status; entries with a temporary failure are
+  retried.
+- **Keys** begin with the realm, so that a realm's rows are one range, which can be dropped and scanned. In `objects`, a
+  hash of the id follows the realm, so that the newest rows are not all on one server.
 
 Options: `app-profile`; `credentials`, the path of a credentials file (default: application default credentials);
 `endpoint`, `http://host:port` of an emulator (default: BIGTABLE_EMULATOR_HOST) or `https://host` of another address of
@@ -61,7 +62,8 @@ _OVERHEAD: Final = 100
 
 
 def open_backend(uri: StoreURI, options: Options) -> BigtableBackend:
-    """Return the store in the instance of `uri`; the module lists the options. Connects at first use.
+    """Return the backend for the store in the instance of `uri`. It connects at first use. The module's docstring lists
+    the options.
 
     Raises:
         StoreURIError: the URI names no instance, or an option or its value is not valid.
@@ -70,7 +72,7 @@ def open_backend(uri: StoreURI, options: Options) -> BigtableBackend:
 
 
 class BigtableBackend(Backend):
-    """Rows in two tables of a Bigtable instance."""
+    """A store in two tables of a Bigtable instance."""
 
     scope = "cluster"
 
@@ -139,8 +141,8 @@ class BigtableBackend(Backend):
         return scans.scan(self._calls, self._tables[split.table], split)
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete a realm's rows by their key prefix, and return True. Return False if the credentials lack the
-        permission or the server does not support this."""
+        """Delete a realm's rows by their key prefix, and return True. Return False if the server does not support this
+        kind of deletion, or the credentials lack the permission for it."""
         prefix = keys.realm_prefix(realm)
         self._calls.open(schema.check)
         return schema.drop(self._settings, prefix)

@@ -1,4 +1,4 @@
-"""Bulk reads by sets of keys, and bulk mutations, in chunks within Bigtable's limits."""
+"""Bulk reads by sets of keys, and bulk mutations. Both are divided into chunks within Bigtable's limits."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ def mutate(
     """Apply idempotent mutations to rows, and return after the server has acknowledged all of them.
 
     Args:
-        changes: tuples of key, mutations, and the size of the mutations in bytes.
+        changes: for each row, its key, its mutations, and their size in bytes.
+        doing: description of the operation, for error messages.
     """
     calls.each("MutateRows", map(table.mutate, _chunks(changes)), _settle, doing)
 
 
 def _settle(request: Any, answers: Sequence[Any]) -> None:
-    """Check that every entry was applied. An entry without a status counts as not applied.
+    """Check in the answers to a bulk mutation that every entry was applied. An entry without a status counts as not
+    applied.
 
     Raises:
         RefusedEntryError: some entries were not applied.

@@ -1,6 +1,6 @@
-"""Calls of Bigtable's gRPC service, with deadlines, retries and limits.
+"""Calls to Bigtable's gRPC service, with deadlines, retries and limits.
 
-The messages are those of google-cloud-bigtable. The library's higher layers are not used, because they wrap each
+The library google-cloud-bigtable provides the gRPC messages. Its higher layers are not used, because they wrap each
 message in other objects and retry calls by their own rules.
 """
 
@@ -35,18 +35,18 @@ _ERRORS: Final = (grpc.RpcError, failures.RefusedEntryError)
 
 
 class Calls:
-    """Sends the calls of one store. Thread-safe; the first call connects."""
+    """Sends gRPC calls to Bigtable for one store. Thread-safe. The first call connects."""
 
     def __init__(self, settings: Settings, check: Check) -> None:
         """
         Args:
-            check: called once on each new channel; raises an error if the store cannot be used.
+            check: called once with each new connection; raises an error if the store cannot be used.
         """
         self._settings, self._check = settings, check
         self._opening = threading.RLock()
         self._channels: list[Channel] = []
-        # Indexes of channels, each as often as there may be operations on the channel. With a semaphore of Python's
-        # library instead, eight threads would do a tenth fewer swaps.
+        # Free permits for operations. Each is the index of its channel. With a semaphore of Python's library instead,
+        # eight threads would do a tenth fewer swaps.
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._closed = False
 
@@ -54,9 +54,9 @@ class Calls:
         """Connect, and return True. Return False if the store was already connected.
 
         Args:
-            check: called on each new channel; None for no check.
+            check: called with each new connection; raises an error if the store cannot be used. None: no check.
         Raises:
-            StoreURIError, StateError, TryAgainError: see `check` and `failures`.
+            StoreURIError, StateError, TryAgainError: an error of `check`, or the connection failed (see `failures`).
         """
         self._refuse_if_unusable()
         if not self._opening.acquire(timeout=self._settings.timeout / 1_000):
@@ -78,7 +78,7 @@ class Calls:
             self._opening.release()
 
     def close(self) -> None:
-        """Cancel calls in flight, and refuse later ones."""
+        """Cancel the calls in flight. Later calls raise `StateError`."""
         if not self._closed:
             self._closed = True
             try:
@@ -92,7 +92,7 @@ class Calls:
             channel.close()
 
     def condition(self, request: Any, doing: str) -> bool:
-        """Send a CheckAndMutateRow, which is carried out at most once, and return whether its condition was met.
+        """Send a CheckAndMutateRow request, which is carried out at most once. Return whether its condition was met.
 
         Raises:
             OutcomeUnknownError: the answer was lost.
@@ -109,26 +109,27 @@ class Calls:
                         raise failures.of_condition(error, self._settings.where, doing) from None
 
     def each(self, method: str, requests: Iterable[Any], settle: Settle, doing: str) -> None:
-        """Send idempotent requests, a few in parallel, and retry each until the server answers it.
+        """Send idempotent requests, a few in parallel, and retry each of them until it succeeds.
 
         Args:
-            method: a method of the service whose answers are streams.
-            settle: called with a request and all its answers. If it raises a `RefusedEntryError`, the error's remaining
-                request is sent again.
+            method: name of a gRPC method that returns a stream of answers.
+            settle: called with a request and all its answers. If it raises a `RefusedEntryError`, the entries that were
+                not applied are sent again.
             doing: description of the operation, for error messages.
         Raises:
-            TryAgainError, OutcomeUnknownError: see `failures`. They are raised after retries until the store's
-                time-out, or during a third of the time-out if the server cannot be reached.
+            TryAgainError, OutcomeUnknownError: the retries did not succeed within the store's time-out, or within a
+                third of the time-out if the server cannot be reached.
         """
         with self._channel() as channel:
             self._each(channel, method, requests, settle, doing)
 
     def rows(self, request: Any, after: Callable[[bytes], Any], doing: str) -> Iterator[tuple[bytes, Cells]]:
-        """Yield rows in the order of their keys. Each row starts the time-out again.
+        """Yield rows in the order of their keys. After each row, the time-out starts again.
 
         Args:
             request: a ReadRows request.
             after: returns the request for the rows after a key.
+            doing: description of the operation, for error messages.
         """
         patience = _Patience(self._settings)
         while True:
@@ -142,7 +143,7 @@ class Calls:
                     patience = _Patience(self._settings)
                 return
             except grpc.RpcError as error:
-                if request is asked:  # otherwise rows arrived, and the stream just took long
+                if request is asked:  # otherwise rows arrived, so the connection works
                     self._replaced_after(error, channel)
                 if not patience.waits_after(error):
                     raise failures.explained(error, self._settings.where, doing, writes=False) from None
@@ -189,10 +190,10 @@ class Calls:
                 call.cancel()
 
     def _replaced_after(self, error: Exception, channel: Channel) -> Channel:
-        """Return the channel with which to continue. If there was no answer before the deadline, this is a new channel,
-        because the old connection may be dead.
+        """Return the channel to use after an error. If there was no answer before the deadline, this is a new channel,
+        because the connection may be dead. Otherwise it is `channel`.
 
-        gRPC would detect a dead connection by a keepalive half a minute later. Calls in flight on the old channel
+        gRPC would detect a dead connection only half a minute later, by a keepalive. Calls in flight on the old channel
         continue.
         """
         if failures.status_of(error) != "DEADLINE_EXCEEDED" or self._closed:
@@ -208,8 +209,8 @@ class Calls:
 
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
-        """Yield a channel for one operation. If all channels have `_OPERATIONS` operations, wait until one of these
-        ends."""
+        """Yield a channel for one operation. If every channel already has `_OPERATIONS` operations, wait until an
+        operation ends."""
         self._refuse_if_unusable()
         if not self._channels:
             self.open(self._check)
@@ -236,7 +237,7 @@ class Calls:
 
 
 class _Patience:
-    """The deadline of an operation, and the pauses between its attempts."""
+    """The deadline of an operation, and the pauses between attempts to carry it out."""
 
     def __init__(self, settings: Settings) -> None:
         now = time.monotonic()
@@ -246,12 +247,13 @@ class _Patience:
         self._pause = 0.02
 
     def attempt(self) -> float:
-        """Return the deadline of an idempotent attempt that begins now, on the monotonic clock, in seconds."""
+        """Return the deadline of an attempt that begins now, for idempotent operations, in seconds on the monotonic
+        clock."""
         return min(self.end, time.monotonic() + self._third)
 
     def waits_after(self, error: Exception) -> bool:
-        """Pause before the next attempt, and return True. Return False at once if the error or the deadline does not
-        allow another attempt."""
+        """Pause before the next attempt, and return True. Return False without a pause if the error cannot be retried,
+        or no time is left."""
         end = self._while_unreachable if failures.was_not_sent(error) else self.end
         if not failures.may_be_repeated(error) or time.monotonic() + self._pause > end:
             return False

@@ -45,7 +45,7 @@ _used_by: int | None = None
 
 
 class Channel:
-    """A connection for reading and writing rows."""
+    """A gRPC connection to Bigtable, for reading and writing rows."""
 
     def __init__(self, settings: Settings) -> None:
         """
@@ -74,20 +74,23 @@ class Channel:
         }
 
     def condition(self, request: Any, end: float) -> Any:
-        """Send a CheckAndMutateRow and return its answer. `end` is the deadline on the monotonic clock, in seconds."""
+        """Send a CheckAndMutateRow request, and return its answer. `end` is the deadline, in seconds on the monotonic
+        clock."""
         return self._condition(request, timeout=_until(end), metadata=self._routed(request.table_name))
 
     def stream(self, method: str, request: Any, end: float) -> Any:
-        """Start a call and return the iterator over its answers, which raises on failure. Cancel the call if its
-        answers are not read to the end."""
+        """Start a call, and return an iterator over its answers. The iterator raises an error if the call fails. The
+        caller must cancel the call if it does not read all answers. `end` is the deadline, in seconds on the
+        monotonic clock."""
         return self._streams[method](request, timeout=_until(end), metadata=self._routed(request.table_name))
 
     def close(self) -> None:
-        """Close the connection, and cancel calls in flight."""
+        """Close the connection, and cancel the calls in flight."""
         self._channel.close()
 
     def _routed(self, table_name: str) -> tuple[tuple[str, str], ...]:
-        """Return the metadata that routes a call to the table's servers before the service parses the request."""
+        """Return the gRPC metadata by which Google routes a call to the servers of a table, without parsing the
+        request."""
         if table_name not in self._metadata:
             self._metadata[table_name] = routed(
                 f"table_name={quote(table_name, safe='')}&app_profile_id={self._profile}"
@@ -96,8 +99,8 @@ class Channel:
 
 
 def open_channel(settings: Settings, host: str, transport: Any) -> Any:
-    """Return a gRPC channel to a host, made by a transport class of Google's library but with the options of this
-    module. The channel to an emulator has no TLS and no credentials.
+    """Return a gRPC channel to a host. A transport class of Google's library makes the channel, with the options of
+    this module. A channel to an emulator has no TLS and no credentials.
 
     Raises:
         StoreURIError: there are no credentials, or they cannot be read.
@@ -127,7 +130,7 @@ def routed(parameters: str) -> tuple[tuple[str, str], ...]:
 
 
 def refuse_in_child(settings: Settings) -> None:
-    """Refuse to work in a process that was forked from a process with channels.
+    """Check that this process was not forked from a process with open channels.
 
     Raises:
         StateError: this process was forked from a process with channels.

@@ -34,8 +34,8 @@ _PLUGIN: Final = "Getting metadata from plugin failed"
 
 
 class RefusedEntryError(Exception):
-    """Entries of a bulk mutation were not applied. Status and message are those of one failed entry: of an entry that a
-    retry cannot help, if there is one."""
+    """Some entries of a bulk mutation were not applied. Status and message come from one failed entry, if possible from
+    an entry for which a retry cannot succeed."""
 
     def __init__(self, status: int | None, message: str, left: Any) -> None:
         super().__init__(message)
@@ -53,13 +53,13 @@ def status_of(error: Exception) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """Return the status and message of the server or the library, on one line."""
+    """Return the status and message of a failed call or entry, on one line."""
     said = error.details() if hasattr(error, "details") else str(error)
     return f"{status_of(error)}: {' '.join((said or '').split())[:300]}"
 
 
 def is_temporary(status: int) -> bool:
-    """Whether a retry can succeed for an entry that failed with this status number."""
+    """Whether a retry can succeed for an entry of a bulk mutation that failed with this status number."""
     return _name(status) in _AGAIN
 
 
@@ -69,7 +69,8 @@ def may_be_repeated(error: Exception) -> bool:
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Whether a request certainly never left this machine, because no connection could be made."""
+    """Whether a request that failed with this error certainly never left this machine, because there was no
+    connection."""
     return status_of(error) == "UNAVAILABLE" and "failed to connect to all addresses" in words_of(error)
 
 
@@ -82,13 +83,13 @@ def may_have_been_done(error: Exception) -> bool:
 def explained(
     error: Exception, where: str, doing: str, *, writes: bool, doubtful: bool = False
 ) -> PolarisError:
-    """Return a failure as an error of this package.
+    """Return the error of this package for a failure of Bigtable or its library.
 
     Args:
         where: the store, for the message.
         doing: description of the operation, for the message.
         writes: whether the operation changes something.
-        doubtful: whether an earlier part or attempt of a write was done or may have been done.
+        doubtful: whether an earlier attempt, or another part of the operation, may have changed something.
     """
     status, said = status_of(error), words_of(error)
     if writes and (_was_reset(error) or (doubtful and may_be_repeated(error))):
@@ -118,8 +119,8 @@ def explained(
 
 
 def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
-    """Return the failure of a conditional write as an error of this package, as `explained` does. If the server refused
-    the request, the message says which app profile conditional writes need."""
+    """Return the error of this package for the failure of a conditional write. If the server refused the request, the
+    message says which app profile conditional writes need."""
     found = explained(error, where, doing, writes=True)
     if status_of(error) in ("FAILED_PRECONDITION", "INVALID_ARGUMENT"):
         return StateError(
@@ -130,8 +131,8 @@ def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
 
 
 def _was_reset(error: Exception) -> bool:
-    """Whether the stream was reset, for instance by a proxy. The library then derives a status from the reset. This
-    status may wrongly mean that the server refused the request."""
+    """Whether the HTTP/2 stream was reset, for instance by a proxy. The library derives a status from a reset. This
+    status can suggest that the server refused the request although it did not."""
     return "RST_STREAM" in words_of(error)
 
 

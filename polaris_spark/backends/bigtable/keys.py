@@ -20,9 +20,9 @@ from polaris_spark.backends.limits import check_name
 from polaris_spark.errors import CorruptionError
 
 FIRST: Final = b"\x01"
-"""Lower bound of the keys of all realms' rows."""
+"""Lower bound of the row keys of all realms. Smaller keys belong to rows that describe the store itself."""
 HASHES: Final = 256
-"""Number of values of the hash."""
+"""Number of possible values of the hash byte in the row keys of `objects`."""
 
 _END: Final = b"\x00"
 _OBJECT: Final = Struct(">BQI")
@@ -30,7 +30,7 @@ _OBJECT: Final = Struct(">BQI")
 
 @lru_cache(4_096)
 def realm_prefix(realm: str) -> bytes:
-    """Return the key prefix of a realm's rows, which no other keys have.
+    """Return the prefix of the row keys of a realm. No other row keys begin with this prefix.
 
     Raises:
         InputError, ObjectTooLargeError: the realm name is not valid.
@@ -40,17 +40,17 @@ def realm_prefix(realm: str) -> bytes:
 
 
 def after(prefix: bytes) -> bytes:
-    """Return the first key after all keys with a realm's prefix."""
+    """Return the first possible key after all keys that begin with a realm's prefix."""
     return prefix[:-1] + b"\x01"
 
 
 def object_key(prefix: bytes, key: ObjectKey) -> bytes:
-    """Return the key of a row of `objects`."""
+    """Return the row key of a row of `objects`. `prefix` is the realm's prefix."""
     return prefix + _OBJECT.pack(crc32(key[0].to_bytes(8, "big")) & 0xFF, *key)
 
 
 def reference_key(realm: str, name: str) -> bytes:
-    """Return the key of a row of `references`.
+    """Return the row key of a row of `references`.
 
     Raises:
         InputError, ObjectTooLargeError: a name is not valid.
@@ -60,7 +60,7 @@ def reference_key(realm: str, name: str) -> bytes:
 
 
 def object_of(key: bytes) -> tuple[str, int, int]:
-    """Return realm, id and part of a row of `objects`.
+    """Return realm, id and part from the row key of a row of `objects`.
 
     Raises:
         CorruptionError: the key does not have the form of a store's keys.
@@ -73,7 +73,7 @@ def object_of(key: bytes) -> tuple[str, int, int]:
 
 
 def reference_of(key: bytes) -> tuple[str, str]:
-    """Return realm and name of a row of `references`.
+    """Return realm and name from the row key of a row of `references`.
 
     Raises:
         CorruptionError: the key does not have the form of a store's keys.
@@ -86,7 +86,7 @@ def reference_of(key: bytes) -> tuple[str, str]:
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Return the prefix of the realm to which a row belongs."""
+    """Return the prefix of the realm to which a row key belongs."""
     return key[: key.find(_END) + 1]
 
 

@@ -21,7 +21,8 @@ TIMESTAMP: Final = 1_000
 Cells = dict[bytes, bytes]
 """The latest value of each column of a row, by column name."""
 Part = Mapping[str, Any]
-"""A nested message as a mapping of its fields, from which the library builds messages faster than from objects."""
+"""A part of a message, as a mapping of field names to values. The library builds messages from mappings faster than
+from objects."""
 
 DELETE_ROW: Final[Sequence[Part]] = [{"delete_from_row": {}}]
 
@@ -34,7 +35,7 @@ _LATEST: Final[Part] = {"cells_per_column_limit_filter": 1}
 
 
 class BigtableTable:
-    """A table of one store, accessed through one app profile. Its methods return requests."""
+    """Builds requests for one table of a store. The requests use one app profile."""
 
     def __init__(self, name: str, app_profile: str) -> None:
         """
@@ -44,8 +45,8 @@ class BigtableTable:
         self._table = {"table_name": name, "app_profile_id": app_profile}
 
     def change_if(self, key: bytes, version: bytes, mutations: Sequence[Part]) -> Any:
-        """Return a request that changes a row if the latest cell of its version is equal to `version`, which must not
-        be empty.
+        """Return a request that changes a row if the latest cell in its column `version` is equal to `version`, which
+        must not be empty.
 
         The filter is a range with a single value, which compares bytes; a value filter would be a regular expression.
         """
@@ -58,15 +59,15 @@ class BigtableTable:
         )
 
     def insert(self, key: bytes, column: bytes, mutations: Sequence[Part]) -> Any:
-        """Return a request that changes a row if it has no cell in a column. The request's condition is the opposite:
-        the answer's `predicate_matched` is true if the row has a cell there, and is not changed."""
+        """Return a request that changes a row only if it has no cell in a column. The answer's `predicate_matched` has
+        the opposite meaning: it is true if the row has a cell in the column, and was not changed."""
         return _Condition(
             **self._table, row_key=key, predicate_filter=_column(column), false_mutations=mutations
         )
 
     def mutate(self, entries: Sequence[Part]) -> Any:
-        """Return a request that changes several rows, each atomically. An entry is `{"row_key": ..., "mutations":
-        ...}`."""
+        """Return a request that changes several rows, each of them atomically. An entry is `{"row_key": ...,
+        "mutations": ...}`."""
         return _Mutate(**self._table, entries=entries)
 
     def read(self, keys: Sequence[bytes]) -> Any:
@@ -80,12 +81,12 @@ class BigtableTable:
         return _Read(**self._table, rows={"row_ranges": [asked]}, filter=_LATEST, rows_limit=most)
 
     def sample(self) -> Any:
-        """Return a request for sampled keys, which divide the table into parts of about equal size."""
+        """Return a request for a sample of the table's keys that divides the table into parts of about equal size."""
         return _Sample(**self._table)
 
 
 def set_cells(cells: Mapping[bytes, bytes]) -> list[Part]:
-    """Return the mutations that set columns of a row."""
+    """Return the mutations that set columns of a row. `cells` maps column names to values."""
     return [
         {
             "set_cell": {
@@ -100,7 +101,7 @@ def set_cells(cells: Mapping[bytes, bytes]) -> list[Part]:
 
 
 def merged(answers: Iterable[Any]) -> Iterator[tuple[bytes, Cells]]:
-    """Yield whole rows from the answers to a ReadRows.
+    """Yield the key and the cells of each row from the answers to a ReadRows request.
 
     A row arrives in chunks. A chunk contains the key and the column only if they change; a value may be divided into
     several chunks (`value_size` is set on all but the last); and a row may be reset and start again

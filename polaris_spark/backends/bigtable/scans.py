@@ -30,7 +30,8 @@ _END: Final = b"\xff"
 def splits(
     calls: Calls, table: BigtableTable, kind: TableKind, realms: Sequence[str] | None, n: int
 ) -> list[Split]:
-    """Return about `n` splits that together contain the rows of `realms` (None: of all realms)."""
+    """Return about `n` splits of the table of kind `kind` that together contain the rows of `realms` (None: of all
+    realms)."""
     n = max(1, n)
     samples = _samples(calls, table)
     if realms is not None:
@@ -84,8 +85,8 @@ def _samples(calls: Calls, table: BigtableTable) -> list[bytes]:
 
 
 def _realms(calls: Calls, table: BigtableTable) -> Iterator[bytes]:
-    """Yield the prefixes of all realms that have rows, with one read each: the first row after a realm belongs to the
-    next realm."""
+    """Yield the key prefixes of all realms that have rows in a table. Each realm takes one read, of the first row after
+    the previous realm."""
     start = keys.FIRST
     while True:
         found = list(_rows(calls, table, start, _END, 1))
@@ -97,8 +98,8 @@ def _realms(calls: Calls, table: BigtableTable) -> Iterator[bytes]:
 
 
 def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> list[_Range]:
-    """Return a realm's range, divided at the sampled keys; or, if this gives fewer than `n` parts of `objects`, divided
-    by the hash into `n` parts, but at most `HASHES`."""
+    """Divide the key range of a realm at the sampled keys, and return the parts. If there would be fewer than `n` parts
+    of `objects`, divide the range by the hash instead, into `n` parts, but at most `HASHES`."""
     start, end = prefix, keys.after(prefix)
     inside = samples[bisect_left(samples, start + b"\x00") : bisect_left(samples, end)]
     if len(inside) + 1 < n and kind == "objects":
@@ -108,7 +109,8 @@ def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> li
 
 
 def _splits(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
-    """Return at most `n` splits, each of consecutive ranges. Ranges of a split that touch are merged."""
+    """Distribute ranges, in order, to at most `n` splits, and return the splits. Adjacent ranges of a split are
+    merged."""
     found: list[Split] = []
     n = max(1, min(n, len(ranges)))
     bounds = [len(ranges) * number // n for number in range(n + 1)]

@@ -1,8 +1,8 @@
-"""The two tables of a store: creating them, recognizing them, and deleting a realm from them.
+"""The two tables of a store: functions that create and check the tables, and delete a realm from them.
 
-A row of `references` with a key that no realm has marks the two tables as a store and holds the store's format. The row
-is written after both tables were created. So a process that finds the row needs neither permission to administer tables
-nor Google's admin library, which takes a second to import.
+A special row of `references`, whose key belongs to no realm, marks the two tables as a store. Its value is the version
+of the store's format. The row is written after both tables were created. So a process that finds the row needs neither
+permission to administer tables nor Google's admin library, which takes a second to import.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 def check(ask: Ask, settings: Settings) -> None:
-    """Check that the tables are a store of a format that this release supports.
+    """Check that the tables hold a store, in a format that this release supports.
 
     Raises:
         NoStoreError: there is no store.
@@ -48,7 +48,7 @@ def check(ask: Ask, settings: Settings) -> None:
         raise NoStoreError(settings.where)
     if not re.fullmatch(rb"[0-9]{1,9}", found[0]) or int(found[0]) > _FORMAT:
         raise NewerFormatError(
-            f"{settings.where} has tables of format {found[0]!r}; this release knows format {_FORMAT}: "
+            f"{settings.where} has tables of format {found[0]!r}; this release supports format {_FORMAT}: "
             "use the release that made the store, or a later one"
         )
 
@@ -57,8 +57,8 @@ def set_up(calls: Calls, settings: Settings) -> None:
     """Create missing tables. Idempotent, and safe when several processes call it at once.
 
     Raises:
-        StoreURIError: a table with a name of the store's tables belongs to another program, or the instance does not
-            exist.
+        StoreURIError: an existing table with the name of one of the store's tables belongs to another program, or the
+            instance does not exist.
         StateError: the credentials lack a permission, or the app profile does not allow conditional writes.
     """
     try:
@@ -77,7 +77,8 @@ def set_up(calls: Calls, settings: Settings) -> None:
 
 
 def _refuse_others(ask: Ask, settings: Settings) -> None:
-    """Refuse tables that hold rows, unless another process has just marked them as a store.
+    """Check that the tables hold no rows of another program: they are empty, or another process has just marked them as
+    a store.
 
     Raises:
         StoreURIError: the tables belong to another program.
@@ -100,14 +101,14 @@ def _refuse_others(ask: Ask, settings: Settings) -> None:
 
 
 def drop(settings: Settings, prefix: bytes) -> bool:
-    """Delete all rows whose keys begin with `prefix`, and return True. Return False if the credentials lack the
-    permission or the server does not support this."""
+    """Delete all rows whose keys begin with `prefix` from both tables, and return True. Return False if the server does
+    not support this kind of deletion, or the credentials lack the permission for it."""
     with _administration(settings) as administration:
         return all(administration.drop(kind, prefix) for kind in KINDS)
 
 
 class _Administration:
-    """Calls of Bigtable's table admin service."""
+    """Calls to Bigtable's table admin service."""
 
     def __init__(self, settings: Settings, transport: Any) -> None:
         from google.cloud.bigtable_admin_v2 import types
@@ -115,8 +116,7 @@ class _Administration:
         self._settings, self._transport, self._types = settings, transport, types
 
     def create(self, kind: TableKind) -> None:
-        """Create a table, or check that an existing table has the column family of a store. A retry is safe: it finds
-        the existing table."""
+        """Create a table. If the table exists, check that it has the column family of a store; so a retry is safe."""
         types, settings = self._types, self._settings
         family = types.ColumnFamily(gc_rule=types.GcRule(max_num_versions=1))
         request = types.CreateTableRequest(
@@ -135,8 +135,8 @@ class _Administration:
             self._refuse_foreign(kind, table)
 
     def drop(self, kind: TableKind, prefix: bytes) -> bool:
-        """Delete the rows with a key prefix, and return True. Return False if the server refuses or does not support
-        this."""
+        """Delete the rows of a table whose keys begin with a prefix, and return True. Return False if the server
+        refuses this or does not support it."""
         name = self._settings.table_name(kind)
         request = self._types.DropRowRangeRequest(name=name, row_key_prefix=prefix)
         try:
@@ -150,8 +150,8 @@ class _Administration:
     def _call(
         self, method: Any, request: Any, place: str, doing: str, *, seconds: float | None = None
     ) -> Any:
-        """Call a method, and retry until the server answers or `seconds` (default: the store's time-out) have passed.
-        All calls of this class are idempotent."""
+        """Call a method of the service, and retry until the call succeeds or `seconds` (None: the store's time-out)
+        have passed. All calls of this class are idempotent."""
         end = time.monotonic() + (seconds or self._settings.timeout / 1_000)
         pause = 0.05
         while True:
@@ -188,7 +188,7 @@ class _ExistsError(Exception):
 
 
 class _ForbiddenError(TryAgainError):
-    """The server refuses to drop rows in bulk, or does not support this."""
+    """The server refuses to delete rows by a key prefix, or does not support this."""
 
 
 @contextmanager

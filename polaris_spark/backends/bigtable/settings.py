@@ -104,7 +104,7 @@ class Settings:
 
 
 def _hosts(given: Given) -> tuple[str, str, bool]:
-    """Return the host of the data API, the host of the admin API, and whether the two are an emulator."""
+    """Return the host of the data API, the host of the admin API, and whether both belong to an emulator."""
     endpoint = given.texts.get("endpoint")
     if endpoint is None:
         emulator = os.environ.get(_EMULATOR)

@@ -2,11 +2,11 @@
 
 A store is two tables in a keyspace. `setup` creates a missing keyspace, with the replication factor of `?replication=`:
 `3` in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` is the datacenter whose nodes receive the requests (default:
-that of the hosts).
+the datacenter of the hosts).
 
-- **References** change only by lightweight transactions (LWT, Paxos), each in its own partition. They are also read by
-  Paxos, which completes unfinished transactions, so reads and swaps of a reference are linearizable. A refused swap
-  returns the existing row. Neither this backend nor the driver ever sends a conditional statement twice.
+- **References** change only by lightweight transactions (LWT, Paxos). Each reference is a partition. References are
+  also read by Paxos, which completes unfinished transactions, so reads and swaps of a reference are linearizable. A
+  refused swap returns the existing row. Neither this backend nor the driver ever sends a conditional statement twice.
 - **Rows** are written and read at a quorum, so that an acknowledged row is found whichever replica is down.
 - With `?serial=SERIAL` (the default), clients in all datacenters agree on swaps, and rows use `QUORUM`. With
   `?serial=LOCAL_SERIAL`, clients of one datacenter agree without contacting the other datacenters, and rows use
@@ -76,7 +76,8 @@ T = TypeVar("T", ObjectKey, ObjectRow)
 
 
 def open_backend(uri: StoreURI, options: Options) -> CassandraBackend:
-    """Return the store in the keyspace of `uri`; the module lists the options. Connects at first use.
+    """Return the backend for the store in the keyspace of `uri`. It connects at first use. The module's docstring lists
+    the options.
 
     Raises:
         StoreURIError: the URI names no keyspace, or an option or its value is not valid.
@@ -85,7 +86,7 @@ def open_backend(uri: StoreURI, options: Options) -> CassandraBackend:
 
 
 class CassandraBackend(Backend):
-    """Rows in two tables of a keyspace."""
+    """A store in two tables of a Cassandra keyspace."""
 
     scope = "cluster"
 
@@ -140,7 +141,8 @@ class CassandraBackend(Backend):
         return self._changed("delete", realm, name, expected_version)
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return token ranges of equal width. Keys are hashed, so each range holds about equally many rows."""
+        """Return splits that are token ranges of equal width. Tokens are hashes of the partition keys, so the ranges
+        hold about equally many rows."""
         names = None if realms is None else distinct(realms)
         if names == []:
             return []
@@ -158,14 +160,14 @@ class CassandraBackend(Backend):
                 yield batch(rows)
 
     def now_ms(self) -> int | None:
-        """Return the time of the answering node's clock, in milliseconds since 1970."""
+        """Return the time of the clock of the node that answers the request, in milliseconds since 1970."""
         (answer,) = self._requests.read([Request("now")])
         found: int = answer.rows[0][0]
         return found
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete the realm's references by LWT, and its partitions of objects, which a scan of the partition keys
-        finds."""
+        """Delete the realm's references by LWT. Then scan the partition keys of `objects`, and delete the realm's
+        partitions."""
         check_realm(realm)
         for page in pages(self._requests, "references", *TOKENS, [realm], _PAGE_ROWS):
             for _, name, *_ in page:
@@ -181,8 +183,8 @@ class CassandraBackend(Backend):
 
 
 def _outcome(answer: Answer) -> Swapped | Conflict:
-    """Return the outcome of a conditional statement. The answer has the column `[applied]` and, if that is false, the
-    columns of the existing row."""
+    """Return the outcome of a conditional statement from its answer. The answer has the column `[applied]`. If its
+    value is false, the answer also has the columns of the existing row."""
     found = dict(zip(answer.columns, answer.rows[0], strict=True))
     if found["[applied]"]:
         return Swapped()
@@ -205,7 +207,8 @@ def _by_keys(title: str, realm: str, keys: Collection[ObjectKey]) -> list[Reques
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yield the rows of a page in chunks. A chunk ends with the row at which it reaches `BATCH_BYTES`."""
+    """Divide the rows of a page into chunks, and yield the chunks. A chunk ends with the row at which its values reach
+    `BATCH_BYTES`."""
     chunk: list[Row] = []
     size = 0
     for row in rows:

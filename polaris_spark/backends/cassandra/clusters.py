@@ -1,4 +1,4 @@
-"""A session with a cluster, made by the driver's `Cluster` from the store's settings."""
+"""A session with a Cassandra cluster, opened by the driver's `Cluster` with the store's settings."""
 
 from __future__ import annotations
 
@@ -49,28 +49,30 @@ class ClusterSession:
         return [str(host.datacenter) for host in self._cluster.metadata.all_hosts()]
 
     def agree(self, level: Level) -> None:
-        """Use the consistency levels of the store, which all its clients share, for later statements."""
+        """Set the consistency levels of later statements. All clients of a store use the same levels."""
         profile = self._cluster.profile_manager.default
         profile.consistency_level = ConsistencyLevel.name_to_value[level.rows]
         profile.serial_consistency_level = ConsistencyLevel.name_to_value[level.serial]
 
     def learn(self, keyspace: str) -> None:
-        """Load the replica placement of a keyspace, so that requests go to replicas of their partition."""
+        """Load the replica placement of a keyspace, so that the driver sends each request to a replica of its
+        partition."""
         self._cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=-1)
 
     def prepare(self, text: str) -> Any:
-        """Return a prepared statement. If a node has evicted it, the driver prepares it again."""
+        """Prepare a statement, and return it. If a node has evicted the prepared statement, the driver prepares it
+        again."""
         return self._session.prepare(text)
 
     def send(self, statement: Any, timeout: float, paging_state: bytes | None) -> Any:
-        """Send a statement, and return the driver's future, which fails after `timeout` seconds."""
+        """Send a statement, and return the driver's future for the answer. The future fails after `timeout` seconds."""
         return self._session.execute_async(statement, timeout=timeout, paging_state=paging_state)
 
     def ask(self, query: str, arguments: Sequence[object], timeout: float) -> list[tuple[Any, ...]]:
-        """Run a statement on the schema, and return its rows.
+        """Run a statement that reads or changes the schema, and return its rows. `timeout` is in seconds.
 
-        All clients of a datacenter that see the same nodes send these statements to the same node. If two nodes created
-        a table concurrently, the result would be two tables that Cassandra cannot merge.
+        All clients of a datacenter that see the same nodes send schema statements to the same node. If two nodes
+        created a table concurrently, the result would be two tables that Cassandra cannot merge.
         """
         near = [host for host in self._cluster.metadata.all_hosts() if host.datacenter == self.datacenter]
         hosts = sorted((host for host in near if host.is_up is not False), key=str)
@@ -89,7 +91,7 @@ def open_session(settings: Settings) -> ClusterSession:
     """Connect to a cluster.
 
     Raises:
-        StoreURIError: the cluster refuses the user, or has no such datacenter.
+        StoreURIError: the cluster refuses the user, or does not have the datacenter of the settings.
         TryAgainError: the cluster cannot be reached.
     """
     policy = DCAwareRoundRobinPolicy(settings.datacenter or "")

@@ -1,5 +1,7 @@
-"""Names imported from the driver's module `cassandra.cluster`. If the driver has no event loop, that module cannot be
-imported, and the import of this module raises `MissingLibraryError`."""
+"""Names imported from the driver's module `cassandra.cluster`.
+
+`cassandra.cluster` cannot be imported if the driver was installed without an event loop. Importing this module then
+raises `MissingLibraryError`."""
 
 from __future__ import annotations
 

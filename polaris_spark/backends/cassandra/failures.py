@@ -50,21 +50,22 @@ _MISSING: Final = ("unconfigured table", "does not exist", "unconfigured columnf
 
 
 def transient(error: Exception) -> bool:
-    """Whether the same request may succeed later."""
+    """Whether a request that failed with this error may succeed later."""
     return not isinstance(error, (Unauthorized, InvalidRequest, AuthenticationFailed))
 
 
 def too_much(error: BaseException | None) -> bool:
-    """Whether a read may have failed because a node had to read too much for it."""
+    """Whether a read that failed with this error may have failed because a node had to read too many rows."""
     return isinstance(error, (ReadTimeout, ReadFailure, OperationTimedOut))
 
 
 def explained(
     where: str, error: Exception, *, writes: bool, sent: bool = True, conditional: bool = False
 ) -> PolarisError:
-    """Return a failure as an error of this package.
+    """Return the error of this package for a failure that the driver reports.
 
     Args:
+        where: the store's URI, for the message.
         writes: whether the request changes anything.
         sent: whether the request was sent to any node, in this attempt or an earlier one.
         conditional: whether the request is a lightweight transaction.
@@ -91,7 +92,7 @@ def explained(
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
-    """Return the error for a session that could not be opened."""
+    """Return the error of this package for a session that could not be opened."""
     text = described(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return StoreURIError(f"{where} presents an untrusted certificate: {text}; check tls and tls_ca")
@@ -110,7 +111,7 @@ def described(error: Exception) -> str:
 
 
 def _causes(error: Exception) -> list[Exception]:
-    """Return the errors of the nodes in a `NoHostAvailable`."""
+    """Return the errors of the individual nodes from a `NoHostAvailable` error."""
     errors = error.errors if isinstance(error, NoHostAvailable) else None
     return list(errors.values()) if isinstance(errors, dict) else []
 

@@ -1,8 +1,8 @@
 """A limit on the number of requests in flight, which stays correct after a Ctrl-C at any moment.
 
-A request is registered after a callback on its future is set up. The callback runs in a thread of the driver, which
-Ctrl-C does not interrupt. A request that is interrupted before it is registered does not count, which is harmless. A
-counter could stay wrong forever.
+A request counts as in flight from its registration until a callback on its future records its end. The callback is set
+up before the registration, and runs in a thread of the driver, which a Ctrl-C does not interrupt. If a Ctrl-C comes
+before the registration, the request is not counted, which is harmless. A plain counter could stay wrong forever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_AGAIN_S: Final = 0.05
 
 
 class RequestLimit:
-    """The requests in flight. Thread-safe."""
+    """Limits the number of requests in flight. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         """
@@ -35,12 +35,13 @@ class RequestLimit:
         )  # wake-ups for waiting threads, at most `most`
 
     def sent(self, send: Callable[[], Any], timeout: float) -> Any:
-        """Wait until fewer than `most` requests are in flight, call `send`, and return the driver's future from it.
+        """Wait until fewer than `most` requests are in flight, call `send`, and return its result, a future of the
+        driver.
 
         Args:
             timeout: maximum time to wait, in seconds.
         Raises:
-            LimitReachedError: `most` requests were in flight until the time-out.
+            LimitReachedError: `most` requests were in flight for the whole `timeout`.
         """
         deadline = time.monotonic() + timeout
         try:

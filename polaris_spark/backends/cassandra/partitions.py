@@ -1,4 +1,4 @@
-"""Partition keys of rows, and their tokens on the ring."""
+"""Partition keys of rows, and their tokens (hash values that determine the nodes)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 from cassandra.metadata import Murmur3Token
 
 Partition = tuple[str, "str | int"]
-"""A partition key: a realm, and a bucket of objects or the name of a reference."""
+"""A partition key: a realm, and either a bucket (a group of ids of `objects`) or the name of a reference."""
 
 
 def bucket(id: int) -> int:
-    """Return the bucket of an id. Ids that one node makes within the same 4,096 milliseconds share a bucket
-    (`polaris_spark.ids`)."""
+    """Return the number of the bucket (the group of ids in one partition) that contains an id. A bucket contains the
+    ids that one process makes within a period of 4,096 milliseconds (see `polaris_spark.ids`)."""
     return id >> 34 << 10 | id >> 12 & 1_023
 
 
 def partition(title: str, row: tuple[Any, ...]) -> Partition:
-    """Return the partition key of a row. `title` names the scanning statement that returned the row."""
+    """Return the partition key of a row. `title` is the title of the statement that returned the row."""
     return row[0], bucket(row[1]) if title == "objects" else row[1]
 
 

@@ -1,8 +1,9 @@
-"""Requests of one process to a cluster, with bounds on their number and time. Only idempotent requests are repeated.
+"""Requests of one process to a cluster, with limits on their number and duration. Only idempotent requests are
+repeated.
 
-The first request opens a session, which all threads share: one connection to each node of the datacenter, and
-one that follows the cluster's state. Callbacks run in threads of the driver. A forked child does not have these
-threads, so its requests are refused.
+The first request opens a session, which all threads share. The session has one connection to each node of the
+datacenter, and another connection that follows the cluster's state. Callbacks run in threads of the driver. A forked
+child does not have these threads, so its requests are refused.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ logging.getLogger("cassandra").addHandler(logging.NullHandler())  # failures are
 
 
 class Request(NamedTuple):
-    """A statement, named by its title in `statements`, with its values; or, in `several`, with several tuples of
-    values, which are sent as one mutation of one partition."""
+    """A request to run a statement. `title` is the statement's title in `statements`, and `values` are its parameters.
+    If `several` is not empty, it holds several tuples of parameters, which are sent as one batch for one partition."""
 
     title: str
     values: tuple[object, ...] = ()
     several: tuple[tuple[object, ...], ...] = ()
     page: bytes | None = None
-    """Paging state of a previous answer, from which to continue."""
+    """Paging state of the previous answer, after which the read continues; None to read from the start."""
     page_rows: int | None = None
     narrower: bool = False
-    """Whether the caller can send a narrower request if this request reads too much. This request is then not repeated,
-    and fails after half of the remaining time."""
+    """Whether the caller can send a request for a narrower range if this request reads too much. If true, this request
+    is not repeated after such a failure, and it fails after half of the remaining time."""
 
 
 class Answer(NamedTuple):
-    """Rows, names of the columns, and the paging state of the next page (None: no more pages)."""
+    """The answer to a request: rows, names of the columns, and the paging state of the next page (None: no more
+    pages)."""
 
     rows: list[Row]
     columns: tuple[str, ...]
@@ -55,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Requests:
-    """Requests to the cluster of a store. Thread-safe."""
+    """Sends the requests of one store to its cluster. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -71,7 +73,7 @@ class Requests:
         """Create the keyspace and the tables if they are missing.
 
         Raises:
-            StoreURIError, NewerFormatError, StateError: as `tables.create`.
+            StoreURIError, NewerFormatError, StateError: see `schema.create`.
             TryAgainError: the cluster cannot be reached.
         """
         with self._opening:
@@ -80,17 +82,17 @@ class Requests:
             self._use(session, schema.create(ask, self.settings, session.datacenter, session.nodes))
 
     def read(self, requests: Sequence[Request]) -> list[Answer]:
-        """Send read-only requests in parallel, repeat failed ones, and return an answer for each.
+        """Send read-only requests in parallel, repeat those that fail, and return the answer to each.
 
         Raises:
-            TryAgainError: a request still failed after a third of the time-out; or, without a repetition, a request
-                with `narrower` read too much. The cause of the error is the driver's error.
+            TryAgainError: a request still failed after a third of the time-out, or a request with `narrower` read too
+                much. The cause of the error (`__cause__`) is the driver's error.
             StoreURIError, StateError: see `failures`.
         """
         return self._repeated(requests, writes=False)
 
     def write(self, requests: Sequence[Request]) -> None:
-        """Send idempotent requests in parallel, and repeat failed ones.
+        """Send idempotent requests in parallel, and repeat those that fail.
 
         Raises:
             OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
@@ -98,7 +100,7 @@ class Requests:
         self._repeated(requests, writes=True)
 
     def change(self, request: Request) -> Answer:
-        """Send a conditional request to at most one node, once, and return its answer.
+        """Send a conditional request, and return its answer. The request is repeated only if it was sent to no node.
 
         Raises:
             OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
@@ -140,7 +142,7 @@ class Requests:
                     if worst is None or failures.transient(worst):
                         worst = error
             if worst is None:
-                return answers  # type: ignore[return-value]  # each has its answer
+                return answers  # type: ignore[return-value]  # every request has an answer
             narrower = failures.too_much(worst) and any(requests[number].narrower for number in failed)
             if narrower or not failures.transient(worst) or deadline.impatient:
                 raise self._explained(worst, writes=writes, sent=sent) from worst
@@ -148,7 +150,7 @@ class Requests:
             time.sleep(_PAUSE_S)
 
     def _sent(self, request: Request, deadline: _Deadline) -> Any:
-        """Send a request, and return the driver's future."""
+        """Send a request, and return the driver's future for the answer."""
         session = self._opened()
         statement = self._statement(session, request)
 
@@ -192,7 +194,7 @@ class Requests:
         return prepared
 
     def _opened(self) -> ClusterSession:
-        """Return the session. Connect, and check that the keyspace holds a store, if this has not been done yet."""
+        """Return the session. The first call connects, and checks that the keyspace holds a store."""
         if self._session is not None and self._level is not None and self._pid == os.getpid():
             return self._session
         self._refuse_if_unusable()
@@ -245,8 +247,6 @@ class Requests:
 
 
 class _Deadline:
-    """The deadline of an operation."""
-
     def __init__(self, timeout: int) -> None:
         self._start = time.monotonic()
         self._seconds = timeout / 1_000
@@ -258,7 +258,7 @@ class _Deadline:
 
     @property
     def impatient(self) -> bool:
-        """Whether a third of the time has passed, after which nothing is retried."""
+        """Whether a third of the time has passed. From then on, nothing is retried."""
         return self.left < self._seconds * 2 / 3
 
 

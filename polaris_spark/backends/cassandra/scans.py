@@ -1,11 +1,11 @@
-"""Paged reads of token ranges. A range that is too much for one request is read in narrower parts.
+"""Paged reads of token ranges. If a range is too much for one request, it is read in narrower parts.
 
-A page ends after a number of rows that are *found*. Rows that the nodes skip have other limits:
+The page size limits only the rows that a request *returns*. Rows that the nodes read and skip have other limits:
 `tombstone_failure_threshold` (100,000) for deleted rows in one request, and `range_request_timeout` (10 s) for
-partitions of other realms. Beyond these limits a request fails, and would fail again. Keys are hashed, so a sixteenth
-of the range is a sixteenth of the work. So the next request reads a sixteenth of the range, and the width doubles after
-each quick answer. If a single partition is too much, it is read by ranges of ids, in whose order its rows are stored,
-and these ranges are narrowed in the same way.
+partitions of other realms. A request beyond these limits fails, and would fail again. Then the next request reads a
+sixteenth of the range. This is a sixteenth of the work, because keys are hashed. The width doubles after each quick
+answer. If a single partition is too much for one request, it is read by ranges of ids, which are the order of the rows
+in the partition. These ranges are narrowed in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKENS: Final = (-(2**63), 2**63 - 1)
 
 _IDS: Final = (-1, 2**63 - 1)
 _OF_IDS: Final = {"objects": "objects/ids", "partitions": "buckets/ids"}
-"""Titles of statements that read a range of ids of a partition, by the title of the statement that reads all ids."""
+"""Maps the title of a statement that reads whole partitions to the title of the statement that reads a range of ids."""
 
 _NARROWER: Final = 16
 _QUICK_S: Final = 1.0
@@ -34,14 +34,14 @@ _KEY: Final = {"objects": 3, "references": 2, "partitions": 2}  # columns that i
 def pages(
     requests: Requests, title: str, low: int, high: int, realms: list[str] | None, page_rows: int
 ) -> Iterator[list[Row]]:
-    """Return pages of the rows with tokens above `low` and up to `high`, each row once.
+    """Return pages of the rows with tokens above `low` and up to `high`. Each row appears once.
 
     Args:
-        title: title of a scanning statement.
+        title: title of a statement that scans, in `statements`.
         realms: the realms whose rows to return; None for all realms.
         page_rows: maximum number of rows in a page.
     Raises:
-        TryAgainError: the scan fails, or a single reference or object is too much for a request.
+        TryAgainError: the scan failed, or a single reference or object is too much for one request.
     """
     given = _Given(title)
     patience = requests.settings.timeout / 1_000
@@ -77,14 +77,14 @@ def _narrowed(
     patience: float,
 ) -> Iterator[list[Row]]:
     """Yield pages of the rows whose numbers (tokens or ids) are above `low` and up to `high`. The range is read in
-    parts; a part that is too much for one request is narrowed.
+    parts. If a part is too much for one request, it is made narrower.
 
     Args:
         read: called with the two bounds of a part; returns its pages.
         again: called with the lower bound of a part that failed; returns the lower bound from which to read again.
-        one: called with the bounds of a part that failed although it has a single number, and with the error; returns
-            the pages of the part.
-        patience: maximum time without an answer other than a failure, in seconds.
+        one: called with the bounds of a part that failed and contains a single number, and with the error; returns the
+            pages of the part.
+        patience: maximum time without a successful answer, in seconds.
     """
     width = high - low
     refused = low
@@ -143,8 +143,8 @@ class _Given:
         return rows
 
     def until(self, low: int) -> int:
-        """Let `added` skip the rows returned so far, and return the token after which to read again, at least
-        `low`."""
+        """Make `added` skip the rows that the scan has returned already. Return the token after which to read again,
+        which is at least `low`."""
         self._again = set(self._keys)
         return low if self._last is None else max(low, token(self._last) - 1)
 

@@ -1,17 +1,18 @@
 """The keyspace and the two tables of a store.
 
 - `objects`: a partition holds the rows that one process made within about four seconds (`bucket`). So the rows of a
-  commit are one mutation of one partition and are read with one request, writers do not share partitions, and rows of
-  the next seconds go to other nodes. At 10 MB/s, more than a process writes, a partition grows to 40 MB; Cassandra's
-  operators recommend at most 100 MB. Ids that are not snowflakes work, too.
+  commit are one mutation of one partition, and one request reads them. Writers do not share partitions. The rows of the
+  next seconds go to other nodes. At 10 MB/s, which is more than a process writes, a partition grows to 40 MB; a common
+  recommendation is at most 100 MB. Ids that are not snowflakes work, too.
 - `references`: each reference has its own partition and so its own Paxos state: swaps of two references never conflict.
 - Both tables use leveled compaction: reads find a row in one or two files, although references are overwritten again
   and again, and a tombstone is soon merged with the rows that it deletes.
 - `gc_grace_seconds` of `objects` is one day: if a replica misses a deletion for longer, the deletion may be lost and
-  its rows come back. Nothing points to these rows, and the next sweep deletes them again. `references` keep Cassandra's
-  default of ten days: run repairs more often than that.
+  its rows come back. Nothing refers to these rows, and the next sweep of unreachable rows deletes them again.
+  `references` keep Cassandra's default of ten days: run repairs more often than that.
 
-The comment of each table holds the mark of a store, and the consistency level that all clients of the store share.
+The comment of each table marks the table as part of a store, and contains the version of the format and the serial
+consistency level that all clients of the store use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from polaris_spark.backends.cassandra.settings import EVERYWHERE, Settings
 from polaris_spark.errors import NewerFormatError, NoStoreError, StateError, StoreURIError, TryAgainError
 
 FORMAT: Final = 1
-"""Version of the two tables."""
+"""Version of the format of the two tables, in their comments."""
 
 _MARK: Final = "polaris_spark store, format "
 _TABLES: Final = {
@@ -36,14 +37,15 @@ _TABLES: Final = {
 
 
 class Level(NamedTuple):
-    """The serial consistency level of all clients of a store: `SERIAL`, or `LOCAL_SERIAL` within a datacenter."""
+    """The serial consistency level that all clients of a store use: `SERIAL`, or `LOCAL_SERIAL` within one
+    datacenter."""
 
     serial: str
     datacenter: str
 
     @property
     def rows(self) -> str:
-        """The consistency level for reads and writes of rows, which matches the serial level of the swaps."""
+        """The consistency level for reads and writes of rows: `QUORUM` or `LOCAL_QUORUM`, to match the serial level."""
         return "QUORUM" if self.serial == "SERIAL" else "LOCAL_QUORUM"
 
 
@@ -59,8 +61,8 @@ def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
     Raises:
         StoreURIError: the keyspace holds no store, or tables of another program.
         NewerFormatError: a newer release made the store.
-        StateError: the store's level differs from the option `serial`, or is limited to another datacenter than this
-            client's.
+        StateError: the store's level differs from the option `serial`, or is limited to a datacenter other than
+            `datacenter`.
     """
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
@@ -69,14 +71,17 @@ def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
 
 
 def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) -> Level:
-    """Create the keyspace and tables that are missing, and return the store's serial consistency level.
+    """Create the keyspace and the tables if they are missing, and return the store's serial consistency level.
 
     Args:
         datacenter: this client's datacenter.
-        nodes: the datacenter of each node.
+        nodes: the datacenter of each node of the cluster.
     Raises:
-        StoreURIError, NewerFormatError, StateError: as `check`, or the keyspace is missing and the requested
-            replication is missing or not possible.
+        StoreURIError: the keyspace holds tables of another program; or the keyspace is missing, and the option
+            `replication` is missing or needs more nodes than there are.
+        NewerFormatError: a newer release made the store.
+        StateError: the store's level differs from the option `serial`, or is limited to a datacenter other than
+            `datacenter`.
     """
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
@@ -109,7 +114,7 @@ def _wait_until_usable(ask: Ask, settings: Settings) -> None:
 
 
 def _levels(ask: Ask, settings: Settings, datacenter: str) -> list[Level]:
-    """Return the levels in the marks of the tables that exist."""
+    """Return the serial consistency levels in the comments of the store's tables that exist."""
     query = "SELECT table_name, comment FROM system_schema.tables WHERE keyspace_name = %s"
     rows = ask(query, settings.keyspace)
     return [_level(str(mark or ""), settings, datacenter) for name, mark in rows if name in _TABLES]
@@ -156,7 +161,7 @@ def _level(mark: str, settings: Settings, datacenter: str) -> Level:
         )
     if int(number) > FORMAT:
         raise NewerFormatError(
-            f"{settings.where} has tables of format {number}; this release knows format {FORMAT}: "
+            f"{settings.where} has tables of format {number}; this release supports format {FORMAT}: "
             "use the release that made the store, or a later one"
         )
     serial, _, home = serial.partition(" in ")

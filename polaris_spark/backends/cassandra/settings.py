@@ -16,7 +16,7 @@ PORT: Final = 9042
 LEVELS: Final = ("SERIAL", "LOCAL_SERIAL")
 VERIFICATIONS: Final = ("verify-ca", "verify-full")
 EVERYWHERE: Final = "replication_factor"
-"""Name in `replication` that stands for every datacenter, as in `NetworkTopologyStrategy`."""
+"""Name that stands for every datacenter in `replication`. Cassandra's `NetworkTopologyStrategy` uses the same name."""
 
 _KNOWN: Final = (
     "concurrency", "connect_timeout", "datacenter", "password", "replication", "serial", "timeout", "tls", "tls_ca"
@@ -37,11 +37,11 @@ class Settings:
     user: str | None = None
     password: Secret | None = None
     datacenter: str | None = None
-    """The datacenter whose nodes receive the requests; None for the datacenter of the hosts."""
+    """The datacenter whose nodes receive the requests. None: the datacenter of the hosts."""
     serial: str | None = None
-    """One of `LEVELS`; None for the store's level, or for `SERIAL` if the store does not exist yet."""
+    """Serial consistency level, one of `LEVELS`. None: the level of the existing store, or `SERIAL` for a new store."""
     replication: Mapping[str, int] = field(default_factory=dict)
-    """Replication factor of a new keyspace, by datacenter or `EVERYWHERE`."""
+    """Replication factor of a new keyspace for each datacenter. The key `EVERYWHERE` stands for every datacenter."""
     timeout: int = 30_000
     """Maximum duration of an operation."""
     connect_timeout: int = 10_000
@@ -49,9 +49,9 @@ class Settings:
     concurrency: int = 128
     """Maximum number of requests in flight."""
     tls: str | None = None
-    """One of `VERIFICATIONS`; None for connections without TLS."""
+    """How TLS verifies the server, one of `VERIFICATIONS`. None: connections without TLS."""
     tls_ca: str | None = None
-    """File of the trusted certificates; None for the machine's defaults."""
+    """Path of a file with the trusted certificates. None: the machine's default certificates."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:

@@ -31,14 +31,15 @@ TEXTS: Final = {
     "references": "SELECT realm, name, version, value FROM {keyspace}.references"
     " WHERE token(realm, name) > ? AND token(realm, name) <= ?",
 }
-"""CQL texts by title. `text` appends filters to the statements that scan."""
+"""CQL text of each statement, by title. For statements that scan, `text` can append filters."""
 
 FILTERS: Final = {"ids": " AND id > ? AND id <= ?", "realms": " AND realm IN ?"}
-"""Conditions for statements that scan, by filter name. If both are used, `ids` comes first."""
+"""CQL conditions that can be appended to statements that scan, by filter name. If both are used, `ids` comes first."""
 
 
 def text(title: str, keyspace: str) -> str:
-    """Return the statement for a title, or for a title and filters: `objects/ids` or `objects/ids/realms`."""
+    """Return the CQL text of a statement. `title` is a key of `TEXTS`, or a key of `TEXTS` with filters: `objects/ids`
+    or `objects/ids/realms`."""
     name, *filters = title.split("/")
     filtered = "".join(FILTERS[each] for each in filters)
     return TEXTS[name].format(keyspace=f'"{keyspace}"') + filtered + (" ALLOW FILTERING" if filters else "")

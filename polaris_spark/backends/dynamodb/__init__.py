@@ -5,14 +5,14 @@ consistent. A reference changes by one conditional PutItem; a refused PutItem re
 row is replaced by PutItem and not by UpdateItem, because UpdateItem creates a missing row.
 
 Rows are written before the swap, by BatchWriteItem (25 rows, several batches in parallel), so a commit takes two round
-trips. DynamoDB's transactions are not used: TransactWriteItems costs twice the write units for every row. It has two
-phases in the service, while batch and swap have one each, so it is not faster. It is limited to 100 rows and 4 MB, and
-any other access to the reference at the same time cancels it.
+trips. DynamoDB's transactions are not used: TransactWriteItems costs twice the write units for every row. It takes two
+phases inside the service, and a batch and a swap take one phase each, so a transaction is not faster. It is limited to
+100 rows and 4 MB, and any concurrent access to the reference cancels it.
 
 Options: `endpoint` (a URL, for DynamoDB Local and private endpoints), `timeout` of one request including retries
-(30 s; a batch that makes progress in steps may take longer), `connections` (32), the maximum number of concurrent
-requests. The user of the URI is the access key id, and `store.password` its secret. Without them, the credentials are
-those that the AWS tools would use: from the environment, a profile, or the role of the instance or task.
+(30 s; a batch that DynamoDB processes in parts may take longer), `connections` (32), the maximum number of concurrent
+requests. The user of the URI is the access key id, and `store.password` its secret. Without them, the credentials come
+from the same places as for the AWS tools: the environment, a profile, or the role of the instance or task.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _WRITTEN_AT_ONCE: Final = 25
 
 
 def open_backend(uri: StoreURI, options: Options) -> DynamoDBBackend:
-    """Return the store in the tables of `uri`. Connects at first use.
+    """Return the backend for the store in the tables of `uri`. It connects at first use. The module's docstring lists
+    the options.
 
     Raises:
         StoreURIError: the URI names no region, or an option or its value is not valid.
@@ -56,7 +57,7 @@ def open_backend(uri: StoreURI, options: Options) -> DynamoDBBackend:
 
 
 class DynamoDBBackend(Backend):
-    """Rows as items of two tables."""
+    """A store in two DynamoDB tables. Each row is an item."""
 
     scope = "cluster"
 
@@ -127,16 +128,16 @@ class DynamoDBBackend(Backend):
         return scans.scan(self._requests, split)
 
     def now_ms(self) -> int | None:
-        """Return the time in the header `Date` of an answer, in milliseconds since 1970. The header has whole seconds,
-        so the result is the middle of the second."""
+        """Return the time in the header `Date` of an answer, in milliseconds since 1970; None if there is no such
+        header. The header has whole seconds, so the result is the middle of the second."""
         key = items.reference_key("::system::", "clock")
         answer = self._requests.read("get_item", TableName=self._references, Key=key)
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         return None if date is None else int(parsedate_to_datetime(date).timestamp() * 1_000) + 500
 
     def drop_realm(self, realm: str) -> bool:
-        """Find the realm's objects by queries and its references by a scan of all references, and delete them by
-        key."""
+        """Delete all rows of the realm by their keys. Queries find the realm's objects, and a scan of all references
+        finds its references."""
         check_realm(realm)
         for split in scans.splits("objects", [realm], 1):
             for _, page in scans.pages(self._requests, split, keys_only=True):

@@ -64,7 +64,7 @@ _NO_CREDENTIALS: Final = (
 
 
 class HalfAnswerError(Exception):
-    """An answer was truncated."""
+    """A response of DynamoDB was truncated."""
 
 
 CAUGHT: Final = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError, HalfAnswerError)
@@ -102,7 +102,7 @@ def _is_half_object(body: bytes) -> bool:
 
 
 class ConditionFailedError(Exception):
-    """The condition of a write is false. `item` is the existing item, if there is one."""
+    """The condition of a conditional write is false. `item` is the existing item; empty or None if there is none."""
 
     def __init__(self, item: dict[str, Any] | None) -> None:
         super().__init__("the condition does not hold")
@@ -110,11 +110,12 @@ class ConditionFailedError(Exception):
 
 
 class TableInUseError(StateError):
-    """The table exists already, or is being created or deleted."""
+    """A table cannot be created, because it exists already, or is being created or deleted."""
 
 
 def explained(where: str, operation: str, error: Exception, *, writes: bool) -> Exception:
-    """Return the driver's error as an error of this package. The driver's messages contain no secrets."""
+    """Return the error of this package for an error of the driver. The message quotes the driver's message, which
+    contains no secrets."""
     if isinstance(error, exceptions.ClientError):
         return _answered(where, operation, error, writes=writes)
     text = f"{where}: {operation} failed: {_line(str(error))}"

@@ -20,10 +20,11 @@ from typing import Any, Final
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow
 
 BUCKETS: Final = 32
-"""Number of partition keys of a realm's objects. Part of the format: it never changes."""
+"""Number of partition keys over which a realm's objects are spread. This number is part of the storage format and must
+not change."""
 
 Item = dict[str, dict[str, bytes]]
-"""Attributes by name, in the driver's format."""
+"""The attributes of an item by name, in the driver's format."""
 
 _SORT: Final = struct.Struct(">QI")
 _LENGTH: Final = struct.Struct(">H")
@@ -32,7 +33,7 @@ _MASK: Final = 2**64 - 1
 
 
 def partition(realm: bytes, bucket: int) -> bytes:
-    """Return the partition key of a bucket of a realm's objects."""
+    """Return the partition key of one bucket (0 to `BUCKETS` - 1) of a realm's objects."""
     return bytes((bucket,)) + realm
 
 
@@ -43,17 +44,17 @@ def object_key(realm: bytes, key: ObjectKey) -> Item:
 
 
 def object_item(realm: bytes, row: ObjectRow) -> Item:
-    """Return the item of a row of `objects`."""
+    """Return a row of `objects` as an item."""
     return {**object_key(realm, ObjectKey(row.id, row.part)), "v": {"B": row.value}}
 
 
 def key_of(item: Item) -> ObjectKey:
-    """Return id and part of an item of `objects`."""
+    """Return id and part from an item of `objects`."""
     return ObjectKey(*_SORT.unpack(item["s"]["B"]))
 
 
 def object_row(item: Item) -> tuple[str, int, int, bytes]:
-    """Return realm, id, part and value of an item of `objects`."""
+    """Return realm, id, part and value from an item of `objects`."""
     return (item["p"]["B"][1:].decode(), *_SORT.unpack(item["s"]["B"]), item["v"]["B"])
 
 
@@ -64,17 +65,17 @@ def reference_key(realm: str, name: str) -> Item:
 
 
 def reference_item(realm: str, name: str, row: ReferenceRow) -> Item:
-    """Return the item of a row of `references`."""
+    """Return a row of `references` as an item."""
     return {**reference_key(realm, name), "n": {"B": row.version}, "v": {"B": row.value}}
 
 
 def reference_place(item: Item) -> tuple[str, str]:
-    """Return realm and name of an item of `references`."""
+    """Return realm and name from an item of `references`."""
     key = item["p"]["B"]
     end = _LENGTH.size + _LENGTH.unpack_from(key)[0]
     return key[_LENGTH.size : end].decode(), key[end:].decode()
 
 
 def reference_of(item: Mapping[str, Any]) -> ReferenceRow:
-    """Return version and value of an item of `references`."""
+    """Return version and value from an item of `references`."""
     return ReferenceRow(item["n"]["B"], item["v"]["B"])

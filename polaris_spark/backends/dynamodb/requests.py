@@ -1,7 +1,7 @@
 """Requests to DynamoDB, with concurrency limits, retries and deadlines.
 
-The driver's retries are off: if a conditional write were retried after a lost answer, its own first attempt could make
-it fail. Here a conditional write is retried only if nothing was done (throttled, not connected). Reads, and writes of
+The driver's retries are off: a conditional write that succeeded, but whose answer was lost, would fail when retried.
+This module retries a conditional write only if nothing was done (throttled, not connected). Reads, and writes of
 immutable rows, are also retried if the outcome is unknown. Pauses are random and grow from 25 ms to 2 s ("full jitter",
 https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter).
 """
@@ -31,7 +31,7 @@ _FIRST_S, _LONGEST_S = 0.025, 2.0
 
 
 class Requests:
-    """Requests of one process to one store. Thread-safe; a forked child opens its own connections."""
+    """Sends the requests of one process to one store. Thread-safe; a forked child opens its own connections."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -40,14 +40,15 @@ class Requests:
         _all.add(self)
 
     def _begin(self) -> None:
-        """Start with new locks, and without threads and connections. A forked child must not use its parent's."""
+        """Start with new locks, and without threads and connections. Called again in a forked child, which must not use
+        the locks and connections of its parent."""
         self._lock = threading.Lock()
         self._places = OperationLimit(self.settings.connections, self.settings.timeout)
         self._client: Any = None
         self._pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        """Refuse later requests, and wait until requests in progress end."""
+        """Wait until requests in progress have ended, and close the connections. Later requests raise `StateError`."""
         with self._lock:
             self._closed = True
             pool, client = self._pool, self._client
@@ -57,7 +58,7 @@ class Requests:
             client.close()
 
     def read(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Return the answer to a read-only request.
+        """Send a read-only request, and return its answer. `operation` is a method name of the driver's client.
 
         Raises:
             TryAgainError: there was no answer in time.
@@ -66,7 +67,7 @@ class Requests:
         return self._repeated(operation, parameters, writes=False)
 
     def write(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Return the answer to an idempotent write.
+        """Send an idempotent write, and return its answer. `operation` is a method name of the driver's client.
 
         Raises:
             OutcomeUnknownError: there was no answer in time.
@@ -76,7 +77,8 @@ class Requests:
         return self._repeated(operation, parameters, writes=True)
 
     def change(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Return the answer to a conditional write, which is carried out at most once.
+        """Send a conditional write, which is carried out at most once, and return its answer. `operation` is a method
+        name of the driver's client.
 
         Raises:
             failures.ConditionFailedError: the condition is false.
@@ -93,7 +95,7 @@ class Requests:
                     raise
 
     def get_batch(self, table: str, keys: Sequence[Item]) -> list[Item]:
-        """Return the items that exist among up to 100 different keys."""
+        """Return the items of a table that exist among `keys`: at most 100 keys, all different."""
         found: list[Item] = []
         pending: Any = {table: {"Keys": keys, "ConsistentRead": True}}
         pauses = _Pauses(self.settings)
@@ -108,7 +110,7 @@ class Requests:
         return found
 
     def write_batch(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
-        """Put or delete up to 25 items with different keys, unconditionally."""
+        """Put or delete up to 25 items of a table, unconditionally. The keys must be different."""
         pending: Any = {table: requests}
         pauses, left = _Pauses(self.settings), len(requests)
         while pending:
@@ -122,7 +124,7 @@ class Requests:
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
         """Call `function` for each argument in parallel, and return the results in the order of the arguments. If calls
-        raise errors, one of these is raised after all calls have ended (`_gravity`)."""
+        raise errors, one error is raised after all calls have ended: the gravest, by `_gravity`."""
         given = list(arguments)
         if len(given) < 2:
             return [function(argument) for argument in given]
@@ -193,7 +195,7 @@ class Requests:
 
 
 class _Pauses:
-    """Growing random pauses between attempts, until two thirds of a request's time-out have passed."""
+    """Random, growing pauses between the attempts of a request. No pause begins after two thirds of the time-out."""
 
     def __init__(self, settings: Settings) -> None:
         self._allowed = settings.timeout / 1_500
@@ -204,10 +206,11 @@ class _Pauses:
         self._end = time.monotonic() + self._allowed
 
     def wait(self, *, again: bool = False) -> bool:
-        """Pause, and return True. Return False at once if there is no time left for another attempt.
+        """Pause, and return True. Return False without a pause if there is no time left for another attempt.
 
         Args:
-            again: whether the last attempt made progress; if True, the pauses and the allowed time start again.
+            again: whether the last attempt made progress. If True, the pauses are short again, and the allowed time
+                starts again.
         """
         if again:
             self._begin()
@@ -220,8 +223,8 @@ class _Pauses:
 
 
 def _gravity(error: Exception) -> int:
-    """Return the rank of an error. The error with the lowest rank is raised: first definite errors, then unknown
-    outcomes, then temporary errors."""
+    """Return how grave an error is; the lowest number is the gravest: 0 for a definite error, 1 for an unknown outcome,
+    2 for a temporary error."""
     return (OutcomeUnknownError, TryAgainError).index(type(error)) + 1 if type(error) in _PASSING else 0
 
 

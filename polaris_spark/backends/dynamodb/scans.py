@@ -1,4 +1,5 @@
-"""Scans: a realm's objects are read by queries of its buckets, everything else by segments of a parallel scan.
+"""Scans of a store. Queries read the objects of given realms, one query for each bucket of a realm. Parallel scans, in
+segments, read all other rows.
 
 A split's detail is a tuple of parts: `(realm, bucket)` for a query, or `(segment, segments, realms or None)` for a
 scan. The references of particular realms are filtered from a scan of all references, because there are few references.
@@ -24,8 +25,8 @@ _SEGMENTS: Final = 1_024
 
 
 def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Return about `n` splits that together contain the rows of `realms` (None: of all realms). If `realms` is given,
-    `references` have only one split."""
+    """Return about `n` splits that together contain the rows of `realms` (None: of all realms). The references of given
+    realms are always one split."""
     n = max(1, min(n, _SEGMENTS))
     parts: list[tuple[object, ...]]
     if realms is not None and not realms:
@@ -60,8 +61,8 @@ def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Iterator[tuple[Any, list[Item]]]:
-    """Yield pages of up to 1 MB of items, each with the part to which it belongs. Several parts are read in
-    parallel."""
+    """Yield pages of items of a split, of up to 1 MB each. With each page, yield the part of the split's detail to
+    which the page belongs. Several parts are read in parallel. With `keys_only`, the items contain only their keys."""
     waiting: list[tuple[Any, Item | None]] = [(part, None) for part in reversed(split.detail)]
     while waiting:
         asked = [waiting.pop() for _ in range(min(_SIDE_BY_SIDE, len(waiting)))]

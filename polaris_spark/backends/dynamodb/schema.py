@@ -21,15 +21,15 @@ _PASSING: Final = frozenset({"CREATING", "DELETING"})
 
 
 def name(prefix: str, table: Table) -> str:
-    """Return the name of a table of a store."""
+    """Return the name in DynamoDB of a store's table; `prefix` is the store's prefix."""
     return f"{prefix}.{table}"
 
 
 def create(requests: Requests) -> None:
-    """Create missing tables, and wait until the tables can be used.
+    """Create the store's tables that are missing, and wait until both tables can be used.
 
     Raises:
-        TryAgainError: a table cannot be used yet after five minutes.
+        TryAgainError: after five minutes, a table still cannot be used.
         StateError: the user lacks a permission, or a table belongs to another program or cannot be used.
     """
     requests.each(lambda table: _create(requests, table), KEYS)

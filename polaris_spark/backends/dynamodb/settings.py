@@ -1,4 +1,4 @@
-"""Settings of a `dynamodb://` store, from its URI and options, and the client made from them."""
+"""Settings of a `dynamodb://` store, from its URI and options. `Settings.open` returns a client with these settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Settings:
     region: str
     prefix: str = PREFIX
     user: str | None = None
-    """Access key id."""
+    """Access key id. None: the credentials that the AWS tools would use."""
     password: Secret | None = None
     endpoint: str | None = None
     timeout: int = 30_000

@@ -1,8 +1,8 @@
 """`mariadb://user@host:3306/database`, `mysql://...`: MariaDB 10.4 and MySQL 8.0, and later, from any machine.
 
-A store is two InnoDB tables in a dedicated database. Every operation is one round trip at READ COMMITTED. A commit's
-rows and its swap are one transaction in one packet (several if the server's `max_allowed_packet` is too small). After a
-conflict, a second round trip reads the existing row.
+A store is two InnoDB tables in a dedicated database. Every operation takes one round trip, at READ COMMITTED. A
+commit's rows and its swap are one transaction in one packet (several if the server's `max_allowed_packet` is too
+small). After a conflict, a second round trip reads the existing row.
 
 Durability depends on the server. With `innodb_flush_log_at_trx_commit=1`, the default, commits survive a crash of the
 machine; with 0 or 2, a crash may lose the last second of acknowledged commits. Clients connect to the primary: a
@@ -56,7 +56,8 @@ _CHUNK_KEYS: Final = 1_000
 
 
 def open_backend(uri: StoreURI, options: Options) -> MariaDBBackend:
-    """Return the store in the database of `uri`; the module lists the options. Connects at first use.
+    """Return the backend for the store in the database of `uri`. It connects at first use. The module's docstring lists
+    the options.
 
     Raises:
         StoreURIError: the URI names no database, or an option or its value is not valid.
@@ -65,7 +66,7 @@ def open_backend(uri: StoreURI, options: Options) -> MariaDBBackend:
 
 
 class MariaDBBackend(Backend):
-    """Rows in two tables of a database."""
+    """A store in two tables of a MariaDB or MySQL database."""
 
     scope = "cluster"
     transactional = True
@@ -159,13 +160,14 @@ class MariaDBBackend(Backend):
 
     def drop_realm(self, realm: str) -> bool:
         check_realm(realm)
-        while self._drop_objects(realm):  # again from the start, for rows written in the meantime
+        while self._drop_objects(realm):  # repeated, because rows may have been written in the meantime
             pass
         self._write(statements.drop_references(realm))
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return ranges of ids within realms, with about equally many rows each, by the server's estimates."""
+        """Return about `n` splits. Splits of `objects` are ranges of ids within realms, and contain about equally many
+        rows according to the server's estimates."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -193,7 +195,7 @@ class MariaDBBackend(Backend):
         return self._connections.change(attempt)
 
     def _drop_objects(self, realm: str) -> bool:
-        """Delete the current objects of a realm in chunks. Return whether the realm had any objects."""
+        """Delete the rows of `objects` that a realm has now, in chunks. Return whether there were any."""
         first, found = 0, False
         while True:
             last = self._read(statements.chunk_end(realm, first)).rows[0][0]

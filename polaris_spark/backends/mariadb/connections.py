@@ -17,7 +17,7 @@ _LEAST_PACKET: Final = 2**20  # enough for a row of the maximum size, in hexadec
 
 
 class Connections(Sessions[MariaDBSession]):
-    """Sessions with one database."""
+    """A pool of sessions with one MariaDB or MySQL database."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.where, settings.timeout, settings.pool)

@@ -5,12 +5,12 @@
 | an error of a statement in autocommit mode | most | rolled back: certainly **not** applied | by number, below |
 | an error of a statement before `COMMIT` | most | rolled back, by the client or at session end | by number, below |
 | ... deadlock; certification failed (Galera) | 1213 | conflict with another transaction | `TryAgainError` |
-| ... lock wait timeout | 1205 | row locked; only the statement was undone, hence `ROLLBACK` | `TryAgainError` |
+| ... lock wait timeout | 1205 | row locked; only the statement was undone, so the client rolls back | `TryAgainError` |
 | ... interrupted, max_statement_time | 1317, 1969, 3024 | rolled back before its commit began | `TryAgainError` |
 | ... disk full | 1021, 1114 | nothing succeeds until space is freed | `StorageFullError` |
 | ... no memory, no connections | 1037, 1040, ... | resources | `TryAgainError` |
 | ... read-only, not ready | 1290, 1792, 1836, 1047 | a replica, a failover; reconnect | `TryAgainError` |
-| ... packet too large | 1153 | the limit was lowered; a new connection reads it | `TryAgainError` |
+| ... packet too large | 1153 | the limit was lowered; a new connection reads the new limit | `TryAgainError` |
 | ... access denied | 1044, 1142, 1143, 1227 | the user lacks a privilege | `StoreURIError` |
 | ... no such table or database | 1146, 1049 | there is no store | `StoreURIError` |
 | ... damaged table or index | 126, 1034, 1712, 1932, ... | | `CorruptionError` |
@@ -46,16 +46,17 @@ from polaris_spark.errors import (
 DEADLOCK: Final = "1213"
 DUPLICATE: Final = "1062"
 OVERFLOW: Final = "1690"
-"""Number out of range: the error of the statement `SWAPPED` if the swap before it matched no row."""
+"""Error number for a number out of range. The statement `statements.SWAPPED` fails with this error if the swap before
+it matched no row."""
 NO_DATABASE: Final = "1049"
 
 ENDING: Final = frozenset(
     {"1026", "1053", "1077", "1079", "1080", "1105", "1152", "1156", "1158", "1159", "1160", "1161", "1180"}
     | {"1184", "1598", "1927", "3169", "4031"}
 )
-"""Errors that end a session, or may come from a commit: the outcome of the statement is unknown."""
+"""Numbers of errors that end a session or may come from a commit, so that the outcome of the statement is unknown."""
 UNUSABLE_AFTER: Final = frozenset({"1047", "1153", "1290", "1792", "1836"})
-"""Errors after which the connection is dropped, because a new connection may succeed."""
+"""Numbers of errors after which the connection is dropped, because a new connection may work."""
 
 _DENIED: Final = frozenset({"1044", "1142", "1143", "1227", "1370"})
 _FULL: Final = frozenset({"1021", "1114"})
@@ -98,7 +99,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
-    """Return PyMySQL's error for a failed connection attempt as an error of this package."""
+    """Return the error of this package for an attempt to connect that failed with an error of PyMySQL."""
     code = str(error.args[0]) if error.args and isinstance(error.args[0], int) else ""
     text = " ".join(str(error.args[1] if code and len(error.args) > 1 else error).split())
     cause = getattr(error, "original_exception", error)

@@ -17,9 +17,9 @@ _LONGEST: Final = 64  # number of halvings from all ids down to one
 def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int]]:
     """Return about `n` ranges (both ends inclusive), with about equally many rows each, that cover every id of a realm.
 
-    InnoDB keeps no histogram of a key, but quickly estimates the number of rows in a range, with one index dive for
-    each end. So the range with the most rows is halved, at existing ids, until there are about four pieces for each
-    range.
+    InnoDB keeps no histogram of a key. But it quickly estimates the number of rows in a range, with one index dive for
+    each end. So the range with the most rows is halved, at existing ids, until there are about `4 * n` pieces. The
+    pieces are then combined to `n` ranges.
     """
     first, last = session.run(statements.ends(realm))[0].rows[0]
     if first is None or n <= 1:
@@ -38,8 +38,8 @@ def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int
 
 
 def _halves(session: MariaDBSession, realm: str, low: int, high: int) -> list[tuple[int, int]]:
-    """Return a range of ids cut in two at the first existing id after its middle, or only its first half if there is no
-    such id. `low` is less than `high`."""
+    """Divide a range of ids at the first existing id after its middle, and return the two parts. If there is no such
+    id, return only the first half. `low` must be less than `high`."""
     middle = (low + high) // 2
     found = session.run(statements.following(realm, middle + 1, high))[0].rows[0][0]
     return [(low, middle)] if found is None else [(low, found - 1), (found, high)]
@@ -51,8 +51,8 @@ def _estimate(session: MariaDBSession, realm: str, low: int, high: int) -> int:
 
 
 def _starts(pieces: Sequence[tuple[int, int]], n: int) -> list[int]:
-    """Return the first ids of the second and later groups, when pieces `(first id, rows)` are divided into at most `n`
-    groups with about equally many rows."""
+    """Divide pieces `(first id, number of rows)` into at most `n` groups with about equally many rows. Return the first
+    id of each group except the first group."""
     each = sum(rows for _, rows in pieces) / n
     starts: list[int] = []
     so_far = 0

@@ -18,7 +18,7 @@ from polaris_spark.backends.mariadb.session import MariaDBSession
 from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
-"""Version of the two tables, in the comment of `objects`."""
+"""Version of the format of the two tables, in their comments."""
 
 _MARK: Final = "polaris_spark store, format "
 _OPTIONS: Final = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET binary"
@@ -34,7 +34,7 @@ _OBJECTS: Final = (
 
 
 def check(session: MariaDBSession, where: str) -> None:
-    """Refuse a database that holds no store, or a store of a format that this release does not support.
+    """Check that a database holds a store, in a format that this release supports.
 
     Raises:
         StoreURIError: the database is empty, or holds tables of another program.
@@ -48,16 +48,18 @@ def create_database(session: MariaDBSession, name: str) -> None:
     """Create a database if it does not exist.
 
     Raises:
-        RefusedError: the user lacks the permission to create it.
+        RefusedError: the user lacks the permission to create databases.
     """
     session.run(f"CREATE DATABASE IF NOT EXISTS `{name.replace('`', '``')}`")
 
 
 def create(session: MariaDBSession, where: str) -> None:
-    """Create missing tables. Safe in races: the server locks a table's name while it creates the table.
+    """Create the store's tables that are missing. This is safe if several sessions do it at the same time, because the
+    server locks a table's name while it creates the table.
 
     Raises:
-        StoreURIError, NewerFormatError: as `check`.
+        StoreURIError: the database holds tables of another program.
+        NewerFormatError: a newer release made the store.
         RefusedError: the user lacks the permission to create tables.
     """
     if not _found(session, where):
@@ -66,8 +68,8 @@ def create(session: MariaDBSession, where: str) -> None:
 
 
 def _found(session: MariaDBSession, where: str) -> bool:
-    """Whether the two tables exist. Raises the errors of `check` if an existing table is not that of a supported
-    store."""
+    """Return whether both tables of a store exist. Raise an error if an existing table belongs to another program, or
+    to a store of an unsupported format."""
     rows = session.run(
         "SELECT table_comment FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name IN ('objects', 'references')"
@@ -79,7 +81,7 @@ def _found(session: MariaDBSession, where: str) -> bool:
             raise StoreURIError(f"{where} holds tables of another program; choose another database")
         if int(number) > FORMAT:
             raise NewerFormatError(
-                f"{where} has tables of format {number}; this release knows format {FORMAT}: "
+                f"{where} has tables of format {number}; this release supports format {FORMAT}: "
                 "use the release that made the store, or a later one"
             )
     return len(rows) == 2

@@ -1,7 +1,8 @@
 """One connection to MariaDB or MySQL: packets of one or several statements, and a deadline for every answer.
 
-The client flag `FOUND_ROWS` makes an `UPDATE` count the rows that it matched. `MULTI_STATEMENTS` allows several
-statements in one packet; the server runs no further statements after the first failure.
+With the client flag `FOUND_ROWS`, the server reports how many rows an `UPDATE` matched, not how many it changed.
+`MULTI_STATEMENTS` allows several statements in one packet; after the first failure, the server runs no further
+statements of the packet.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError
 
 GRACE_MS = 5_000
-"""How much longer than the time-out the client waits for an answer, in milliseconds. The server itself ends lock waits,
-and the statements that it can limit, at about the time-out; its error then still reaches the client."""
+"""Time that the client waits for an answer after the time-out has passed, in milliseconds. At the time-out, the server
+itself ends lock waits and most statements. In this additional time, the server's error reaches the client."""
 
 GARBLED: Final = (AssertionError, LookupError, ValueError, struct.error)
-"""Exceptions, besides its own, that PyMySQL raises for packets that violate the protocol."""
+"""Built-in exceptions that PyMySQL may raise, besides `pymysql.Error`, for packets that violate the protocol."""
 
 _CLIENTS_OWN: Final = range(2_000, 3_000)
 
@@ -36,11 +37,11 @@ class Result(NamedTuple):
     """Number of rows matched, inserted or deleted."""
     rows: Sequence[tuple[Any, ...]]
     columns: Sequence[str]
-    """Names of the columns."""
+    """Names of the columns of `rows`."""
 
 
 class StatementFailedError(RefusedError):
-    """The server refused a statement. Earlier statements of the same packet were run."""
+    """The server refused a statement. It has run the earlier statements of the same packet."""
 
     def __init__(self, code: str, message: str, position: int) -> None:
         super().__init__(code, message)
@@ -49,17 +50,18 @@ class StatementFailedError(RefusedError):
 
 
 class MariaDBSession:
-    """One connection, for one thread at a time, in autocommit."""
+    """One connection in autocommit mode. Only one thread at a time may use it."""
 
     def __init__(self, settings: Settings, database: str | None) -> None:
         """Connect, and apply the session settings that the statements rely on.
 
         Args:
-            settings: server, account and time-outs.
+            settings: they include the server, the account and the time-outs.
             database: the database to use, which must exist; None to select no database.
         Raises:
             pymysql.Error, RuntimeError, GARBLED: PyMySQL could not connect.
-            RefusedError, LostError: the session's settings were refused, or the connection was lost.
+            RefusedError: the server refused the session's settings, or is read-only.
+            LostError: the connection was lost.
         """
         password = "" if settings.password is None else settings.password.reveal()
         patience = max(0.001, settings.connect_timeout / 1_000)
@@ -93,16 +95,17 @@ class MariaDBSession:
 
     @property
     def alive(self) -> bool:
-        """Whether an idle session can still be used. A server that ends a session sends a message or closes the socket,
-        so the session has ended if its socket has input."""
+        """Whether an idle session can still be used. If its socket has input, the session has ended: the server has
+        sent a message about this, or closed the connection."""
         return self.usable and bool(self._connection.open) and not self._readable.poll(0)
 
     def run(self, *statements: str) -> list[Result]:
-        """Run statements in one packet, and return the result of each. No statement is run after a failure.
+        """Send statements in one packet, and return the result of each. After a failure, the later statements are not
+        run.
 
         Raises:
-            StatementFailedError: a statement failed and was undone. In most cases, the session remains usable, and a
-                transaction stays open.
+            StatementFailedError: a statement failed and was undone. In most cases, the session remains usable, and an
+                earlier transaction stays open.
             LostError: the outcome is unknown.
         """
         results: list[Result] = []
@@ -117,13 +120,14 @@ class MariaDBSession:
         except GARBLED as error:
             self.usable = False
             raise LostError(f"the server's answer cannot be understood: {error!r}") from error
-        except BaseException:  # a late answer must not be taken for the answer to another statement
+        except BaseException:  # otherwise a late answer could be mistaken for the answer to another statement
             self.usable = False
             raise
         return results
 
     def commit(self, packets: Sequence[Sequence[str]]) -> None:
-        """Run packets of statements. The first statement begins a transaction, and the last one commits it.
+        """Run packets of statements that are together one transaction: the first statement begins the transaction, and
+        the last statement commits it.
 
         Raises:
             StatementFailedError: nothing was done; the transaction was rolled back.
@@ -150,7 +154,8 @@ class MariaDBSession:
         return Result(self._cursor.rowcount, self._cursor.fetchall(), columns)
 
     def _roll_back(self) -> None:
-        """Roll back the transaction. If this fails, the server rolls it back when the connection is closed."""
+        """Roll back the transaction. If this fails, mark the session as unusable; the server rolls the transaction back
+        when the connection is closed."""
         try:
             if self.usable:
                 self.run("ROLLBACK")
@@ -167,8 +172,8 @@ class MariaDBSession:
         return StatementFailedError(str(code), text, position)
 
     def _begin(self, settings: Settings) -> int:
-        """Apply the settings of the session, which override `my.cnf`. Return the server's `max_allowed_packet`, in
-        bytes."""
+        """Apply the settings of the session, which override those in `my.cnf`. Return the server's
+        `max_allowed_packet`, in bytes."""
         seconds = math.ceil(settings.timeout / 1_000)
         found = self.run(
             "SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL READ COMMITTED",

@@ -1,4 +1,4 @@
-"""Options of a `mariadb://` or `mysql://` store, and their translation to arguments of PyMySQL."""
+"""Options of a `mariadb://` or `mysql://` store, and their conversion to arguments of PyMySQL."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Settings:
     """The store's URI for error messages, without password."""
     database: str
     login: Mapping[str, object] = field(repr=False)
-    """Arguments of PyMySQL's `Connection`, without database and password."""
+    """Arguments of PyMySQL's `Connection`, except the database and the password."""
     password: Secret | None = None
     timeout: int = 30_000
-    """Maximum wait of an operation for a connection, for a lock, and for each statement."""
+    """Maximum time that an operation waits for a free connection, for a lock, and for the end of each statement."""
     connect_timeout: int = 10_000
     pool: int = 8
     """Maximum number of connections of one process."""
@@ -81,7 +81,8 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
 
 
 def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
-    """Return the TLS arguments, for the modes of MySQL's own clients. `ssl_ca` without a mode implies all checks."""
+    """Return PyMySQL's arguments for TLS. The values of `ssl_mode` have the same meaning as in MySQL's own clients. The
+    default with `ssl_ca` is `verify-identity`."""
     files = {name: given.texts[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in given.texts}
     usual = "verify-identity" if "ssl_ca" in files else "required" if files else "preferred"
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual

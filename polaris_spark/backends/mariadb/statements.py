@@ -4,13 +4,14 @@ PyMySQL has no prepared statements. Values are numbers, or hexadecimal literals 
 regardless of the connection's character set and `sql_mode`. Nothing is ever escaped.
 
 A swap is one `UPDATE` that finds its row by the primary key, checks the version, and waits for the row's lock. InnoDB
-releases the lock before it flushes its log, so the wait is short. Two alternatives return at once instead of waiting.
-With eight clients on one row, no lock wait is 7 % faster, and `SELECT ... FOR UPDATE SKIP LOCKED` before the `UPDATE`
-is only half as fast (measured: 2,100 swaps/s with waiting, 2,250 and 990 swaps/s with the alternatives).
+releases the lock before it flushes its log, so the wait is short. Two alternatives would return at once instead of
+waiting: an `UPDATE` without lock waits, and `SELECT ... FOR UPDATE SKIP LOCKED` before the `UPDATE`. With eight clients
+on one row, the first is 7 % faster, and the second only half as fast (measured: 2,100 swaps/s with waiting, 2,250 and
+990 swaps/s with the alternatives).
 
 A commit's rows and its swap go in one packet: `BEGIN`, the swap, a statement that fails if the swap matched no row,
-the rows, `COMMIT`. The server runs no statements after a failure, so one round trip does everything or nothing, and a
-lost swap fails before the server processes the rows.
+the rows, `COMMIT`. The server runs no statements after a failure, so one round trip does everything or nothing. If the
+swap fails, the server has not processed the rows yet.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Tabl
 BEGIN: Final = "START TRANSACTION"
 COMMIT: Final = "COMMIT"
 SWAPPED: Final = "SET @swapped = 18446744073709551615 + (ROW_COUNT() < 1)"
-"""Statement that fails (the sum is out of range) if the statement before it matched no row. (`DO` never fails.)"""
+"""Statement that fails if the statement before it matched no row, because the sum is then out of range. (`DO` would not
+fail.)"""
 
 _MOST_ROWS: Final = 4_096
 _MOST_BYTES: Final = 16 * 2**20
@@ -41,7 +43,7 @@ def text(value: str) -> str:
 
 
 def read(realm: str, name: str) -> str:
-    """Return a statement that selects version and value of a reference."""
+    """Return a statement that selects the version and value of a reference."""
     return f"SELECT version, value FROM `references` WHERE {_key(realm, name)}"
 
 
@@ -65,7 +67,7 @@ def delete(realm: str, name: str, expected: bytes) -> str:
 
 
 def put(realm: str, rows: Sequence[ObjectRow], packet_bytes: int) -> Iterator[str]:
-    """Yield statements that insert rows, each short enough for one packet. Existing rows are not changed.
+    """Yield statements that insert rows. Each statement is short enough for one packet. Existing rows are not changed.
 
     Rows are inserted in key order, which touches the fewest pages and prevents deadlocks. `INSERT IGNORE` is not used:
     it would turn every error into a warning.
@@ -85,7 +87,7 @@ def put(realm: str, rows: Sequence[ObjectRow], packet_bytes: int) -> Iterator[st
 
 
 def packets(statements: Sequence[str], packet_bytes: int) -> list[list[str]]:
-    """Distribute statements, in order, to as few packets as possible."""
+    """Distribute statements, in order, to as few packets as possible. Return the statements of each packet."""
     found: list[list[str]] = []
     left = 0
     for statement in statements:
@@ -108,8 +110,9 @@ def remove(realm: str, keys: Sequence[ObjectKey]) -> str:
 
 
 def object_page(realm: str, after: ObjectKey, last: int, rows: int, size: int) -> str:
-    """Return a statement that selects id, part and value of the rows after `after`, up to the id `last`: at most `rows`
-    rows, and no more rows after the row at which the values reach `size` bytes.
+    """Return a statement that selects id, part and value of the rows with keys above `after` and ids up to `last`, in
+    order. It selects at most `rows` rows, and ends with the row at which the total size of the values reaches `size`
+    bytes.
 
     The server sums the lengths before it reads any value from the table.
     """
@@ -125,8 +128,9 @@ def object_page(realm: str, after: ObjectKey, last: int, rows: int, size: int) -
 
 
 def reference_page(realm: str, after: bytes, rows: int, size: int) -> str:
-    """Return a statement that selects name, version and value of the references after `after`, with the limits of
-    `object_page`."""
+    """Return a statement that selects name, version and value of the references of a realm with names above `after`, in
+    order. It selects at most `rows` rows, and ends with the row at which the total size of the values reaches `size`
+    bytes."""
     return (
         "SELECT STRAIGHT_JOIN r.name, r.version, r.value FROM ("
         "SELECT name, SUM(bytes) OVER (ORDER BY name) - bytes AS before_it FROM ("
@@ -138,7 +142,8 @@ def reference_page(realm: str, after: bytes, rows: int, size: int) -> str:
 
 
 def next_realm(table: Table, after: bytes) -> str:
-    """Return a statement that selects the first realm after `after` that has rows in `table`, if there is one."""
+    """Return a statement that selects the first realm name above `after` that has rows in `table`. It selects no row if
+    there is none."""
     return f"SELECT realm FROM `{table}` WHERE realm > {literal(after)} ORDER BY realm LIMIT 1"
 
 
@@ -157,8 +162,8 @@ def following(realm: str, first: int, last: int) -> str:
 
 
 def estimate(realm: str, low: int, high: int) -> str:
-    """Return a statement that shows the server's plan for a range of ids. The plan's column `rows` is an estimate of
-    the number of rows, made by two index dives."""
+    """Return a statement that shows the server's plan for a read of a range of ids. The plan's column `rows` is the
+    server's estimate of the number of rows, from two index dives."""
     return (
         "EXPLAIN FORMAT=TRADITIONAL SELECT part FROM objects FORCE INDEX (PRIMARY)"
         f" WHERE realm = {text(realm)} AND id >= {low} AND id <= {high}"
@@ -166,7 +171,8 @@ def estimate(realm: str, low: int, high: int) -> str:
 
 
 def chunk_end(realm: str, first: int) -> str:
-    """Return a statement that selects the last id of a chunk of about a thousand rows that begins at id `first`."""
+    """Return a statement that selects the last id of a chunk of about a thousand rows of `objects` that begins at id
+    `first`."""
     return (
         f"SELECT MAX(id) FROM (SELECT id FROM objects WHERE realm = {text(realm)} AND id >= {first}"
         " ORDER BY id, part LIMIT 1000) AS chunk"
@@ -174,7 +180,7 @@ def chunk_end(realm: str, first: int) -> str:
 
 
 def drop_objects(realm: str, first: int, last: int) -> str:
-    """Return a statement that deletes the rows with ids from `first` to `last`, both inclusive."""
+    """Return a statement that deletes the rows of `objects` with ids from `first` to `last`, both inclusive."""
     return f"DELETE FROM objects WHERE realm = {text(realm)} AND id >= {first} AND id <= {last}"
 
 

@@ -19,8 +19,8 @@ A standalone server, which is not a member of a replica set, does not support th
 them.
 
 Options: `timeout` (30 s) of one whole operation, including elections and the wait for a majority; `connect_timeout`
-(10 s) to find a primary at first; `pool` (32) connections of a process; and MongoDB's own `appName`, `authMechanism`,
-`authSource`, `compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`,
+(10 s) of the first search for a primary; `pool` (32) connections of a process; and MongoDB's own `appName`,
+`authMechanism`, `authSource`, `compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`,
 `tlsCertificateKeyFile` and similar. The user needs the role `readWrite` on the database.
 
 Commits are not transactions: the rows are acknowledged first, and the swap follows. A transaction of a replica set
@@ -61,7 +61,8 @@ _WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver divides this further, 
 
 
 def open_backend(uri: StoreURI, options: Options) -> MongoDBBackend:
-    """Return the store in the database of `uri`; the module lists the options. Connects at first use.
+    """Return the backend for the store in the database of `uri`. It connects at first use. The module's docstring lists
+    the options.
 
     Raises:
         StoreURIError: the URI names no host or database, or an option or its value is not valid.
@@ -70,7 +71,7 @@ def open_backend(uri: StoreURI, options: Options) -> MongoDBBackend:
 
 
 class MongoDBBackend(Backend):
-    """Rows as documents of two collections."""
+    """A store in two collections of a MongoDB database. Each row is a document."""
 
     scope = "cluster"
 
@@ -139,21 +140,22 @@ class MongoDBBackend(Backend):
         return Swapped() if done.deleted_count else Conflict()
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return ranges of `_id`s with sampled bounds."""
+        """Return about `n` splits, which are ranges of `_id`s. A sample of `_id`s determines the bounds of the
+        ranges."""
         return self._connections.read(lambda opened: scans.splits(opened, table, realms, n))
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         return scans.scan(self._connections, split)
 
     def now_ms(self) -> int | None:
-        """Return the time of the primary's clock, in milliseconds since 1970. The time comes from the command
-        `isMaster`, the older name of `hello`, which all servers support."""
+        """Return the time of the primary's clock, in milliseconds since 1970; None if the server does not report it.
+        The time comes from the command `isMaster` (the older name of `hello`), which all servers support."""
         said = self._connections.read(lambda opened: opened.references.database.command("isMaster"))
         time = said.get("localTime")
         return None if time is None else (time - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete the documents of a realm, in chunks that take less than the time-out."""
+        """Delete the documents of a realm, in chunks, so that each request ends before the time-out."""
         check_realm(realm)
         low, high = keys.objects_of(realm)
         while True:
@@ -191,7 +193,7 @@ def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
 
 
 def _insert(objects: Documents, documents: Sequence[dict[str, Any]]) -> None:
-    """Insert the documents that do not exist yet. Existing documents are not replaced: that would write them again."""
+    """Insert the documents that do not exist yet. Existing documents are not replaced, because rows never change."""
     try:
         objects.insert_many(documents, ordered=False)
     except BulkWriteError as error:

@@ -1,7 +1,9 @@
-"""The MongoDB client of one process for one store, and the collections with the read and write concerns of each use.
+"""The MongoDB client of one process for one store, and the store's collections with read and write concerns for each
+use.
 
-All threads of a process share one `MongoClient`, which holds their connections. It does not survive a fork: a child
-makes its own client, and keeps the parent's, unused, so that the parent's connections are not closed.
+All threads of a process share one `MongoClient`, which holds the connections. A client does not survive a fork, so a
+child makes its own client. The child keeps a reference to the parent's client, because garbage collection would close
+the parent's connections.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from polaris_spark.errors import (
 )
 
 FORMAT: Final = 1
-"""Version of the two collections, in the mark among the references."""
+"""Version of the format of the two collections. It is in the document of `references` that marks the database as a
+store."""
 
 # Realm names are not empty, so no reference has this `_id`, and it sorts before all references.
 _MARK: Final = {"realm": "", "name": ""}
@@ -41,20 +44,20 @@ Documents = Collection[dict[str, Any]]
 
 
 class Opened(NamedTuple):
-    """A store's collections, with different read concerns."""
+    """The two collections of a store, each with several read concerns."""
 
     objects: Documents
-    """For reads of the primary's current data, and writes to a majority."""
+    """`objects`, for reads of the primary's current data, and for writes that a majority acknowledges."""
     references: Documents
-    """For reads of the primary's current data, and writes to a majority."""
+    """`references`, for reads of the primary's current data, and for writes that a majority acknowledges."""
     committed_objects: Documents
-    """For reads of majority-committed data."""
+    """`objects`, for reads of majority-committed data."""
     committed_references: Documents
-    """For reads of majority-committed data."""
+    """`references`, for reads of majority-committed data."""
     latest_objects: Documents | None
-    """For linearizable reads; None if a standalone server holds the store."""
+    """`objects`, for linearizable reads; None if the server is standalone."""
     latest_references: Documents
-    """For linearizable reads."""
+    """`references`, for linearizable reads."""
 
 
 class Connections:
@@ -74,12 +77,13 @@ class Connections:
         self._checked = False
 
     def begin_in_child(self) -> None:
-        """Start without a client after a fork. The parent's client is kept, unused."""
+        """Start without a client in a forked child. A reference to the parent's client is kept, because garbage
+        collection would close its connections."""
         self._inherited.append(self._made)
         self._begin()
 
     def read(self, work: Callable[[Opened], T]) -> T:
-        """Run `work`, which only reads, and return its result. The driver retries each read until the time-out.
+        """Run `work`, which must only read, and return its result. The driver retries each read until the time-out.
 
         Raises:
             TryAgainError, StoreURIError, StateError: see `failures`.
@@ -121,11 +125,11 @@ class Connections:
         except (
             OutcomeUnknownError,
             TryAgainError,
-        ) as error:  # the outcome of the first attempt is unknown either way
+        ) as error:  # the outcome of the first attempt is still unknown
             raise doubt from error
 
     def unread(self, error: PyMongoError) -> PolarisError:
-        """Translate an error that a cursor raised while reading to an error of this package."""
+        """Return the error of this package for an error that a cursor raised during a read."""
         return failures.of_read(self.settings.where, error)
 
     def create(self) -> None:
@@ -158,7 +162,7 @@ class Connections:
         self._checked = True
 
     def read_mark(self, opened: Opened) -> bool:
-        """Whether the database is marked as a store.
+        """Read the document that marks a database as a store, and return whether the database has this document.
 
         Raises:
             NewerFormatError: a newer release made the store.
@@ -166,7 +170,7 @@ class Connections:
         mark = self._asked(lambda: opened.latest_references.find_one({"_id": _MARK}))
         if mark is not None and mark["format"] > FORMAT:
             raise NewerFormatError(
-                f"{self.settings.where} has collections of format {mark['format']}; this release knows format "
+                f"{self.settings.where} has collections of format {mark['format']}; this release supports format "
                 f"{FORMAT}: use the release that made the store, or a later one"
             )
         self._checked = mark is not None
@@ -221,7 +225,7 @@ class Connections:
 
 
 def _collections(client: MongoClient[dict[str, Any]], database: str) -> Opened:
-    """Return the collections of a connected client."""
+    """Return the collections of a store, from a client that is connected."""
     store = client.get_database(
         database,
         read_preference=ReadPreference.PRIMARY,

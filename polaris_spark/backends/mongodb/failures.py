@@ -82,19 +82,19 @@ def lost(error: PyMongoError) -> bool:
 
 
 def only_duplicates(error: BulkWriteError) -> bool:
-    """Whether the only failures were inserts of existing rows."""
+    """Whether a bulk insert failed only for documents that exist already."""
     return not (error.details or {}).get("writeConcernErrors") and set(_codes(error)) == {DUPLICATE}
 
 
 def of_read(where: str, error: PyMongoError) -> PolarisError:
-    """Return the failure of a read as an error of this package."""
+    """Return the error of this package for the driver's error of a read."""
     if lost(error):
         return TryAgainError(f"{where} gave no answer ({error}); nothing was read")
     return _refused(where, error)
 
 
 def of_write(where: str, error: PyMongoError) -> PolarisError:
-    """Return the failure of a write as an error of this package."""
+    """Return the error of this package for the driver's error of a write."""
     if lost(error):
         return OutcomeUnknownError(
             f"{where} did not acknowledge a write ({error}); the change may or may not have been made"

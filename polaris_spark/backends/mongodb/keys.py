@@ -1,11 +1,11 @@
 """The `_id`s of documents, and ranges of them.
 
 `objects`: binary: realm, id (8 bytes) and part (4 bytes), big-endian. BSON orders binary values by *length* first, and
-then by their bytes (https://www.mongodb.com/docs/manual/reference/bson-type-comparison-order/). All keys of one realm
-have the same length, so they are contiguous and in the order of their ids. Keys of realms with another length are
-elsewhere, and keys of two realms with the same length differ in the realm. So realm names need no escaping.
+then by their bytes (https://www.mongodb.com/docs/manual/reference/bson-type-comparison-order/). All `_id`s of one
+realm have the same length, so they are contiguous and in the order of the ids. The `_id`s of two realms differ in their
+length or in the bytes of the realm. So realm names need no escaping.
 
-`references`: a document `{realm, name}`, because names have many lengths. Its fields are compared one after the other,
+`references`: a document `{realm, name}`, because names differ in length. Its fields are compared one after the other,
 always in this order. `{realm}` alone sorts before all names of the realm.
 """
 
@@ -30,17 +30,17 @@ def object_id(realm: bytes, id: int, part: int) -> bytes:
 
 
 def object_key(found: bytes) -> ObjectKey:
-    """Return id and part in the `_id` of a row of `objects`."""
+    """Return id and part from the `_id` of a row of `objects`."""
     return ObjectKey(*_NUMBERS.unpack_from(found, len(found) - _NUMBERS.size))
 
 
 def realm_of(found: bytes) -> str:
-    """Return the realm in the `_id` of a row of `objects`."""
+    """Return the realm from the `_id` of a row of `objects`."""
     return found[: -_NUMBERS.size].decode()
 
 
 def order(found: bytes) -> tuple[int, bytes]:
-    """Return the sort key that orders `_id`s of `objects` as the server does."""
+    """Return a sort key for an `_id` of `objects`. With it, Python sorts `_id`s in the same order as the server."""
     return len(found), found
 
 
@@ -50,19 +50,20 @@ def reference_id(realm: str, name: str) -> dict[str, str]:
 
 
 def objects_of(realm: str) -> tuple[bytes, bytes]:
-    """Return the smallest `_id` that a realm's objects may have, and an `_id` above all of them (ids have 63 bits)."""
+    """Return bounds of the `_id`s of a realm's objects: the lower bound (inclusive) and the upper bound (exclusive)."""
     return object_id(realm.encode(), 0, 0), realm.encode() + _LAST
 
 
 def references_of(realm: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return an `_id` below those of all references of a realm, and an `_id` above them, with the next possible realm
-    name."""
+    """Return bounds of the `_id`s of a realm's references: the lower bound (inclusive) and the upper bound (exclusive),
+    which has the next possible realm name."""
     return {"realm": realm}, {"realm": realm + "\x00"}
 
 
 ALL_OBJECTS: Final[tuple[bytes, None]] = (b"", None)
 ALL_REFERENCES: Final[tuple[dict[str, str], None]] = ({"realm": "\x00"}, None)
-"""Range of all references, without the mark of the store, whose realm is empty."""
+"""Bounds of the `_id`s of all references. The range excludes the document that marks the database as a store, because
+its realm is empty."""
 
 
 def between(low: Bound, high: Bound | None) -> dict[str, Any]:
@@ -78,9 +79,10 @@ def after(last: Bound, high: Bound | None) -> dict[str, Any]:
 def cut(
     ranges: Sequence[tuple[bytes, bytes | None]], sample: Sequence[bytes], n: int
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return the ranges of `_id`s of objects, cut at sampled `_id`s into about `n` ranges with equally many samples.
+    """Divide ranges of `_id`s of objects at sampled `_id`s. Return about `n` ranges with about equally many samples
+    each.
 
-    The samples affect only the sizes: the result always covers the same `_id`s as `ranges`.
+    The result covers the same `_id`s as `ranges`, whatever the samples are.
     """
     ordered = sorted(sample, key=order)
 

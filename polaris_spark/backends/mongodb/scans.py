@@ -1,4 +1,4 @@
-"""Splits by ranges of `_id`s, and scans of the splits."""
+"""Splits of a store, which are ranges of `_id`s, and scans of these splits."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
-    """Return the end (exclusive) of a chunk of objects that begins at `low`, for deletion in chunks; None if the range
-    holds at most one chunk."""
+    """Return the end (exclusive) of the first chunk of objects with `_id`s from `low` to `high`, for deletion in
+    chunks. Return None if the whole range is at most one chunk."""
     asked = opened.objects.find(
         keys.between(low, high), {"_id": 1}, sort=[("_id", 1)], skip=_DROPPED_AT_ONCE, limit=1
     )
@@ -71,7 +71,8 @@ def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
 
 
 def _sample(objects: Documents, n: int) -> list[bytes]:
-    """Return a sample of `_id`s: all of a small collection, read from the index only; random ones of a large one."""
+    """Return a sample of the `_id`s of `objects`. For a small collection, these are all `_id`s, read from the index.
+    For a large collection, they are chosen at random."""
     count = objects.estimated_document_count()
     if count <= _ALL_SAMPLED:
         asked = objects.find({}, {"_id": 1}, batch_size=_ALL_SAMPLED, limit=2 * _ALL_SAMPLED)

@@ -1,4 +1,4 @@
-"""Options of a `mongodb://` store, and their translation to arguments of PyMongo."""
+"""Options of a `mongodb://` store, and their conversion to arguments of PyMongo."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Settings:
     where: str
     """The store's URI for error messages, without password."""
     address: str
-    """URI for PyMongo: scheme, hosts and database."""
+    """URI that is passed to PyMongo: scheme, hosts and database."""
     database: str
     user: str | None = None
     password: Secret | None = None
@@ -53,7 +53,7 @@ class Settings:
     pool: int = 32
     """Maximum number of connections of one process to one server."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """MongoDB's own options, unchanged."""
+    """Options that MongoDB itself defines, as the user wrote them."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:

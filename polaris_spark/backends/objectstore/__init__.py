@@ -1,7 +1,7 @@
 """`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a store without any database.
 
 Rows of `objects` that are written together share an object, called a pack (see `packs` and `pack_writer`). Each large
-row is an object of its own, and so is each row of `references`. Packs and references change by conditional PUTs, the
+row is a separate object, and so is each row of `references`. Packs and references change by conditional PUTs, the
 only atomic operation of these stores.
 
 Consistency: a read or listing sees every acknowledged write (Amazon S3 since December 2020, Google Cloud Storage, Azure
@@ -18,13 +18,13 @@ conditions, and refuses a store that ignores them. `file:` stores use locks inst
   An insert finds the tombstone and replaces it in the same way. Tombstones contain random bytes, so a delayed PUT that
   expects an older state always fails. Tombstones stay until `drop_realm`; there are few, because references are seldom
   deleted.
-- **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused because the object is
-  already identical to the one to be put, an earlier attempt of the same change succeeded, and success is reported.
+- **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused, and the object already
+  has the content of the PUT, an earlier attempt of the same change succeeded. Then success is reported.
 
 Options: `endpoint` (a URL, for other stores with an S3 API), `region`, `virtual-hosted` (true or false), `timeout` of
 one request including retries (30 s), `connections` (32), the maximum number of concurrent requests. The user of the URI
 is the access key id (Azure: the account), and `store.password` its secret. Without them, the store's usual environment
-variables are used.
+variables are used. A `file:` store has only the option `timeout`, the maximum wait for a lock (30 s).
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ _ATTEMPTS: Final = 12
 
 
 def open_backend(uri: StoreURI, options: Options) -> ObjectStoreBackend:
-    """Return the store under a prefix of a bucket.
+    """Return the backend for the store under a prefix of a bucket, or in a local directory. The module's docstring
+    lists the options.
 
     Raises:
         StoreURIError: the URI names no bucket, or an option or its value is not valid.
@@ -160,28 +161,28 @@ class ObjectStoreBackend(Backend):
         return self._requests.now_ms()
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete all objects of a realm, including tombstones."""
+        """Delete all objects of the bucket that belong to a realm, including tombstones, and return True."""
         check_realm(realm)
         tables: tuple[Table, ...] = ("objects", "references")
         for table in tables:
             prefix = keys.realm_prefix(table, keys.segment(realm))
             for page in self._requests.pages(prefix):
                 self._requests.delete([key for key, _ in page])
-        self._rows.forget()  # the cached states are those of packs that are deleted now
+        self._rows.forget()  # the cached packs may have been deleted
         return True
 
     def _start(self) -> None:
-        """Start with empty caches of packs and marks."""
+        """Start with empty caches: of packs, and of the ETags of references."""
         self._rows = PackedRows(self._requests, self._timeout_ms)
         self._marks = _Marks()
 
     def _start_in_child(self) -> None:
-        """Replace all locks in a forked child, because a thread of the parent may hold them."""
+        """Replace all locks in a forked child, because threads that do not exist in the child may hold them."""
         self._requests.start_in_child()
         self._start()
 
     def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
-        """Replace the row by `new` if its version is `expected_version`."""
+        """Replace a row of `references` by `new` if its version is `expected_version`."""
         mark = self._marks.of(new, expected_version)
         for attempt in range(_ATTEMPTS):
             if mark is None:
@@ -233,8 +234,8 @@ class _Found(NamedTuple):
 
 
 class _Marks:
-    """Cache of the marks (`requests.Mark`) of the reference versions that this process saw last. A cached mark saves a
-    read, but never decides an outcome: the store compares it with the object's current mark."""
+    """Cache of the versions of references that this process saw last, each with the mark (ETag or generation) of its
+    object. A cached mark saves a read, but never decides an outcome: the store compares it with the current mark."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -255,9 +256,9 @@ class _Marks:
 
 
 def _pause(attempt: int) -> None:
-    """Pause between two attempts of a conditional write whose PUT the store refused: not at all after the first attempt
-    (`attempt` 0), because reading the reference usually settles the outcome; then for a random time whose maximum
-    doubles with each attempt, up to 0.32 seconds."""
+    """Pause between two attempts of a conditional write, after the store refused a PUT. After the first attempt
+    (`attempt` 0) there is no pause, because the outcome is usually clear once the reference has been read. Later pauses
+    are random; their maximum doubles with each attempt, up to 0.32 seconds."""
     if attempt:
         time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
 

@@ -1,8 +1,8 @@
-"""Requests to an object store with obstore, and the translation of its errors.
+"""Requests to an object store with the library obstore, and the translation of the library's errors.
 
 obstore retries idempotent requests: reads, listings, writes of immutable rows, and deletes. A conditional PUT is sent
-once: a retry after a lost answer could be refused because of its own first attempt. It is sent again only if it never
-left this machine, because no connection could be made.
+once: if the PUT succeeded but its answer was lost, a retry would be refused. It is sent again only if it never left
+this machine, because no connection could be made.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _KIND: Final = re.compile(r"kind: ([A-Za-z]+)")
 _METADATA: Final = re.compile(r"performing [A-Z]+ http://(169\.254\.169\.254|metadata\.google\.internal)[:/]")
 
 _CLOCK: Final = "clock"
-"""Key of an empty object, which is written only to read the time that the object store records for the write."""
+"""Key of an empty object. It is written only to read the time that the object store records for the write."""
 
 _used_by: int | None = None
 
 
 class CloudRequests(Requests):
-    """Requests to one bucket."""
+    """Sends requests to one bucket."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.where, settings.connections)
@@ -62,7 +62,7 @@ class CloudRequests(Requests):
         self._once = settings.open(client, {"max_retries": 0, "retry_timeout": third})
 
     def setup(self) -> None:
-        """Test conditional writes, once for each endpoint and bucket.
+        """Test whether the store implements conditional writes. The test is made once for each endpoint and bucket.
 
         Raises:
             StoreURIError: the store does not implement conditional writes correctly.
@@ -95,7 +95,8 @@ class CloudRequests(Requests):
             pause = min(2 * pause, 1.0)
 
     def now_ms(self) -> int | None:
-        """Return the time that the object store records for an object written now, in milliseconds since 1970."""
+        """Write an object, and return the time that the object store records for the write, in milliseconds since
+        1970."""
         self.put(_CLOCK, b"")
         found = self._run(lambda: obstore.get(self._once, _CLOCK), f"reading {_CLOCK!r}")
         return int(found.meta["last_modified"].timestamp() * 1_000)
@@ -143,7 +144,7 @@ class CloudRequests(Requests):
         except _ERRORS as error:
             explained = self._explained(error, doing, writes=writes)
             if absent and isinstance(explained, _AbsentError):
-                return None  # type: ignore[return-value]  # as the callers that allow absence declare
+                return None  # type: ignore[return-value]  # callers that pass `absent` expect None
             raise explained from None  # the library's text includes signatures and pages of internal state
 
     def _explained(self, error: Exception, doing: str, *, writes: bool) -> PolarisError:
@@ -200,8 +201,8 @@ class CloudRequests(Requests):
 
 
 class _ChangedError(TryAgainError):
-    """The object is not in the state that a request requires. The request is a conditional PUT of this module, or the
-    library's continuation of an interrupted read."""
+    """The object is not in the state that a request requires. The request is a conditional PUT of this module, or a GET
+    with which the library continues an interrupted read."""
 
 
 class _AbsentError(PolarisError):

@@ -1,4 +1,4 @@
-"""Test whether an object store implements conditional writes."""
+"""Test of the conditional writes of an object store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from polaris_spark.errors import PolarisError, StoreURIError
 
 
 def refuse_without_conditions(requests: Requests, settings: Settings) -> None:
-    """Test every condition that the backend relies on, with a probe object, unless this was done before.
+    """Test with a probe object whether the store implements every kind of conditional write that the backend needs.
+    Skip the test if it was successful before.
 
-    A successful test is recorded in an object named after endpoint and bucket, so a copy of the store elsewhere is
-    tested again.
+    A successful test is recorded in an object whose key contains a digest of endpoint and bucket. So a copy of the
+    store in another place is tested again.
 
     Raises:
         StoreURIError: the store ignores or does not support a condition.

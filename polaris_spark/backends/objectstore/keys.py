@@ -5,11 +5,11 @@
     references/<realm>/<h>/<h>/<name>         MessagePack: realm, name, version, value
     tested/<digest>                           conditional writes were tested on this endpoint and bucket
 
-`<h>/<h>` are two hexadecimal digits of a hash. Ids grow with time, so without the hash a store that partitions its keys
-by range would write to one range only. Scans are split by these digits, too. In names, every byte that is not a letter,
-digit, `_` or `-` is percent-encoded, with `=` instead of `%`. A name that is too long for one segment in some file
-systems or stores is replaced by a digest, and the body then begins with the name (its length in two bytes, then its
-UTF-8).
+`<h>/<h>` are two hexadecimal digits of a hash. Ids grow with time. Without the hash, a store that partitions its keys
+by range would receive all writes in one partition. Scans are split by these digits, too. In names, every byte that is
+not a letter, digit, `_` or `-` is percent-encoded, with `=` instead of `%`. Some file systems and stores limit the
+length of a segment. A longer name is replaced by a digest; the body then begins with the name: its length in two bytes,
+then the name in UTF-8.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ESCAPE: Final = re.compile(rb"=([0-9A-F]{2})")
 
 
 class StoredReference(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a reference. A body without a version is the tombstone of a deleted reference. The value of a tombstone
-    is random, so no two bodies of a key are equal, and no two ETags of a key are equal."""
+    """Body of the object for a reference. A body without a version is a tombstone: it stands for a deleted reference.
+    The value of a tombstone is random, so all bodies of a key differ, and so do their ETags."""
 
     realm: str
     name: str
@@ -46,22 +46,23 @@ class StoredReference(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, realm: str, name: str, row: ReferenceRow) -> StoredReference:
-        """Return the body for a row."""
+        """Return the body for a row of `references`."""
         return cls(realm, name, row.version, row.value)
 
     @classmethod
     def tombstone(cls, realm: str, name: str) -> StoredReference:
-        """Return a new tombstone, which replaces a deleted row."""
+        """Return a new tombstone, which stands for a deleted row of `references`."""
         return cls(realm, name, None, os.urandom(16))
 
     @property
     def row(self) -> ReferenceRow | None:
-        """The row; None for a tombstone."""
+        """The row of `references`; None for a tombstone, which stands for a deleted row."""
         return None if self.version is None else ReferenceRow(self.version, self.value)
 
 
 class ObjectKeyParts(NamedTuple):
-    """The components of an object row's key. `realm` is None if only the body contains the realm's name."""
+    """Realm, id and part from the key of an object that holds one row. `realm` is None if only the body contains the
+    realm's name."""
 
     realm: str | None
     id: int
@@ -73,7 +74,7 @@ _decode_reference = msgspec.msgpack.Decoder(StoredReference).decode
 
 
 def decode_reference(body: bytes, key: str) -> StoredReference:
-    """Decode the body of a reference.
+    """Decode the body of the object for a reference. `key` is the object's key.
 
     Raises:
         CorruptionError: the body is not a reference; the message names the key.
@@ -85,10 +86,10 @@ def decode_reference(body: bytes, key: str) -> StoredReference:
 
 
 def segment(name: str) -> str:
-    """Return a realm or reference name as one segment of a key, of at most about 120 characters.
+    """Encode a realm or reference name as one segment of a key, and return the segment. It has at most 120 characters.
 
     Raises:
-        InputError: the name is empty, which would stand for all names, or is not Unicode text.
+        InputError: the name is empty or not Unicode text. (An empty segment would make a prefix of all names.)
         ObjectTooLargeError: the name is longer than `MAX_NAME_BYTES`.
     """
     check_name(name, "realm or reference")
@@ -98,41 +99,43 @@ def segment(name: str) -> str:
 
 
 def is_digest(segment: str) -> bool:
-    """Whether a segment is a digest instead of a name. Only the bodies of the objects then contain the name."""
+    """Whether a segment of a key is a digest of a name. The name itself is then only in the bodies of the objects."""
     return segment.startswith(_DIGEST)
 
 
 def realm_prefix(table: Table, segment: str) -> str:
-    """Return the key prefix of a realm's rows, without the slash after it."""
+    """Return the prefix, without a final slash, of the keys that hold a realm's rows. `segment` is the realm's encoded
+    name."""
     return f"{table}/{segment}"
 
 
 def object_key(realm: str, key: ObjectKey) -> str:
-    """Return the key of the object for the single row `key`; `realm` is the segment of its realm."""
+    """Return the key of the object that holds only the row `key`. `realm` is the realm's name, encoded by `segment`."""
     hashed = crc32(key.id.to_bytes(8, "big")) & 0xFF
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/{key.id:016x}-{key.part}"
 
 
 def pack_key(realm: str, place: PackRange) -> str:
-    """Return the key of a pack; `realm` is the segment of its realm."""
+    """Return the key of a pack. `realm` is the realm's name, encoded by `segment`; `place` is the range of ids of the
+    pack."""
     hashed = crc32(b"%d-%d" % place) & 0xFF
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/p{place.level}-{place.range:x}"
 
 
 def is_pack(key: str) -> bool:
-    """Whether a listed key of `objects/` is the key of a pack."""
+    """Whether a key below `objects/` is the key of a pack."""
     return key.rpartition("/")[2].startswith("p")
 
 
 def reference_key(realm: str, name: str) -> str:
-    """Return the key of a reference."""
+    """Return the key of the object for a reference."""
     hashed = crc32(name.encode()) & 0xFF
     return f"references/{segment(realm)}/{hashed >> 4:x}/{hashed & 15:x}/{segment(name)}"
 
 
 def body_prefix(realm: str) -> bytes:
-    """Return the prefix of the bodies of a realm's object rows: the realm's name if its segment is a digest, else
-    nothing."""
+    """Return the bytes that precede the value in the body of an object that holds one row of `objects`: the realm's
+    name if the key contains only a digest of it, else nothing."""
     if not is_digest(segment(realm)):
         return b""
     raw = realm.encode()
@@ -140,7 +143,7 @@ def body_prefix(realm: str) -> bytes:
 
 
 def listed(key: str) -> ObjectKeyParts:
-    """Return the components of the listed key of a single row.
+    """Return realm, id and part from the key of an object that holds one row.
 
     Raises:
         CorruptionError: the key does not have the form of a store's keys.
@@ -157,7 +160,8 @@ def listed(key: str) -> ObjectKeyParts:
 
 
 def split_body(body: bytes) -> tuple[str, bytes]:
-    """Return realm and value from the body of an object row whose realm's segment is a digest."""
+    """Return realm and value from the body of an object that holds one row and has a digest of the realm's name in its
+    key."""
     end = 2 + int.from_bytes(body[:2], "big")
     return body[2:end].decode(), body[end:]
 

@@ -1,11 +1,12 @@
-"""`file:///path`: objects as files of a directory, for every process of one machine.
+"""`file:///path`: a store in the files of a directory, for any number of processes on one machine. Each object is a
+file.
 
 - **Durability.** A file is written under another name, flushed, and renamed, and its directory is flushed, before the
-  write is acknowledged. So readers see only whole files, and a power cut does not undo an acknowledged write.
-- **Conditional PUTs.** A conditional write holds an advisory lock (`flock`) on one of 256 files, chosen by the key,
-  during comparison and rename. The lock ends with its process, even if the process crashes.
+  write is acknowledged. So readers see only whole files, and a power failure does not undo an acknowledged write.
+- **Conditional PUTs.** A conditional write holds an advisory lock (`flock`) while it compares and renames. A hash of
+  the key selects one of 256 lock files. If the process ends or crashes, the lock is released.
 
-The capital letter A is encoded as `^a`, and so on, for case-insensitive file systems.
+In file names, each capital letter is encoded as `^` and the small letter, because some file systems ignore case.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def lock_timeout_ms(options: Options) -> int:
-    """Return the maximum wait for a lock, in milliseconds: the option `timeout`, a duration; 30 s by default.
+    """Return the maximum wait for a lock, in milliseconds, from the option `timeout` (30 s by default).
 
     Raises:
-        InputError: an option or its value is not valid.
+        StoreURIError: an option or its value is not valid.
     """
     return Given("file", options, ("timeout",)).duration_ms("timeout", "30 s")
 
 
 class DirectoryRequests(Requests):
-    """Requests to the files of one directory."""
+    """Sends requests to one directory, whose files are the objects."""
 
     conditional_deletes = True
 
@@ -69,11 +70,12 @@ class DirectoryRequests(Requests):
         self._timeout_s = timeout_ms / 1_000
         self._checked = False
         self._directories: set[Path] = set()
-        """Directories whose creation was flushed, so that they survive a power cut."""
+        """Directories that are known to survive a power failure, because their parent directories were flushed."""
         self._unflushed: set[Path] = set()
-        """Directories that could not be flushed. Reads from them fail until a flush succeeds."""
+        """Directories that could not be flushed. Reads of their files fail until a flush succeeds."""
         self._descriptor: int | None = None
-        """Descriptor of the directory, open as long as the store, so that no other directory gets the same inode."""
+        """Descriptor of the store's directory. It stays open as long as the store, so that no other directory gets the
+        same inode number."""
 
     def close(self) -> None:
         super().close()
@@ -83,7 +85,7 @@ class DirectoryRequests(Requests):
             self._descriptor = None
 
     def setup(self) -> None:
-        """Create the directory; its parent must exist.
+        """Create the store's directory if it is missing; its parent must exist. Check that the file system has locks.
 
         Raises:
             StoreURIError: the directory cannot be created, holds other files, or is on a file system without locks.
@@ -96,7 +98,7 @@ class DirectoryRequests(Requests):
                 others = set(os.listdir(self._root)) - {"locks", "new", "format"}
                 if others and not marker.exists():  # another process may have written the marker since
                     raise StoreURIError(
-                        f"{self.where} holds other files; a store needs a directory of its own"
+                        f"{self.where} holds other files; a store needs a directory without other files"
                     )
                 for name in ("locks", "new"):
                     (self._root / name).mkdir(0o700, exist_ok=True)
@@ -188,11 +190,11 @@ class DirectoryRequests(Requests):
         return []
 
     def _is_current(self) -> bool:
-        """Whether the path still leads to the directory that was first used. Another directory at this path is another
-        store, for which this process's leases and cached rows are not valid.
+        """Whether the path still leads to the directory that this process used first. Another directory at this path is
+        another store, for which this process's leases and cached rows are not valid.
 
         Raises:
-            FileNotFoundError: at the first call: the directory does not exist.
+            FileNotFoundError: this is the first call, and the directory does not exist.
         """
         with self._lock:
             self.refuse_if_unusable()
@@ -208,7 +210,7 @@ class DirectoryRequests(Requests):
         return StateError(
             f"{self.where} was removed or replaced while this process had it open: end this process, put the "
             "directory "
-            "back if it was removed by mistake, then start it again"
+            "back if it was removed by mistake, then start the process again"
         )
 
     def _path(self, key: str) -> Path:
@@ -221,7 +223,7 @@ class DirectoryRequests(Requests):
         """Create or replace a whole file, durably.
 
         Raises:
-            OutcomeUnknownError: the file was written, but may be lost in a power cut.
+            OutcomeUnknownError: the file was written, but a power failure may undo this.
         """
         new = self._root / "new" / os.urandom(16).hex()
         try:
@@ -238,10 +240,11 @@ class DirectoryRequests(Requests):
         self._flush(path.parent, "written")
 
     def _flush(self, directory: Path, done: str) -> None:
-        """Flush a directory, so that changes to its files survive a power cut.
+        """Flush a directory, so that the changes to its files survive a power failure. `done` names the change, for the
+        error message.
 
         Raises:
-            OutcomeUnknownError: the changes are done, but may not survive.
+            OutcomeUnknownError: the flush failed, so a power failure may undo the changes.
         """
         try:
             _flush_directory(directory)
@@ -253,7 +256,8 @@ class DirectoryRequests(Requests):
             ) from error
 
     def _make_directories(self, directory: Path) -> None:
-        """Create a directory durably. An existing one is flushed, too: another process may have just created it."""
+        """Create a directory and its parents durably. The parent of an existing directory is flushed, too, because
+        another process may have just created the directory."""
         if directory != self._root and directory not in self._directories:
             self._make_directories(directory.parent)
             directory.mkdir(0o700, exist_ok=True)
@@ -262,7 +266,7 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of a key.
+        """Hold the lock that belongs to a key within the block.
 
         Raises:
             TryAgainError: other operations held the lock until the time-out.
@@ -284,8 +288,8 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
-        """Translate an `OSError` of the block to an error of this package. The `OSError` means that nothing was
-        changed, because `_flush` catches those that occur after a change."""
+        """Raise the error of this package for an `OSError` in the block. Such an error means that nothing was changed,
+        because `_flush` handles the errors that occur after a change."""
         try:
             yield
         except OSError as error:
@@ -308,21 +312,22 @@ class DirectoryRequests(Requests):
             )
         if error.errno == errno.ENAMETOOLONG:
             return StoreURIError(
-                f"{self.where} is a path that is too long for its file system: use a shorter one"
+                f"the path of {self.where} is too long for its file system: use a shorter path"
             )
         if isinstance(error, NotADirectoryError) and self._root.exists():
             return StoreURIError(
-                f"{self.where} names a file; a file: store is a directory: give the path of a directory, which "
-                "may be new"
+                f"{self.where} names a file, but a file: store is a directory: give the path of a directory, which "
+                "need not exist"
             )
         if isinstance(error, (FileNotFoundError, NotADirectoryError)) and not self._root.is_dir():
             return StoreURIError(
-                f"{self.where} cannot be made: {self._root.parent} is not a directory; create it first"
+                f"{self.where} cannot be created: {self._root.parent} is not a directory; create this directory first"
             )
         return TryAgainError(f"{self.where}: {doing} failed ({error.strerror}); nothing was changed")
 
     def _refuse_no_store(self) -> None:
-        """
+        """Check that the directory holds a store, in a format that this release supports.
+
         Raises:
             NoStoreError: the directory holds no store.
             NewerFormatError: a newer release made the store.
@@ -334,12 +339,13 @@ class DirectoryRequests(Requests):
             raise NoStoreError(self.where)
         if found.decode(errors="replace") != _FORMAT:
             raise NewerFormatError(
-                f"{self.where} has a format that this release does not know; use a newer release"
+                f"{self.where} has a format that this release does not support; use a newer release"
             )
         self._checked = True
 
     def _refuse_without_locks(self) -> None:
-        """
+        """Check that the directory's file system has working locks (`flock`).
+
         Raises:
             StoreURIError: the file system has no locks, or two descriptors can lock the same file at the same time.
         """
@@ -362,7 +368,7 @@ _held: set[int] = set()
 
 
 def _let_go_in_child() -> None:
-    """Close the descriptors of held locks in a forked child, so that it does not keep its parent's locks alive."""
+    """Close the descriptors of locked files in a forked child. Otherwise the child would keep its parent's locks."""
     while _held:
         with contextlib.suppress(OSError):
             os.close(_held.pop())

@@ -1,4 +1,4 @@
-"""Reading, writing and deleting rows in packs.
+"""Reading, writing and deleting rows in packs. A pack is an object that holds many rows (see `packs`).
 
 A pack changes only by conditional PUTs of its whole content, so its states form a sequence, and no update is lost:
 
@@ -7,7 +7,7 @@ A pack changes only by conditional PUTs of its whole content, so its states form
   missing rows are added again. Concurrent writes of one process to a pack are combined in one PUT.
 - **Delete.** The rows are removed in the same way. If the store has no conditional DELETE, an empty pack of about 50
   bytes remains, because a DELETE could remove rows that another process added in between.
-- **Read.** One GET reads all rows of a pack. If a closed pack lacks some of the requested rows, another GET reads the
+- **Read.** One GET reads all rows of a pack. If a requested row is missing from a closed pack, another GET reads the
   pack at the level that the closed pack names. Rows that are in no pack are read as single objects, with one GET each.
 
 A process caches the last state of a pack that it saw, which saves the read before the next PUT. The cache does not
@@ -36,20 +36,21 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainErro
 
 _REMEMBERED: Final = 64
 _LONGEST_PAUSE_S: Final = 0.01
-"""Maximum pause between attempts, in seconds. After a longer pause, the pack would often be closed already, because
-other writers fill packs quickly."""
+"""Maximum pause between attempts to change a pack, in seconds. During a longer pause, other writers would often fill
+the pack."""
 _Left = tuple[list[R], int]
-"""Rows that a pack does not hold, and the level at which to look for their packs (`SINGLE`: single objects)."""
+"""Rows that are not in a pack, and the level at which to look for them next. `SINGLE`: each row is a separate
+object."""
 
 
 class PackedRows:
-    """Rows of `objects` of one store. Thread-safe."""
+    """Reads and writes the rows of the table `objects` of one store. Thread-safe."""
 
     def __init__(self, requests: Requests, patience_ms: int) -> None:
         """
         Args:
-            patience_ms: maximum time for attempts on a pack that other writers change or whose state is unknown, in
-                milliseconds.
+            patience_ms: maximum time for repeated attempts to change a pack, in milliseconds. Attempts are repeated if
+                other writers change the pack, or if an answer was lost.
         """
         self._requests = requests
         self._patience_s = patience_ms / 1_000
@@ -113,11 +114,11 @@ class PackedRows:
         use: Callable[[PackRange, list[R]], _Left[R]],
         beside: Sequence[Callable[[], None]] = (),
     ) -> list[R]:
-        """Distribute rows over packs, level by level from level 0. Return the rows that belong in single objects.
+        """Distribute rows to packs, level by level from level 0. Return the rows that belong in separate objects.
 
-        At each level, `use` is called for every pack in parallel, with the pack and the rows that belong in it. It
-        returns the rows that are left over, and the level at which to try them next (`SINGLE`: they belong in single
-        objects). The functions `beside` are called in parallel with the first level.
+        At each level, `use` is called for every pack in parallel, with the pack and the rows that belong in it. `use`
+        returns the remaining rows, and the level at which to try them next (`SINGLE`: each row belongs in a separate
+        object). The functions `beside` are called in parallel with the first level.
         """
         groups: dict[PackRange, list[R]] = packs.by_place(rows, 0)
         alone: list[R] = []
@@ -145,7 +146,8 @@ class PackedRows:
     def _add(
         self, realm: str, key: str, place: PackRange, seen: _Seen, rows: Collection[ObjectRow]
     ) -> _Left[ObjectRow]:
-        """Add rows to a pack, unless the pack holds them or is closed. Return the rows that belong to another level."""
+        """Add rows to a pack if it is open and does not hold them yet. Return the remaining rows, and the level at
+        which to add them."""
         stored, fresh = seen.stored, False
         for _ in self._tries(seen):
             if not fresh and stored is not None and _settled(stored.content, rows):
@@ -162,7 +164,7 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _remove(self, realm: str, key: str, seen: _Seen, unwanted: Collection[ObjectKey]) -> _Left[ObjectKey]:
-        """Remove rows from a pack. Return the rows that may be at another level."""
+        """Remove rows from a pack. Return the rows that the pack did not hold, and the level at which they may be."""
         for _ in self._tries(seen):
             stored = self._read_again(key, seen)
             old = stored.content if stored else Content()
@@ -173,15 +175,16 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _replace(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace a pack by its remaining content, or delete the pack if it is open and empty and the storage has
-        conditional deletes. Return whether this certainly succeeded."""
+        """Replace a pack by its remaining content `new`. If the pack is then open and empty, and the storage has
+        conditional deletes, delete the pack instead. Return whether this certainly succeeded."""
         if old is None or new.rows or new.next or not self._requests.conditional_deletes:
             return self._put(seen, realm, key, new, old)
         seen.stored = None
         return self._requests.delete_if(key, old.mark)
 
     def _put(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace a pack that is in the state `old`. Return whether the replacement certainly succeeded."""
+        """Replace a pack by `new` if it is still in the state `old`. Return whether the replacement certainly
+        succeeded."""
         seen.stored = None
         try:
             with _keeping_doubt(seen):
@@ -196,7 +199,8 @@ class PackedRows:
         return mark is not None
 
     def _tries(self, seen: _Seen) -> Iterator[None]:
-        """Yield for each attempt to change a pack, until the time-out. Pause before all but the first two attempts."""
+        """Yield once for each attempt to change a pack, until the time-out. Pause before each attempt except the first
+        two."""
         seen.doubt = None
         end, attempt = time.monotonic() + self._patience_s, 0
         while not attempt or time.monotonic() < end:
@@ -226,7 +230,7 @@ class _Stored(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """Rows that one call is adding to a pack."""
+    """Rows that one call of `_Seen.together` adds to a pack, and the result of the call."""
 
     rows: list[ObjectRow]
     left: _Left[ObjectRow] | None = None
@@ -235,7 +239,8 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Seen:
-    """The state of a pack that this process saw last, and the process's calls that wait to add rows to the pack."""
+    """The latest state of a pack that this process has seen, and the calls in this process that wait to add rows to
+    it."""
 
     stored: _Stored | None = None
     doubt: OutcomeUnknownError | None = None
@@ -246,11 +251,11 @@ class _Seen:
     def together(
         self, rows: list[ObjectRow], add: Callable[[Collection[ObjectRow]], _Left[ObjectRow]]
     ) -> _Left[ObjectRow]:
-        """Add rows, together with the rows of other waiting calls. Return the rows of this call that were not added,
-        and the level at which to look for their packs.
+        """Add rows to the pack with `add`, together with the rows of other calls that wait. Return the rows of this
+        call that were not added, and the level at which to add them.
 
         Raises:
-            OutcomeUnknownError: the call that added the rows was interrupted.
+            OutcomeUnknownError: another call, which was adding the rows of this call, was interrupted.
         """
         own = _Batch(rows)
         with self.queue:
@@ -279,8 +284,8 @@ class _Seen:
 
 @contextlib.contextmanager
 def _keeping_doubt(seen: _Seen) -> Iterator[None]:
-    """Raise the earlier `OutcomeUnknownError` instead of a `TryAgainError` within the block: after a lost answer, an
-    error cannot say that nothing was changed."""
+    """If the block raises a `TryAgainError` after an answer was lost, raise the earlier `OutcomeUnknownError` instead.
+    A `TryAgainError` would say that nothing was changed."""
     try:
         yield
     except TryAgainError:
@@ -290,8 +295,8 @@ def _keeping_doubt(seen: _Seen) -> Iterator[None]:
 
 
 def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
-    """Whether `_add` would count rows as written without a PUT, because the pack's cached content holds them. The cache
-    may be outdated, so `_add` must then read the pack first."""
+    """Whether, according to the cached content of a pack, rows need no PUT because the pack holds them. The cache may
+    be outdated, so `_add` must then read the pack."""
     held = sum((row.id, row.part) in content.rows for row in rows)
     return held == len(rows) or (held > 0 and content.next != OPEN)
 

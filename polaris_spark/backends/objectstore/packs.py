@@ -2,14 +2,14 @@
 
 Ids grow with time, and each process makes its own ids (node, millisecond, sequence), so rows that are written together
 have similar ids. A pack holds rows of a range of ids of one node. The ranges are fixed and have levels: at level 0 a
-range is 64 milliseconds, at the last level 8 ids. A row's place depends only on its id:
+range is 64 milliseconds, at the last level 8 ids. The location of a row follows from its id:
 
 - If the row's pack at level 0 is *open*, the pack holds the row. If the pack is absent, no pack holds the row.
 - A pack that has grown large enough is *closed*, permanently, and names the next level, which holds the rows that the
   pack does not hold.
-- A row that no level accepted, and every row of more than `LARGEST` bytes, is a single object.
+- A row that did not fit into a pack of any level, and every row of more than `LARGEST` bytes, is a separate object.
 
-A closed pack stays closed even if rows are deleted from it, so a row is in at most one place at any time.
+A closed pack stays closed even if rows are deleted from it, so at any time a row is in at most one pack or object.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LARGEST: Final = 32_000
 """Maximum size of a value in a pack, in bytes."""
 
 OPEN: Final = 0
-"""Value of `next` in a pack that is not closed."""
+"""Value of a pack's field `next` while the pack is open, so that rows can be added to it."""
 
 _WIDTHS: Final = (18, 15, 12, 9, 6, 3)
 """Width of the ranges of each level, in bits: 64 ms, 8 ms, 1 ms, 512 ids, 64 ids, 8 ids."""
 
 SINGLE: Final = len(_WIDTHS)
-"""The level of rows that are single objects."""
+"""Number that stands for the level of rows that are separate objects."""
 
 _FULL: Final = 32_000
 _MOST: Final = 128_000
@@ -44,15 +44,16 @@ R = TypeVar("R", ObjectKey, ObjectRow)
 
 
 class PackRange(NamedTuple):
-    """A level, and the number of a range at that level."""
+    """Range of ids whose rows belong in one pack: the level, which determines the width of the range, and the number of
+    the range at this level."""
 
     level: int
     range: int
 
 
 class Pack(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a pack. The nonce differs between states of a pack, and so do the ETags: a delayed PUT that expects an
-    older state always fails."""
+    """Body of a pack, an object that holds many rows. The random nonce differs in every state of a pack, so the ETags
+    differ, too. So a delayed PUT that expects an older state always fails."""
 
     realm: str
     next: int
@@ -61,7 +62,8 @@ class Pack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Content(NamedTuple):
-    """The content of a pack: its rows, and the next level if it is closed."""
+    """The content of a pack: its rows, and in `next` the level of the packs for further rows (`OPEN`: this pack is
+    open)."""
 
     rows: Mapping[ObjectKey, bytes] = {}
     next: int = OPEN
@@ -72,12 +74,12 @@ _decode = msgspec.msgpack.Decoder(Pack).decode
 
 
 def place(id: int, level: int) -> PackRange:
-    """Return the range that contains an id at a level."""
+    """Return the range at `level` that contains an id."""
     return PackRange(level, _ordinal(id) >> _WIDTHS[level])
 
 
 def by_place(rows: Iterable[R], level: int) -> dict[PackRange, list[R]]:
-    """Return rows (or keys), grouped by their ranges at a level."""
+    """Return rows or keys, grouped by the ranges at `level` that contain their ids."""
     found: dict[PackRange, list[R]] = {}
     for row in rows:
         found.setdefault(place(row.id, level), []).append(row)
@@ -85,13 +87,13 @@ def by_place(rows: Iterable[R], level: int) -> dict[PackRange, list[R]]:
 
 
 def encode(realm: str, content: Content) -> bytes:
-    """Return the body of a pack."""
+    """Return the body of a pack with this content."""
     rows = tuple((*key, value) for key, value in content.rows.items())
     return _encode(Pack(realm, content.next, rows, os.urandom(8)))
 
 
 def decode(body: bytes, key: str) -> Pack:
-    """Decode the body of a pack.
+    """Decode the body of a pack. `key` is the key of the object.
 
     Raises:
         CorruptionError: the body is not a pack; the message names the key.
@@ -103,18 +105,18 @@ def decode(body: bytes, key: str) -> Pack:
 
 
 def content(body: bytes, key: str) -> Content:
-    """Return the content of a pack from its body.
+    """Return the content of a pack from its body. `key` is the key of the object.
 
     Raises:
-        CorruptionError: as `decode`.
+        CorruptionError: the body is not a pack; the message names the key.
     """
     pack = decode(body, key)
     return Content({ObjectKey(id, part): value for id, part, value in pack.rows}, pack.next)
 
 
 def filled(place: PackRange, old: Content, rows: Collection[ObjectRow]) -> tuple[Content, list[ObjectRow]]:
-    """Add rows to an open pack, and close it if it is then large enough. Return its new content, and the rows that do
-    not fit.
+    """Add rows to the content of an open pack, and close the pack if it is then large enough. Return the new content,
+    and the rows that do not fit.
 
     Args:
         rows: rows that the pack does not hold yet.
@@ -130,8 +132,8 @@ def filled(place: PackRange, old: Content, rows: Collection[ObjectRow]) -> tuple
 
 
 def _below(place: PackRange, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
-    """Return the first level after that of `place` at which the rows of a range, if they are as dense as these keys,
-    fit into a pack."""
+    """Return the next level for the rows of a pack that is closed: the first level after `place.level` at which the
+    rows of a range fit into one pack, if they are as dense as `keys`. `size` is the size of the rows, in bytes."""
     ordinals = [_ordinal(key.id) for key in keys]
     span = max(ordinals) - min(ordinals) + 1
     for level in range(place.level + 1, SINGLE):
@@ -145,7 +147,7 @@ def _size(rows: Mapping[ObjectKey, bytes]) -> int:
 
 
 def _ordinal(id: int) -> int:
-    """Return the id with its node in the highest bits, so that the ids of one node are contiguous."""
+    """Return an id with its node number moved to the highest bits, so that the ids of one node are contiguous."""
     node = id >> SEQUENCE_BITS & NODES - 1
     ms, sequence = id // (NODES * SEQUENCE), id & SEQUENCE - 1
     return node << 53 | ms << SEQUENCE_BITS | sequence

@@ -1,4 +1,4 @@
-"""The interface to object storage for rows and references: a few requests, including a conditional one."""
+"""The interface to object storage: the few kinds of requests that a store needs, including conditional writes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 Mark = dict[str, str]
-"""Identifies one state of an object: its ETag or generation."""
+"""Identifies one state of an object: its ETag, its generation, or both."""
 
 AT_ONCE = 1_000
 """Maximum number of keys in one page of a listing, or in one bulk delete."""
 
 
 class Requests(ABC):
-    """Requests to one bucket or directory. Thread-safe."""
+    """Sends requests to one bucket or directory. Thread-safe."""
 
     conditional_deletes: ClassVar[bool] = False
-    """Whether `delete_if` is implemented. This is safe only for storage where no PUT can arrive late, after its answer
-    was lost: such a PUT would create an object again after its deletion."""
+    """Whether `delete_if` is implemented. It must not be implemented for storage where a PUT can arrive late, after its
+    answer was lost: such a PUT would create an object again after its deletion."""
 
     def __init__(self, where: str, connections: int) -> None:
         """
         Args:
             where: name of the bucket or directory for error messages.
-            connections: maximum number of concurrent requests of one `each`.
+            connections: maximum number of concurrent calls that `each` makes.
         """
         self.where = where
         self._connections = connections
@@ -41,24 +41,25 @@ class Requests(ABC):
 
     @abstractmethod
     def setup(self) -> None:
-        """Prepare the bucket or directory to hold a store, or refuse it. Idempotent, and safe when several processes
-        call it at once."""
+        """Prepare the bucket or directory to hold a store, or raise an error if it cannot hold one. Idempotent, and
+        safe if several processes call it at the same time."""
 
     @abstractmethod
     def get(self, key: str) -> tuple[bytes, Mark] | None:
-        """Return body and mark of an object, or None if it does not exist."""
+        """Return the body of an object and its mark (ETag or generation); None if the object does not exist."""
 
     @abstractmethod
     def put(self, key: str, body: bytes) -> None:
-        """Write an object that never changes: every write of a key has the same body."""
+        """Write an object unconditionally. Use this only for objects that never change: all writes of a key have the
+        same body."""
 
     @abstractmethod
     def put_if(self, key: str, body: bytes, mark: Mark | None) -> Mark | None:
-        """Write an object if its state is `mark` (None: if it does not exist). Return its new mark, or None if the
-        condition was false.
+        """Write an object if its mark (ETag or generation) is `mark` (None: if the object does not exist). Return its
+        new mark, or None if the write was refused.
 
-        None can also mean that the storage refused to decide between concurrent writers. So after None, the caller must
-        read the object, and try again if its state is still `mark`.
+        The storage refuses a write if the condition is false, but sometimes also because of concurrent writers. So
+        after None, the caller must read the object, and try again if its mark is still `mark`.
 
         Raises:
             OutcomeUnknownError: the answer was lost.
@@ -66,8 +67,8 @@ class Requests(ABC):
         """
 
     def now_ms(self) -> int | None:
-        """Return the time of the storage's clock, in milliseconds since 1970; None if it has no clock other than this
-        machine's."""
+        """Return the time of the storage's clock, in milliseconds since 1970; None if the storage has no clock other
+        than this machine's."""
         return None
 
     @abstractmethod
@@ -75,7 +76,7 @@ class Requests(ABC):
         """Delete objects. Missing objects are not an error."""
 
     def delete_if(self, key: str, mark: Mark) -> bool:
-        """Delete an object if its state is `mark`. Return whether it was deleted. Call this only if
+        """Delete an object if its mark (ETag or generation) is `mark`. Return whether it was deleted. Call this only if
         `conditional_deletes` is true."""
         raise NotImplementedError(f"{type(self).__name__} has no conditional deletes")
 
@@ -85,11 +86,11 @@ class Requests(ABC):
 
     @abstractmethod
     def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders directly below a prefix."""
+        """Return the names of the folders (common prefixes) directly below a prefix."""
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
         """Call `function` for each argument in parallel, and return the results in the order of the arguments. If calls
-        raise errors, one of these is raised after all calls have ended (`_gravest`)."""
+        raise errors, one error is raised after all calls have ended: the gravest, by `_gravest`."""
         self.refuse_if_unusable()
         given = list(arguments)
         if not given:
@@ -114,7 +115,8 @@ class Requests(ABC):
         return results
 
     def refuse_if_unusable(self) -> None:
-        """
+        """Check that requests can be sent.
+
         Raises:
             StateError: the store was closed, or cannot be used in this process.
         """
@@ -122,7 +124,7 @@ class Requests(ABC):
             raise self._closed_error()
 
     def close(self) -> None:
-        """Refuse later requests, and wait until requests in progress end."""
+        """Wait until requests in progress have ended. Later requests raise `StateError`."""
         self._closed = True
         with self._lock:
             pool, self._pool = self._pool, None
@@ -130,7 +132,7 @@ class Requests(ABC):
             pool.shutdown(wait=True)
 
     def start_in_child(self) -> None:
-        """Start without threads in a forked child, in which the parent's threads do not exist."""
+        """Start without threads in a forked child, because the parent's threads do not exist there."""
         self._lock = threading.Lock()
         self._pool = None
 
@@ -147,8 +149,8 @@ class Requests(ABC):
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """Return the error to raise for several errors: a definite error if there is one, else an unknown outcome, else a
-    temporary error."""
+    """Return the gravest of several errors: a definite error if there is one, else an unknown outcome, else a temporary
+    error."""
     for temporary in (True, False):
         for error in errors:
             if not isinstance(error, TryAgainError) and (

@@ -1,7 +1,7 @@
 """Scans of an object store: listings by realm and hash prefix, and parallel reads of the listed objects.
 
-A split is a tuple of key prefixes. A realm with few objects is one prefix. A larger realm is divided by the first
-hexadecimal digit of its keys' hash, or by both digits.
+A split is a tuple of key prefixes. A realm with few objects has one prefix. For a larger realm, there is one prefix for
+each first hexadecimal digit of the hash in the keys, or for each pair of digits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _FEW: Final = 200
 
 
 def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Return about `n` splits, at most 256 for each realm."""
+    """Return about `n` splits that together contain the rows of `realms` (None: of all realms). A realm is divided into
+    at most 256 splits."""
     segments = (
         requests.folders(table) if realms is None else [keys.segment(realm) for realm in distinct(realms)]
     )
@@ -37,7 +38,7 @@ def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: in
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a split in record batches. Rows deleted after they were listed are skipped."""
+    """Yield the rows of a split in record batches. Rows that are deleted after their keys were listed are skipped."""
     rows, make = _Rows[split.table]
     for chunk in _chunks(requests, split.detail):
         found = rows(
@@ -55,7 +56,7 @@ def _divided(requests: Requests, prefix: str, n: int) -> list[str]:
 
 
 def _chunks(requests: Requests, prefixes: Sequence[Any]) -> Iterator[list[str]]:
-    """Yield lists of keys, each of which makes one record batch."""
+    """Yield the keys below prefixes in lists. The objects of each list are read for one record batch."""
     chunk: list[str] = []
     size = 0
     for prefix in prefixes:

@@ -1,4 +1,4 @@
-"""Settings of an object store, from its URI and options, and the clients made from them."""
+"""Settings of an object store, from its URI and options. `Settings.open` returns a client with these settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Settings:
     timeout: int = 30_000
     """Maximum duration of one request, including retries."""
     connections: int = 32
-    """Maximum number of concurrent requests for batches of rows."""
+    """Maximum number of concurrent requests when several objects are read or written at once."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
@@ -97,12 +97,12 @@ class Settings:
 
     @property
     def place(self) -> str:
-        """A digest of the endpoint and the bucket."""
+        """A digest of scheme, endpoint and bucket, which identifies the bucket."""
         return hashlib.sha256(f"{self.scheme}:{self.endpoint}:{self.bucket}".encode()).hexdigest()[:32]
 
     def open(self, client: Mapping[str, object], retries: Mapping[str, object]) -> Any:
-        """Return a client of the bucket, with obstore's client options and retry configuration. Other settings come
-        from the environment variables and files that the store's own tools read.
+        """Return a client for the bucket. `client` and `retries` are obstore's client options and retry configuration.
+        Missing settings come from the environment variables and files that the object store's own tools read.
 
         Raises:
             StoreURIError: the library rejects the settings as incomplete or malformed.

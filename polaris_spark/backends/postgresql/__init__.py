@@ -1,7 +1,7 @@
 """`postgresql://user@host:5432/database`: PostgreSQL 12 and later, for any number of processes and machines.
 
 A store is two tables in a schema (`?schema=`, default `polaris_spark`); several stores may share a database. Every
-operation is one statement and one round trip, at READ COMMITTED, on the primary. A commit's rows and its swap are a
+operation is one statement in one round trip, at READ COMMITTED, on the primary. A commit's rows and its swap are a
 single statement. If the swap matched no row, a second statement reads the existing row.
 
 Durability depends on the server's `synchronous_commit`, which is not changed by default. With `on`, the server's
@@ -68,7 +68,8 @@ _SHORTEST_S, _LONGEST_S = 0.0003, 0.004
 
 
 def open_backend(uri: StoreURI, options: Options) -> PostgreSQLBackend:
-    """Return the store in the database of `uri`; the module lists the options. Connects at first use.
+    """Return the backend for the store in the database of `uri`. It connects at first use. The module's docstring lists
+    the options.
 
     Raises:
         StoreURIError: the URI names no database, or an option or its value is not valid.
@@ -77,7 +78,7 @@ def open_backend(uri: StoreURI, options: Options) -> PostgreSQLBackend:
 
 
 class PostgreSQLBackend(Backend):
-    """Rows in two tables of a PostgreSQL schema."""
+    """A store in two tables of a PostgreSQL schema."""
 
     scope = "cluster"
     transactional = True
@@ -167,14 +168,14 @@ class PostgreSQLBackend(Backend):
     def drop_realm(self, realm: str) -> bool:
         check_realm(realm)
         key = realm.encode()
-        while self._drop_objects(key):  # again from the start, for rows written in the meantime
+        while self._drop_objects(key):  # repeated, because rows may have been written in the meantime
             pass
         self._write(self._statements.drop_references, key)
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return ranges of ids within realms. The bounds come from the server's statistics; without statistics, they
-        are spaced evenly."""
+        """Return about `n` splits. Splits of `objects` are ranges of ids within realms. Their bounds come from the
+        server's statistics; without statistics, the bounds are spaced evenly."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -202,8 +203,8 @@ class PostgreSQLBackend(Backend):
     def _exchange(
         self, statement: Statement, realm: str, name: str, expected_version: bytes, *further: bytes
     ) -> Swapped | Conflict:
-        """Run a conditional statement that does nothing while its row is locked. Repeat the statement until it
-        succeeds, or the row has another version or is missing."""
+        """Run a conditional statement on a reference, and return its outcome. The statement does nothing while the row
+        is locked, so it is repeated until it succeeds, or the row has another version or is missing."""
         key = (realm.encode(), name.encode())
 
         def attempt(session: PostgreSQLSession) -> Swapped | Conflict | None:
@@ -229,7 +230,7 @@ class PostgreSQLBackend(Backend):
         return ReferenceRow(found.get_value(0, 0), found.get_value(0, 1)) if found.ntuples else None  # type: ignore[arg-type]  # columns are NOT NULL
 
     def _drop_objects(self, realm: bytes) -> bool:
-        """Delete the current objects of a realm in chunks. Return whether the realm had any objects."""
+        """Delete the rows of `objects` that a realm has now, in chunks. Return whether there were any."""
         last, found = 0, False
         while True:
             arguments = (realm, binary.int8(last))
@@ -289,8 +290,7 @@ def _rows(result: PGresult) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def _loaded(result: PGresult) -> list[tuple[int, int, bytes]]:
-    """Return rows of a `bigint`, an `integer` and a `bytea` as Python values. The loop over the rows is psycopg's, in
-    C."""
+    """Convert rows `(bigint, integer, bytea)` to Python values, and return them. psycopg does this in C."""
     from psycopg.adapt import Transformer
 
     transformer = Transformer()

@@ -62,5 +62,6 @@ def integers(array: bytes) -> list[int]:
 
 
 def _head(type: int, count: int) -> bytes:
-    """Return the header of an array with one dimension, which is also valid for an array without elements."""
+    """Return the header of an array with one dimension and `count` elements, which may be 0. `type` is the OID of the
+    element type."""
     return _ARRAY.pack(1, 0, type, count, 1)

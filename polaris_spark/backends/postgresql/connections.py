@@ -1,6 +1,7 @@
 """The connections of one process to one PostgreSQL database.
 
-psycopg_pool is as fast (3 us per use), but has the disadvantages of pools that `polaris_spark.backends.sessions` lists.
+psycopg_pool is not used. It is as fast (3 us per use), but has the disadvantages that `polaris_spark.backends.sessions`
+lists.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from polaris_spark.errors import PolarisError, TryAgainError
 
 
 class Connections(Sessions[PostgreSQLSession]):
-    """Sessions with one database."""
+    """A pool of sessions with one PostgreSQL database."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.where, settings.timeout, settings.pool)

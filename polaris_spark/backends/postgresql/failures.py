@@ -46,7 +46,7 @@ from polaris_spark.errors import (
 )
 
 UNUSABLE_AFTER: Final = frozenset({"25006", "26000", "0A000"})
-"""Errors after which the connection is dropped, because a new connection may succeed."""
+"""SQLSTATEs of errors after which the connection is dropped, because a new connection may work."""
 
 _AGAIN: Final = ("40", "53", "55", "57", "58", "XX", "25006", "26000", "0A000")
 _MISSING: Final = frozenset({"42P01", "3F000"})
@@ -87,7 +87,8 @@ def refused(where: str, error: RefusedError) -> PolarisError:
 
 
 def connecting(where: str, message: str) -> PolarisError:
-    """Return the error for a failed connection attempt, which depends on the text of libpq's message."""
+    """Return the error to raise for a failed attempt to connect. `message` is libpq's message; its text determines the
+    type of the error."""
     text = " ".join(message.split()).removeprefix("connection failed: ")
     for words, advice in _ADVICE:
         if words in text:

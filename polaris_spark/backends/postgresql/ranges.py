@@ -19,9 +19,9 @@ def of_realm(
     """Return about `n` ranges (both ends inclusive) that cover every id of a realm.
 
     The bounds come from the server's histogram of ids, which divides the rows of all realms into buckets of the same
-    number of rows. If the histogram is missing or has too few bounds within the realm, evenly spaced guesses are used
-    instead. Each guess is moved to the next id that exists, so that no range is empty. The bounds affect only the sizes
-    of the ranges, which always cover every id exactly once.
+    number of rows. If the histogram is missing or has too few bounds within the realm, evenly spaced ids are used
+    instead. Each of these ids is moved to the next id that exists, so that no range is empty. The bounds affect only
+    the sizes of the ranges, which always cover every id exactly once.
     """
     ends = session.run(statements.ends, realm)
     first, last = ends.get_value(0, 0), ends.get_value(0, 1)

@@ -2,11 +2,11 @@
 
 - Names are `bytea`, in UTF-8: `text` cannot hold NUL, and a collation could change the order of names or treat two
   names as equal.
-- `objects`: rows are inserted once and never updated, so pages are filled completely. Nearly all rows are up to
-  8 KiB. A ninth of them is over 2 KiB; from this size on, PostgreSQL compresses a value or moves it to the TOAST
-  table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values in the page (measured on the
-  rows of a catalog: writes take a tenth to a fifth less time, for a sixth more bytes). Larger values are compressed,
-  with LZ4 if the server supports it.
+- `objects`: rows are inserted once and never updated, so pages are filled completely. Nearly all rows have at
+  most 8 KiB. About a ninth of the rows have more than 2 KiB; from this size on, PostgreSQL by default compresses a
+  value or moves it to the TOAST table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values
+  in the page (measured on the rows of a catalog: writes take 10 to 20 % less time, and the table has a sixth more
+  bytes). Larger values are compressed, with LZ4 if the server supports it.
 - `references`: few rows, each swapped very often. No index covers the columns that change, and half of each page is
   left free, so every swap is a heap-only update (HOT), and the next update on the page prunes the dead row without
   vacuum. If dead rows pile up nevertheless, autovacuum starts at a fixed number of dead rows, not at a share of the
@@ -22,24 +22,24 @@ from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
-"""Version of the two tables, in the comment of `objects`."""
+"""Version of the format of the two tables, in the comment of `objects`."""
 
 _MARK: Final = "polaris_spark store, format "
 _LOCK: Final = 0x506F5370  # advisory lock, held until the end of the transaction that creates the tables
 
 
 def quoted(name: str) -> str:
-    """Return a name as a quoted SQL identifier; any characters are allowed."""
+    """Return a name as a quoted SQL identifier. The name may contain any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Return a text as an SQL string literal; any characters are allowed."""
+    """Return a text as an SQL string literal. The text may contain any characters."""
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def begin(session: PostgreSQLSession, settings: Mapping[str, str]) -> None:
-    """Apply the settings to a new session.
+    """Apply server settings, given by name, to a new session.
 
     Raises:
         RefusedError: the server does not support one of the settings.
@@ -48,7 +48,7 @@ def begin(session: PostgreSQLSession, settings: Mapping[str, str]) -> None:
 
 
 def check(session: PostgreSQLSession, where: str, schema: str) -> None:
-    """Refuse a schema that holds no store, or a store of a format that this release does not support.
+    """Check that a schema holds a store, in a format that this release supports.
 
     Raises:
         StoreURIError: the schema is empty, or holds tables of another program.
@@ -61,10 +61,12 @@ def check(session: PostgreSQLSession, where: str, schema: str) -> None:
 
 
 def create(session: PostgreSQLSession, where: str, schema: str) -> None:
-    """Create missing tables. A lock admits one session at a time, because `IF NOT EXISTS` fails in races.
+    """Create the schema and the store's tables if they are missing. A lock admits one session at a time, because
+    `IF NOT EXISTS` can fail if two sessions create the same table.
 
     Raises:
-        StoreURIError, NewerFormatError: as `check`.
+        StoreURIError: the schema holds tables of another program.
+        NewerFormatError: a newer release made the store.
         RefusedError: the user lacks the permission to create tables.
     """
     mark, table = _mark(session, schema)
@@ -101,7 +103,7 @@ def _compression(session: PostgreSQLSession) -> str:
 
 
 def _mark(session: PostgreSQLSession, schema: str) -> tuple[str, bool]:
-    """Return the comment of the table `objects`, and whether the table exists."""
+    """Return the comment of the table `objects` (empty if there is none), and whether the table exists."""
     found = session.script(
         "SELECT obj_description(c.oid, 'pg_class') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         f" WHERE n.nspname = {literal(schema)} AND c.relname = 'objects'"
@@ -119,6 +121,6 @@ def _refuse(mark: str, where: str, schema: str) -> None:
         )
     if int(number) > FORMAT:
         raise NewerFormatError(
-            f"{where} has tables of format {number}; this release knows format {FORMAT}: "
+            f"{where} has tables of format {number}; this release supports format {FORMAT}: "
             "use the release that made the store, or a later one"
         )

@@ -1,7 +1,7 @@
 """One connection to PostgreSQL: prepared statements, binary parameters and results, and a deadline for every answer.
 
-Statements use `psycopg.pq`, psycopg's layer over libpq, because `Connection.execute` waits forever for a peer that does
-not answer, and because rows need no adaptation: they are bytes on both sides.
+Statements use `psycopg.pq`, psycopg's layer over libpq. psycopg's `Connection.execute` would wait forever for a server
+that does not answer. It would also convert values, which is not needed, because this package uses them as bytes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Statement(NamedTuple):
-    """A statement, which is prepared once per connection. Parameters and results are in binary format."""
+    """An SQL statement that is prepared once in each connection. Parameters and results are in binary format."""
 
     name: bytes
     text: bytes
 
 
 class PostgreSQLSession:
-    """One connection, for one thread at a time."""
+    """One connection to PostgreSQL. Only one thread at a time may use it."""
 
     def __init__(self, connection: psycopg.Connection[tuple[object, ...]], timeout_s: float) -> None:
         """
         Args:
-            connection: in autocommit, so that each statement is a transaction.
+            connection: a connection in autocommit mode, so that each statement is a transaction.
             timeout_s: the session's `statement_timeout`, in seconds.
         """
         self._connection, self._timeout_s = connection, timeout_s
@@ -50,8 +50,8 @@ class PostgreSQLSession:
 
     @property
     def alive(self) -> bool:
-        """Whether an idle session can still be used. A server that ends a session sends a message or closes the socket,
-        so the session has ended if its socket has input."""
+        """Whether an idle session can still be used. If its socket has input, the session has ended: the server has
+        sent a message about this, or closed the connection."""
         return self.usable and self._pgconn.status == pq.ConnStatus.OK and not self._readable.poll(0)
 
     def run(self, statement: Statement, *parameters: bytes) -> PGresult:
@@ -73,7 +73,9 @@ class PostgreSQLSession:
         except RefusedError as error:
             self.usable = error.code not in UNUSABLE_AFTER
             raise
-        except BaseException as error:  # a late answer must not be taken for the answer to another statement
+        except (
+            BaseException
+        ) as error:  # otherwise a late answer could be mistaken for the answer to another statement
             self.usable = False
             if isinstance(error, psycopg.Error):
                 raise LostError(" ".join(str(error).split())) from error
@@ -83,7 +85,8 @@ class PostgreSQLSession:
         """Run several statements in one transaction, and return the result of the last one, in text format.
 
         Raises:
-            RefusedError, LostError: as `run`; the connection must not be used again.
+            RefusedError: a statement failed, and the transaction was rolled back. The session must not be used again.
+            LostError: the outcome is unknown. The session must not be used again.
         """
         try:
             self._pgconn.send_query(text.encode())

@@ -1,4 +1,4 @@
-"""Options of a `postgresql://` store, and their translation to parameters of libpq."""
+"""Options of a `postgresql://` store, and their conversion to parameters of libpq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
 SCHEMA: Final = "polaris_spark"
-"""Default schema of a store."""
+"""Default name of the PostgreSQL schema that holds a store."""
 
 MOST_CONNECTIONS: Final = 256
 
@@ -47,11 +47,11 @@ class Settings:
     password: Secret | None = None
     schema: str = SCHEMA
     timeout: int = 30_000
-    """Maximum wait for a connection, and maximum duration of each statement."""
+    """Maximum wait for a free connection, and maximum duration of each statement."""
     pool: int = 8
     """Maximum number of connections of one process."""
     session: Mapping[str, str] = field(default_factory=dict)
-    """Server settings of each session."""
+    """PostgreSQL settings that are applied to each session, by name."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
@@ -102,7 +102,7 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
 
 
 def _place(uri: StoreURI) -> dict[str, str | int]:
-    """Return the parameters for hosts, ports, database and user; without a host, libpq uses its default."""
+    """Return libpq's parameters for hosts, ports, database and user. If the URI has no host, libpq uses its default."""
     if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:5432/database")
     place: dict[str, str | int] = {"dbname": uri.path, "user": uri.user or getpass.getuser()}
@@ -115,8 +115,9 @@ def _place(uri: StoreURI) -> dict[str, str | int]:
 
 
 def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
-    """Return the parameters by which libpq detects a dead server while it waits for an answer, and which keep firewalls
-    from dropping idle connections."""
+    """Return libpq's parameters for time-outs and TCP keepalives. With these, libpq detects a dead server while it
+    waits for an answer, and firewalls do not drop idle connections. `timeout` and `patience` (the maximum time to
+    connect) are in milliseconds."""
     return {
         "connect_timeout": max(2, -(-patience // 1_000)),  # libpq's minimum is two seconds
         "keepalives": 1,

@@ -3,8 +3,8 @@
 A swap locks the row with `SKIP LOCKED` before it updates the row. A plain `UPDATE` would queue behind the holder of the
 lock. When the holder commits, PostgreSQL wakes the waiting statements one by one, and each finds that the row has
 another version. With eight clients on one row, waiting allows less than half as many swaps as returning at once
-(measured: 900 to 1,200 against 2,100 to 2,500 swaps/s; without contention, the lock costs a tenth of the statement). If
-no row was updated, the row has another version or is locked; a read of the row shows which.
+(measured: 900 to 1,200 swaps/s against 2,100 to 2,500). Without contention, the lock takes a tenth of the statement's
+time. If no row was updated, the row is missing, is locked or has another version; a read of the row shows which.
 
 Rows are written in the same statement as the swap. The parts of a data-modifying `WITH` run to completion, use one
 snapshot, and see only each other's `RETURNING` output. This is enough: rows are inserted if the swap returned a row
@@ -70,49 +70,56 @@ _STATISTICS = (
 
 @dataclass(frozen=True)
 class Statements:
-    """The statements on the tables of one schema. The docstrings list the parameters, in order, and the results."""
+    """The SQL statements on the tables of one schema. Each docstring lists the parameters of a statement, in order, and
+    the columns of its result."""
 
     read: Statement
-    """Parameters: realm, name. Result: version and value."""
+    """Selects a reference. Parameters: realm, name. Result: version, value."""
     insert: Statement
-    """Parameters: realm, name, version, value."""
+    """Inserts a reference if it does not exist. Parameters: realm, name, version, value."""
     swap: Statement
-    """Parameters: realm, name, expected version, new version, new value."""
+    """Updates a reference if it has the expected version and is not locked. Parameters: realm, name, expected version,
+    new version, new value."""
     delete: Statement
-    """Parameters: realm, name, expected version."""
+    """Deletes a reference if it has the expected version and is not locked. Parameters: realm, name, expected
+    version."""
     write_and_swap: Statement
-    """Parameters: those of `swap`, then the ids, parts and values of rows as arrays."""
+    """Does `swap`, and inserts rows of `objects` if a reference was updated. Parameters: the parameters of `swap`, then
+    the ids, parts and values of the rows, each as an array."""
     get: Statement
-    """Parameters: realm, ids, parts. Result: id, part and value of the rows that exist."""
+    """Selects rows of `objects` by their keys. Parameters: realm, ids, parts. Result: id, part, value."""
     put: Statement
-    """Parameters: realm, ids, parts, values."""
+    """Inserts the rows of `objects` that do not exist yet. Parameters: realm, ids, parts, values."""
     remove: Statement
-    """Parameters: realm, ids, parts."""
+    """Deletes rows of `objects` by their keys. Parameters: realm, ids, parts."""
     object_page: Statement
-    """Parameters: realm, id and part after which to continue, last id, maximum number of rows, size of the values at
-    which to stop, in bytes. Result: id, part, value."""
+    """Selects the next rows of `objects`. Parameters: realm, id and part after which to continue, last id, maximum
+    number of rows, total size of the values at which to stop, in bytes. Result: id, part, value."""
     size_page: Statement
-    """Parameters: realm, id and part after which to continue, last id, maximum number of rows, maximum length of each
-    start, in bytes. Result: ids, parts, sizes of the values and starts of the values, in the format of
-    `arrow.packed_sizes`; all null if there are no rows."""
+    """Selects the next rows of `objects`, without whole values. Parameters: realm, id and part after which to continue,
+    last id, maximum number of rows, number of bytes to return from the start of each value. Result: one row of ids,
+    parts, sizes of the values and starts of the values, each in the format of `arrow.packed_sizes`; all null if there
+    are no rows."""
     reference_page: Statement
-    """Parameters: realm, name after which to continue, maximum number of rows, size of the values at which to stop, in
-    bytes. Result: name, version, value."""
+    """Selects the next references. Parameters: realm, name after which to continue, maximum number of rows, total size
+    of the values at which to stop, in bytes. Result: name, version, value."""
     object_realms: Statement
     reference_realms: Statement
     ends: Statement
-    """Parameter: realm. Result: the first and the last id."""
+    """Selects the smallest and the largest id of a realm's objects. Parameter: realm. Result: first id, last id."""
     following: Statement
-    """Parameters: realm, ids. Result: for each id, the realm's first existing id that is not smaller, or null."""
+    """Finds existing ids. Parameters: realm, ids. Result: for each id, the first existing id of the realm that is equal
+    or larger, or null."""
     histogram: Statement
-    """Parameter: schema. Result: bounds from the server's histogram of ids, as an array. About equally many rows are
-    between any two neighboring bounds."""
+    """Selects the server's histogram of ids. Parameter: schema. Result: the bounds of the histogram, as an array.
+    Between any two neighboring bounds there are about equally many rows."""
     drop_objects: Statement
-    """Deletes about a thousand rows. Parameters: realm, first id to delete. Result: the last deleted id, or null."""
+    """Deletes about a thousand rows of `objects`. Parameters: realm, first id to delete. Result: the last deleted id,
+    or null if no row was deleted."""
     drop_references: Statement
-    """Parameter: realm."""
+    """Deletes all references of a realm. Parameter: realm."""
     now: Statement
-    """Result: the time of the server's clock, in milliseconds since 1970."""
+    """Selects the time of the server's clock. Result: milliseconds since 1970."""
 
 
 def statements(schema: str) -> Statements:

@@ -1,9 +1,10 @@
-"""`rocksdb:///path/of/store`: a directory that one process writes and other processes on the machine read.
+"""`rocksdb:///path/of/store`: a store in a directory. One process writes; other processes on the machine read.
 
 A process becomes the writer with its first write, and remains the writer until it closes the store. A write by another
 process raises `StateError`. Rows and a swap are one batch in the log, which is synced before the acknowledgment. With
 `?synchronous=normal` the log is not synced: acknowledged writes survive a crash of the process, but not always a crash
-of the machine. RocksDB has no compare-and-swap, so the writer compares under a lock. Readers follow the writer's log.
+of the machine. RocksDB has no compare-and-swap, so the writer compares and writes while it holds a lock. Other
+processes follow the writer's log.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES: Final = 4 * 2**20
-"""Size at which a batch of rows is written to the log, in bytes. The last row can make a batch larger."""
+"""Size at which a batch of rows is written to the log, in bytes. With its last row, a batch can be larger."""
 
 
 def open_backend(uri: StoreURI, options: Options) -> RocksDBBackend:
-    """Return the store in the directory of `uri`. It has the option `synchronous` (full, normal).
+    """Return the backend for the store in the directory of `uri`. The only option is `synchronous` (`full` or
+    `normal`).
 
     Raises:
         StoreURIError: an option or its value is not valid.
@@ -165,8 +167,8 @@ class RocksDBBackend(Backend):
     def _change(
         self, realm: str, name: str, expected: bytes | None, write: Callable[[WriteBatch, bytes], None]
     ) -> Swapped | Conflict:
-        """If a reference has the expected version (None: if the reference does not exist), call `write` with an empty
-        batch and the reference's key, and write this batch. Return the outcome."""
+        """Change a reference if it has the expected version (None: if the reference does not exist), and return the
+        outcome. `write` is called with an empty batch and the reference's key, and adds the changes to the batch."""
         key = _key(realm, name)
 
         def decide(value: bytes | None) -> WriteBatch | None:

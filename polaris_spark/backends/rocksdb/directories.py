@@ -1,7 +1,6 @@
-"""The directory of a RocksDB store: creating it, and distinguishing it from other directories.
+"""The directory of a RocksDB store: functions that create it, and distinguish it from other directories.
 
-A file in the directory marks the directory as a store. This file, the mark, is written before the database, and RocksDB
-does not touch it.
+The file `POLARIS_SPARK` marks a directory as a store. It is written before the database, and RocksDB does not touch it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 from polaris_spark.errors import CorruptionError, NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
-"""Version of the format of keys and values."""
+"""Version of the format of keys and values, in the file `MARK`."""
 
 MARK: Final = "POLARIS_SPARK"
 
@@ -23,8 +22,8 @@ _TEXT: Final = "polaris_spark store, format "
 
 
 def identity(path: str) -> tuple[int, int, int]:
-    """Return the identity of a store. It is the same for every path to the store, and another one if the directory was
-    deleted and created again.
+    """Return numbers that identify the store at a path: device, inode and modification time of the file `MARK`. They
+    are the same for every path to the store. They change if the directory is deleted and created again.
 
     Raises:
         StoreURIError: there is no store.
@@ -36,7 +35,8 @@ def identity(path: str) -> tuple[int, int, int]:
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:
-    """Return device, inode and modification time of the mark, without reading the file; None if there is no store."""
+    """Return device, inode and modification time of the file `MARK` at a path, which identify the store. The file is
+    not read. Return None if it does not exist or cannot be accessed."""
     try:
         found = os.stat(f"{path}/{MARK}")
     except OSError:
@@ -45,7 +45,8 @@ def stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def create(path: str) -> None:
-    """Create the directory, accessible only to its owner, and mark it. An existing store is not changed.
+    """Create the directory of a store, accessible only to its owner, and mark it as a store. An existing store is not
+    changed.
 
     Raises:
         StoreURIError: the directory cannot be created, or holds other files.
@@ -58,7 +59,7 @@ def create(path: str) -> None:
         others = [name for name in os.listdir(path) if not name.startswith(MARK)]
         if others and not os.path.exists(f"{path}/{MARK}"):
             raise StoreURIError(
-                f"{where} is a directory with other files in it; a store needs a directory of its own"
+                f"{where} is a directory with other files in it; a store needs a directory without other files"
             )
         if not os.path.exists(f"{path}/{MARK}"):
             _flush(os.path.dirname(os.path.abspath(path)))  # before any process can recognize it as a store
@@ -79,7 +80,7 @@ def create(path: str) -> None:
 
 
 def check(path: str) -> None:
-    """Check that the directory is a store with a database.
+    """Check that a directory is a store, in a format that this release supports, and contains a database.
 
     Raises:
         StoreURIError: there is no store, or this process lacks the permission to read it.
@@ -91,10 +92,11 @@ def check(path: str) -> None:
 
 
 def refuse_damaged(path: str) -> None:
-    """Refuse to create a database in a directory that has files of a damaged database, which RocksDB would delete.
+    """Check before a database is created that the directory has no files of a damaged database. RocksDB would delete
+    them.
 
     Raises:
-        CorruptionError: there are files with rows, but the file CURRENT, which leads to them, is missing.
+        CorruptionError: there are files with rows, but the file CURRENT is missing, without which RocksDB ignores them.
     """
     rows = [name for name in os.listdir(path) if name.endswith((".sst", ".log"))]
     if rows and not os.path.exists(f"{path}/CURRENT"):
@@ -104,7 +106,7 @@ def refuse_damaged(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether the directory holds a complete store."""
+    """Whether a directory is a store that contains a database."""
     return os.path.exists(f"{path}/{MARK}") and os.path.exists(f"{path}/CURRENT")
 
 
@@ -125,8 +127,8 @@ def _check_format(path: str) -> None:
         raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
     if int(number) > FORMAT:
         raise NewerFormatError(
-            f"{where} has rows of format {number}; this release knows format {FORMAT}: use the release that made the "
-            "store, or a later one"
+            f"{where} has rows of format {number}; this release supports format {FORMAT}: use the release that made "
+            "the store, or a later one"
         )
 
 
@@ -144,8 +146,6 @@ def _mark(path: str) -> None:
         file.write(f"{_TEXT}{FORMAT}\n")
         file.flush()
         os.fsync(file.fileno())
-    with contextlib.suppress(
-        FileExistsError
-    ):  # another process was faster; a second mark would make a second store
+    with contextlib.suppress(FileExistsError):  # another process was faster
         os.link(new, f"{path}/{MARK}")
     os.remove(new)

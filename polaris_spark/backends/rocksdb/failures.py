@@ -1,4 +1,5 @@
-"""Translation of RocksDB's errors. The driver raises all errors as `Exception`, so their text distinguishes them."""
+"""Translation of RocksDB's errors. The driver raises only `Exception`, so kinds of errors are recognized by their
+text."""
 
 from __future__ import annotations
 
@@ -13,21 +14,21 @@ from polaris_spark.errors import (
 
 
 class WrittenElsewhereError(StateError):
-    """This process cannot write to the store, because another process does."""
+    """This process cannot write to the store, because another process is the store's writer."""
 
 
 def locked(error: Exception) -> bool:
-    """Whether an error means that another writer has locked the store."""
+    """Whether an error of RocksDB means that another writer has locked the store."""
     return "lock" in str(error) and "/LOCK" in str(error)
 
 
 def full(error: Exception) -> bool:
-    """Whether an error means that the disk is full."""
+    """Whether an error of RocksDB means that the disk is full."""
     return any(words in str(error) for words in ("No space left", "File too large", "quota exceeded"))
 
 
 def written_elsewhere(where: str) -> WrittenElsewhereError:
-    """Return the error for a process that cannot write, because another process does."""
+    """Return the error to raise if this process cannot write because another process is the store's writer."""
     return WrittenElsewhereError(
         f"{where} is being written by another process, and only one process can write to a rocksdb: store; this "
         "process can only read it: write from the other process, end it first, or use a database server"
@@ -35,7 +36,7 @@ def written_elsewhere(where: str) -> WrittenElsewhereError:
 
 
 def replaced(where: str) -> StateError:
-    """Return the error for a process whose store was removed or replaced."""
+    """Return the error to raise if the store was removed or replaced while this process had it open."""
     return StateError(
         f"{where} was removed or replaced while this process had it open: end the processes that use it, then try "
         "again"
@@ -43,7 +44,7 @@ def replaced(where: str) -> StateError:
 
 
 def explained(where: str, error: Exception) -> PolarisError:
-    """Return RocksDB's error as an error of this package, for an idempotent operation."""
+    """Return the error of this package for an error of RocksDB in an idempotent operation."""
     text = str(error)
     if locked(error) and "by current process" in text:
         return replaced(where)

@@ -1,9 +1,9 @@
-"""One open RocksDB database per store and process: a primary if this process writes, else a read-only secondary.
+"""The open RocksDB database of a store in this process: a primary if this process writes, else a read-only secondary.
 
 RocksDB allows one process to open a database for writing. A process becomes the writer with its first write, not
 earlier, so that Spark's workers and the command line, which only read, never lock the writer out. The process remains
-the writer until its last user of the store closes the store. A process that only reads follows the writer's log, and
-catches up with the log before every read.
+the writer until the store is closed by every part of the process that uses it. A process that only reads follows the
+writer's log, and catches up with the log before every read.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, 
 T = TypeVar("T")
 
 _PATIENCE_S: Final = 30.0
-"""Maximum wait for operations in progress, or for another process that is creating the store, in seconds."""
+"""Maximum time to wait for the end of operations in progress, or for another process that is creating the store, in
+seconds."""
 _LOOKS: Final = 100_000
-"""Number of catch-ups after which a read-only database is reopened. Each catch-up adds about 100 bytes to RocksDB's
-info log, and reopening frees them. The log file has been unlinked, so RocksDB must never start a new one (the process
-would crash)."""
+"""Number of reads of the writer's log ("catch-ups") after which a read-only database is reopened. Each catch-up adds
+about 100 bytes to RocksDB's info log, and reopening frees them. The directory of the info log has been deleted, so
+RocksDB would crash the process if the log became so large that a new file is started."""
 
 
 class Handle:
-    """The open database of one directory in this process, which all users of the store share. Thread-safe."""
+    """The open database of one directory in this process. All backends of the process for this store share it.
+    Thread-safe."""
 
     def __init__(self, path: str) -> None:
         self.users: set[object] = set()
@@ -52,21 +54,22 @@ class Handle:
         self._looks = 0
         self._lock: open_files.Identity | None = None
         self._stamp: tuple[int, int, int] | None = None
-        """Stamp of the directory that was opened. A directory with another stamp at this path is another store."""
+        """Result of `directories.stamp` for the directory that was opened first. If the result changes, the directory
+        was replaced by another store."""
         self._failed = False
         self._unsynced: dict[bytes, int] = {}
         self._syncs = Syncs(self._sync)
 
     @property
     def databases(self) -> list[Rdict]:
-        """The open databases."""
+        """The databases that are open: the primary, the secondary, both for a moment, or none."""
         return [database for database in (self._primary, self._secondary) if database is not None]
 
     def create(self) -> None:
         """Create the database if it does not exist. This process then becomes the writer.
 
         Raises:
-            StateError: another process has been creating the database for too long.
+            StateError: another process still has not created the database after `_PATIENCE_S` seconds.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while not directories.exists(self._path):
@@ -78,10 +81,10 @@ class Handle:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Wait until operations in progress have ended, and close the open databases permanently.
+        """Wait until operations in progress have ended, and close the database. It cannot be opened again.
 
         Raises:
-            TryAgainError: the operations do not end; nothing was closed.
+            TryAgainError: the operations did not end within `_PATIENCE_S` seconds; nothing was closed.
         """
         self._change(self._end)
 
@@ -110,7 +113,8 @@ class Handle:
             raise self._unread(error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key (None: no value), after waiting until the value has reached the disk.
+        """Return the value of a key; None if the key does not exist. If the value was written recently, wait until it
+        is on disk.
 
         Raises:
             StateError: the directory was removed or replaced.
@@ -133,7 +137,7 @@ class Handle:
 
         Raises:
             StateError: another process is the writer, or the directory was removed or replaced.
-            TryAgainError: the write failed; all or a part of the batch may be missing.
+            TryAgainError: the write failed; the batch may have been written in whole, in part or not at all.
         """
 
         def write(database: Rdict) -> None:
@@ -154,11 +158,11 @@ class Handle:
     def change(
         self, key: bytes, decide: Callable[[bytes | None], WriteBatch | None], *, synced: bool
     ) -> tuple[bytes | None, bool]:
-        """Call `decide` with a key's current value, and write the batch that it returns, if any. Both are one atomic
-        operation.
+        """Call `decide` with the current value of a key (None: no value), and write the batch that `decide` returns,
+        unless it is None. The read and the write are one atomic operation.
 
         Returns:
-            the value before the call, and whether a batch was written.
+            the value of the key before the write, and whether a batch was written.
         Raises:
             StateError: another process is the writer, or the directory was removed or replaced; nothing was written.
             TryAgainError: nothing was written.
@@ -200,17 +204,17 @@ class Handle:
             ) from error
 
     def _refuse_replaced(self) -> None:
-        """Refuse to continue if the directory was removed or replaced. RocksDB would use the removed files, which no
+        """Check that the directory was not removed or replaced. RocksDB would continue with the removed files, which no
         other process sees.
 
         Raises:
-            StateError: the path does not lead to the open directory.
+            StateError: the path no longer leads to the directory that is open.
         """
         if directories.stamp(self._path) != self._stamp:
             raise failures.replaced(self._where)
 
     def _identify(self) -> None:
-        """Record which directory is about to be opened.
+        """Record the identity of the directory that is about to be opened.
 
         Raises:
             StateError: another directory was opened at this path before.
@@ -221,8 +225,8 @@ class Handle:
         self._stamp = found
 
     def _unread(self, error: Exception) -> PolarisError:
-        """Return a read failure as an error of this package. The frames in its traceback are cleared, because their
-        iterators would keep the database and its lock open for as long as the error is referenced."""
+        """Return the error of this package for an error of a read. The local variables in the error's traceback are
+        cleared, because their iterators would keep the database open, and locked, as long as the error exists."""
         traceback.clear_frames(error.__traceback__)
         return failures.explained(self._where, error)
 
@@ -235,7 +239,7 @@ class Handle:
         return number
 
     def _pending(self, key: bytes) -> int:
-        """Return the number of the write up to which an operation on a key must wait for a sync, or 0 if it need not
+        """Return the number of the write for whose sync an operation on a key must wait; 0 if the operation need not
         wait. A write that was interrupted before it began does not count."""
         return min(self._unsynced.get(key, 0), self._syncs.written)
 
@@ -274,7 +278,8 @@ class Handle:
         return function(self._primary)
 
     def _change(self, function: Callable[[], None]) -> None:
-        """Run a function that opens or closes databases, while no operation is in progress."""
+        """Wait until no operation is in progress, and run a function that opens or closes databases. No operation
+        begins in the meantime."""
         with self._turnstile.changing:
             if not self._turnstile.ended(_PATIENCE_S):
                 raise TryAgainError(
@@ -342,9 +347,9 @@ class Handle:
             raise failures.explained(self._where, error) from error
 
     def _refuse_locked(self) -> None:
-        """Refuse a store that already has a writer. Called before opening, because opening would rename the writer's
-        own info log. If this process itself writes the database, its lock is not tested, because closing the lock file
-        would release the lock.
+        """Check that the store has no writer. This must be done before the database is opened, because opening would
+        rename the writer's info log. If this process itself is the writer, the lock file is not opened, because closing
+        it would release the lock.
 
         Raises:
             StateError: another process is the writer; or this process has the database open as the writer, under

@@ -1,4 +1,4 @@
-"""Keys and values of a RocksDB store. Both tables share one ordered key space and differ in the first byte of the keys.
+"""Keys and values of a RocksDB store. Both tables share one ordered key space; the first byte of a key is the table.
 
 An object's key is `o`, realm, id, part; a reference's key is `r`, realm, name. A realm ends with the bytes 0 and 1, and
 a zero byte within the realm is followed by 0xff, so the keys of a realm are contiguous. Numbers are big-endian, so keys
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">I")
 _END: Final = b"\x00\x01"
 
 place = _PLACE.pack
-"""Function that packs id and part into bytes: the end of an object's key."""
+"""Function that returns id and part as bytes. They are the end of an object's key."""
 
 
 @lru_cache(256)
@@ -35,8 +35,8 @@ def row_prefix(table: Table, realm: str) -> bytes:
 
 @lru_cache(256)
 def _whole(prefix_bytes: int) -> Callable[[bytes, int, int], bytes]:
-    """Return a function that packs a prefix of this length, id and part into an object's key. This is faster than
-    appending a packed `place` to the prefix."""
+    """Return a function that makes an object's key from a prefix of `prefix_bytes` bytes, an id and a part. One call of
+    it is faster than appending the result of `place` to the prefix."""
     return struct.Struct(f">{prefix_bytes}sqi").pack
 
 
@@ -53,7 +53,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def realm_of(key: bytes) -> tuple[str, bytes]:
-    """Return the realm of a row's key, and the prefix of that realm's rows."""
+    """Return the realm from the key of a row, and the key prefix of the realm's rows."""
     end = key.index(_END, 1)
     return key[1:end].replace(b"\x00\xff", b"\x00").decode(), key[: end + len(_END)]
 
@@ -65,22 +65,22 @@ def place_of(key: bytes) -> tuple[int, int]:
 
 
 def packed(row: ReferenceRow) -> bytes:
-    """Return a reference in its stored form."""
+    """Return the stored value for a row of `references`."""
     return _LENGTH.pack(len(row.version)) + row.version + row.value
 
 
 def version_of(value: bytes) -> bytes:
-    """Return the version of a stored reference."""
+    """Return the version from the stored value of a reference."""
     return value[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(value)[0]]
 
 
 def unpacked(value: bytes) -> ReferenceRow:
-    """Return a reference from its stored form.
+    """Return the row of `references` from its stored value.
 
     Raises:
         CorruptionError: the value is not a reference.
     """
     end = _LENGTH.size + (_LENGTH.unpack_from(value)[0] if len(value) >= _LENGTH.size else len(value))
     if end > len(value):
-        raise CorruptionError(f"the row of {len(value)} bytes is cut short")
+        raise CorruptionError(f"the row of {len(value)} bytes is truncated")
     return ReferenceRow(value[_LENGTH.size : end], value[end:])

@@ -1,7 +1,8 @@
 """Lookups of many keys at once.
 
-RocksDB's own lookup of many keys searches for each key separately, which takes as long as single reads. The ids of one
-commit are consecutive, and so are their rows: an iterator moves from one row to the next in a fraction of that time.
+RocksDB's own lookup of many keys searches for each key separately, which takes as long as single reads. But the ids of
+one commit are consecutive, and so are the rows. An iterator moves from one row to the next in a fraction of the time of
+a search.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from rocksdict import Rdict, ReadOptions
 _FEWEST: Final = 8
 """Minimum number of keys for which an iterator is used. For fewer keys, RocksDB's own lookup is as fast."""
 _SEEK: Final = 3
-"""Cost of a seek of the iterator, in keys: a seek saves time if at least this many consecutive keys follow (measured
-with rows of 500 bytes)."""
+"""Cost of a seek of the iterator, as a number of keys: a seek saves time if it is followed by at least this many
+consecutive keys (measured with rows of 500 bytes)."""
 _PATIENCE: Final = 24
-"""Budget for seeks that save no time, in keys. Once the budget is used up, the remaining keys are read with RocksDB's
-own lookup."""
+"""Initial budget for seeks, as a number of keys. Each seek costs `_SEEK`, and each row found adds one. When the budget
+is used up, the remaining keys are read with RocksDB's own lookup."""
 _SKIPPED: Final = 100
-"""Maximum number of deleted rows that the iterator skips. After more deleted rows, the iterator is invalid, and must
-seek the next key."""
+"""Maximum number of deleted rows that the iterator skips. After more deleted rows, the iterator becomes invalid, and
+must seek the next key."""
 
 
 def values(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
@@ -42,9 +43,9 @@ def _looked_up(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
 
 
 def _followed(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    """Return the values of the first keys, read with an iterator until its seeks cost more time than single lookups
-    would. None means that the iterator did not find the key, because of an error or because the row is missing;
-    RocksDB's own lookup then tells which."""
+    """Read keys with an iterator until its seeks would cost more time than single lookups. Return the values of the
+    keys up to there. None means that the iterator did not find a key, either because the row is missing or because of
+    an error; the caller then uses RocksDB's own lookup for this key."""
     options = ReadOptions()
     options.set_max_skippable_internal_keys(_SKIPPED)
     found: list[bytes | None] = []

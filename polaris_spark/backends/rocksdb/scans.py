@@ -1,5 +1,5 @@
-"""Scans of a RocksDB store: ranges of keys, read in pages, so that a slow reader does not keep RocksDB from deleting
-old files."""
+"""Scans of ranges of keys of a RocksDB store. A range is read in pages. A long-lived iterator would keep RocksDB from
+deleting old files."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _Page = list[tuple[bytes, bytes]]
 _ATTEMPTS: Final = 3
-"""Maximum number of reads of a range whose page is empty although the range has a row. This happens if the driver's
-iterator hides a temporary error, or the row was written after the read of the page."""
+"""Maximum number of attempts to read a page. An attempt is repeated if it returned no rows although the range has a
+row. This happens if the driver's iterator hides a temporary error, or if the row was written after the attempt."""
 
 
 def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Return about `n` splits, which are ranges of keys. They hold equally many rows only if ids are spread evenly,
-    because finding quantiles would read all rows."""
+    """Return about `n` splits, which are ranges of keys. Their bounds are spaced evenly, so they hold equally many rows
+    only if the ids are spread evenly. Better bounds would require reading all rows."""
     names = handle.read(partial(_realms, table)) if realms is None else distinct(realms)
     per_realm = -(-max(1, n) // max(1, len(names)))
     ranges: list[tuple[bytes, bytes]] = []
@@ -48,8 +48,8 @@ def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -
 
 
 def scan(handle: Callable[[], Handle], split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a split in record batches. `handle` returns the open database, or raises if the store was
-    closed."""
+    """Yield the rows of a split in record batches. `handle` returns the open database, or raises an error if the store
+    was closed."""
     batch = _objects if split.table == "objects" else _references
     for start, end in cast("tuple[tuple[bytes, bytes], ...]", split.detail):
         low = start
@@ -63,7 +63,7 @@ def _page(low: bytes, end: bytes, database: Rdict) -> _Page:
         rows = _rows(low, end, database)
         if rows or _first(low, end, database) is None:
             return rows
-    raise RuntimeError(f"no row of a range that is not empty could be read in {_ATTEMPTS} attempts")
+    raise RuntimeError(f"{_ATTEMPTS} reads of a range of keys returned no rows, although the range has rows")
 
 
 def _rows(low: bytes, end: bytes, database: Rdict) -> _Page:
@@ -92,7 +92,7 @@ def _references(page: _Page) -> pa.RecordBatch:
 
 
 def _realms(table: Table, database: Rdict) -> list[str]:
-    """Return all realms that have rows, with one seek for each."""
+    """Return the names of all realms that have rows in a table. This takes one seek for each realm."""
     names: list[str] = []
     low, end = TABLES[table], after(TABLES[table])
     while (key := _first(low, end, database)) is not None:
@@ -103,8 +103,8 @@ def _realms(table: Table, database: Rdict) -> list[str]:
 
 
 def _starts(prefix: bytes, n: int, database: Rdict) -> list[bytes]:
-    """Return the starts of about `n` ranges that cover every key of a realm's objects. Each range held a row when its
-    start was chosen."""
+    """Return the first keys of about `n` ranges that together cover all objects of a realm. Each range held a row when
+    its first key was chosen, unless the realm is empty."""
     first = _first(prefix, after(prefix), database)
     if first is None:
         return [prefix]

@@ -1,4 +1,4 @@
-"""Options of a `rocksdb:` store, and their translation to RocksDB's options."""
+"""Options of a `rocksdb:` store, and the options that RocksDB receives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Settings:
     """Options of a RocksDB store."""
 
     synchronous: bool = True
-    """True: a write is acknowledged once its log is on disk. False: as soon as the log has been handed to the operating
-    system, which may not have written it to disk yet."""
+    """Whether a write is acknowledged only after its log is on disk. If false, it is acknowledged when the operating
+    system has received the log, which may not be on disk yet."""
 
     @classmethod
     def parse(cls, options: Options) -> Settings:
@@ -37,7 +37,7 @@ class Settings:
 
 
 def primary_options() -> DatabaseOptions:
-    """Return RocksDB's options for the writer. Memory is bounded by two memtables and the block cache."""
+    """Return RocksDB's options for the process that writes. They limit memory to two memtables and the block cache."""
     options = _common()
     options.create_if_missing(create_if_missing=True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)

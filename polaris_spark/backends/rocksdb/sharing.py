@@ -1,8 +1,8 @@
-"""The open databases of this process, shared by all users of the same store.
+"""The open databases of this process. All backends for the same store share one database.
 
 RocksDB does not survive a fork: its threads are missing in the child, where even closing a database would hang or
-write. So a forked child of a process that has used RocksDB cannot open databases, and the databases that it inherited
-are never freed.
+write. So if a process has used RocksDB, its forked children cannot open databases, and never free the databases that
+they inherited.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _inherited = False
 
 
 def share(path: str, user: object) -> Handle:
-    """Return the database of a directory, and register one more user.
+    """Return the database of a directory, and register `user`, a backend, as a user of the database.
 
     Raises:
         StoreURIError, NewerFormatError: the directory is not a store, or has a newer format.
-        StateError: this process was forked from one that used RocksDB.
+        StateError: this process was forked from a process that used RocksDB.
     """
     if _inherited:
         raise StateError(
@@ -42,10 +42,11 @@ def share(path: str, user: object) -> Handle:
 
 
 def leave(handle: Handle, user: object) -> None:
-    """Remove a user, and close the database if it has no other user. After an interrupt, the call can be repeated.
+    """Remove a user (a backend) of a database, and close the database if it has no other users. If Ctrl-C interrupts
+    the call, it can be repeated.
 
     Raises:
-        TryAgainError: operations in progress do not end; the user was not removed.
+        TryAgainError: operations in progress did not end in time; the user was not removed.
     """
     with _guard:
         if handle.users <= {user}:

@@ -17,7 +17,8 @@ thread that should have sent the notification may have been interrupted."""
 
 
 class Syncs:
-    """Numbers writes, and syncs the log up to a given write. Thread-safe, but there must be one write at a time."""
+    """Numbers writes to the log, and syncs the log up to a given write. Thread-safe, but the caller must make only one
+    write at a time."""
 
     def __init__(self, sync: Callable[[], None]) -> None:
         self._sync = sync
@@ -40,12 +41,12 @@ class Syncs:
         return self._written + 1
 
     def wrote(self, number: int) -> None:
-        """Record that a write has ended."""
+        """Record that the write with this number has ended."""
         self._written = number
 
     def wait(self, number: int) -> None:
-        """Wait until the log is on the disk up to and including the write with a number. If a sync fails, this call and
-        all later calls raise its error, because a later sync could report success although data was lost."""
+        """Wait until the log is on disk up to and including the write `number`. If a sync fails, this call and all
+        later calls raise the error of the sync, because a later sync could succeed although data was lost."""
         while self._synced < number:
             mine = False
             try:

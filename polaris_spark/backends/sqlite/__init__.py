@@ -1,11 +1,11 @@
-"""`sqlite:///path/of/store.db`: one file, for all processes of one machine.
+"""`sqlite:///path/of/store.db`: a store in one file, for any number of processes on one machine.
 
 The store uses write-ahead logging (WAL), one short transaction per operation, and `synchronous=FULL` by default. With
 `?synchronous=normal`, commits survive a crash of the process, but not always a crash of the machine; `off` is for
-tests. Writing threads of one process share one connection, one after the other, so that its cached pages and prepared
-statements stay warm. Processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is fairer
-than SQLite's own busy handler. Scans read pages of keys, because SQLite could not truncate the log during a long read.
-WAL needs a local file system.
+tests. The threads of a process that write use the same connection, one after the other, so that its cached pages and
+prepared statements are reused. Processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is
+fairer than SQLite's own busy handler. Scans read ranges of keys in pages, because SQLite cannot truncate the log during
+a long read. WAL needs a local file system.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _LAST = 2**63 - 1
 
 
 def open_backend(uri: StoreURI, options: Options) -> SQLiteBackend:
-    """Return the store in the file of `uri`. It has the options `synchronous` (full, normal, off) and `timeout` (a
-    duration).
+    """Return the backend for the store in the file of `uri`. The options are `synchronous` (`full`, `normal` or `off`)
+    and `timeout` (a duration).
 
     Raises:
         StoreURIError: an option or its value is not valid.
@@ -157,8 +157,9 @@ class SQLiteBackend(Backend):
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return about `n` splits, which are ranges of ids within realms. They hold equally many rows only if ids are
-        spread evenly, because finding quantiles would read all rows."""
+        """Return about `n` splits. Splits of `objects` are ranges of ids within realms. Their bounds are spaced evenly,
+        so they hold equally many rows only if the ids are spread evenly. Better bounds would require reading all
+        rows."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -234,8 +235,8 @@ def _reference(connection: sqlite3.Connection, realm: str, name: str) -> Referen
 def _page(
     statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection
 ) -> list[tuple[Any, ...]]:
-    """Return the rows that a query selects, until their values reach `BATCH_BYTES`. The cursor is closed, so that no
-    read lock remains."""
+    """Run a query, and return its first rows, up to the row with which the size of the values reaches `BATCH_BYTES`.
+    The cursor is closed then, so that no read lock remains."""
     rows: list[tuple[Any, ...]] = []
     size = 0
     cursor = connection.execute(statement, arguments)

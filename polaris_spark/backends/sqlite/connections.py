@@ -1,4 +1,5 @@
-"""Connections to one SQLite file: a pool of readers, one writer, and retries while another process writes."""
+"""Connections to one SQLite file: a pool of connections that read, one connection that writes, and retries while
+another process writes."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _CACHE_KIB: Final = 16_384
 _LONGEST_SLEEP_MS: Final = 4.0
 _PATIENCE_MS: Final = 250.0
 _REPLACED: Final = (
-    "was removed or replaced, or the log beside it was, while this process had it open: end this process, put the "
-    "files back if they were removed by mistake, then start it again"
+    "was removed or replaced while this process had it open (its file, or the log beside the file): end this process, "
+    "restore the files if they were removed by mistake, then start the process again"
 )
 
 
@@ -60,12 +61,12 @@ class Connections(Forkable):
         self._path, self._settings, self._clock = path, settings, clock
         self._refusal = ""
         self._file: Identity | None = None
-        """The file that this process opened first. Another file at the same path is another store."""
+        """The file that this process opened first. If another file is at the path later, it is another store."""
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._turnstile = Turnstile(forking)  # type: ignore[arg-type]  # it has the methods that are used
+        self._turnstile = Turnstile(forking)  # type: ignore[arg-type]  # it has the methods that `Turnstile` uses
         self._quiet = False
         self._writing = threading.RLock()  # an RLock, because only its owner can release it
         self._writer: files.Connection | None = None
@@ -76,14 +77,14 @@ class Connections(Forkable):
         newest state.
 
         Raises:
-            StateError: the file or its log was removed or replaced. This may be missed if it happened in the last
-                `files.LOOK_AGAIN_S` seconds and the connection was used before.
+            StateError: the file or its log was removed or replaced. This may not be detected if it happened in the
+                last `files.LOOK_AGAIN_S` seconds.
         """
         return self._turnstile.run(self._lend_reader, function)
 
     def write(self, function: Callable[[sqlite3.Connection], Swapped | Conflict]) -> Swapped | Conflict:
-        """Call `function` in a write transaction, and return its result. The transaction is committed if the result is
-        `Swapped`, else rolled back.
+        """Call `function` in a write transaction, and return its result. If the result is `Swapped`, the
+        transaction is committed, otherwise it is rolled back.
 
         Raises:
             TryAgainError: the write lock was not free before the time-out, or the disk is full; nothing was written.
@@ -128,8 +129,8 @@ class Connections(Forkable):
             connection.close()
 
     def _replaced(self) -> StateError:
-        """Refuse all later operations, and return the error for a process whose open files are no longer those at the
-        path. SQLite would mix the open files with the new ones."""
+        """Make all later operations fail, and return the error to raise because other files than the open files are at
+        the path now. SQLite would mix the open files with the new files."""
         self._refusal = _REPLACED
         return self._unusable()
 
@@ -248,8 +249,8 @@ class Connections(Forkable):
         return outcome
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Repeat an attempt while another process holds the lock, and return its result. The pauses are short at first,
-        then grow, and are short again after a long wait.
+        """Call `attempt` repeatedly while another connection holds the lock, and return its result. The pauses between
+        the calls are short at first, then grow, and are short again after a long wait.
 
         Raises:
             TryAgainError: the lock was not free before the time-out.

@@ -22,18 +22,19 @@ from polaris_spark.errors import (
 )
 
 APPLICATION_ID: Final = 0x506F5370
-"""Mark in the file (`PRAGMA application_id`) that distinguishes a store from databases of other programs."""
+"""Number in the file (`PRAGMA application_id`) that distinguishes a store from databases of other programs."""
 
 FORMAT: Final = 1
-"""Version of the two tables (`PRAGMA user_version`)."""
+"""Version of the format of the two tables (`PRAGMA user_version`)."""
 
 
 LOOK_AGAIN_S: Final = 1.0
-"""A read or a commit checks again whether the files are still at their paths if the last check is older than this, in
-seconds."""
+"""Time after which a read, or the start of a transaction, checks again whether the open files are still at their paths,
+in seconds."""
 
 _SURE_NS: Final = 5_000_000_000
-"""Time after which another change of a folder certainly gives the folder another change time, in nanoseconds."""
+"""Age of a folder's change time, in nanoseconds, from which on the next change of the folder certainly gives it another
+change time."""
 
 _PAGE_BYTES: Final = 4_096
 _creating = threading.Lock()
@@ -71,22 +72,24 @@ class Connection(sqlite3.Connection):
     """A connection that records which files it has open."""
 
     file: Identity | None = None
-    """The database file."""
+    """Device and inode numbers of the database file; None if not recorded yet."""
     _folder = ""
-    """The folder of the database file. Empty if the path is a link, because the files are then in another folder."""
+    """The folder of the database file. Empty if the path is a symbolic link, because the files are then in another
+    folder."""
     _unchanged: tuple[int, int, int] | None = None
     """Device, inode and change time of the folder at the last check that found all open files at their paths; None if
-    not recorded. The change time is the inode's ctime, which programs cannot set."""
+    this was not recorded. The change time is the inode's ctime, which programs cannot set."""
     _looked_at = 0.0
     _open: tuple[tuple[str, Identity], ...] = ()
     """The paths of the database, of its log (`-wal`) and of the log's index (`-shm`, which holds the locks), each with
     the file that is open. SQLite removes the log and its index when the last connection of all processes is closed."""
 
     def identify(self, path: str, before: Identity | None) -> bool:
-        """Record which files are open. Call it after the first statement, which opens all of them.
+        """Record which files this connection has open. Call this after the first statement, with which SQLite opens the
+        files.
 
         Args:
-            before: the file at the path before the connection was made.
+            before: identity of the file that was at the path before the connection was made.
         Returns:
             whether the path still leads to the open files.
         """
@@ -102,7 +105,7 @@ class Connection(sqlite3.Connection):
         return len(found) == len(names) or self.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
 
     def close(self) -> None:
-        """Close the connection, and record that its files are no longer held."""
+        """Close the connection, and record that it no longer has its files open."""
         super().close()
         found, self._open = self._open, ()
         open_files.release(*(file for _, file in found))
@@ -111,8 +114,8 @@ class Connection(sqlite3.Connection):
         open_files.release(*(file for _, file in self._open))  # if it was collected without being closed
 
     def is_current(self) -> bool:
-        """Whether the paths still lead to the open files. If not, SQLite would continue with the removed files, which
-        no other process sees."""
+        """Whether the paths still lead to the open files. If they do not, SQLite would continue with the removed files,
+        which no other process sees."""
         try:
             if not self._folder:
                 return self._look(None)
@@ -123,8 +126,9 @@ class Connection(sqlite3.Connection):
             return False
 
     def _look(self, folder: tuple[int, int, int] | None) -> bool:
-        """Whether all open files are still at their paths. `folder` is the folder's current state (None: unknown). It
-        is recorded so that `is_current` can skip this check while the folder is unchanged."""
+        """Check whether all open files are still at their paths, and return the result. `folder` is the folder's
+        current device, inode and change time (None: unknown). If all files are there, `folder` is recorded, so that
+        `is_current` can skip this check while the folder is unchanged."""
         for path, file in self._open:
             found = os.stat(path)
             if (found.st_dev, found.st_ino) != file:
@@ -134,8 +138,8 @@ class Connection(sqlite3.Connection):
         return True
 
     def was_current(self) -> bool:
-        """Return the result of `is_current`; but True without a check if the last check was less than `LOOK_AGAIN_S`
-        seconds ago and its result was True."""
+        """Return the result of `is_current`. If the last check had the result True and was less than `LOOK_AGAIN_S`
+        seconds ago, return True without another check."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_AGAIN_S:
             if not self.is_current():
@@ -145,14 +149,14 @@ class Connection(sqlite3.Connection):
 
 
 def all_paths(path: str) -> tuple[str, str, str]:
-    """Return the paths of a database, of its log, and of the log's index. If the path is a link, the log and its index
-    are beside the link's target."""
+    """Return the paths of a database, of its log, and of the log's index. If the path is a symbolic link, the log and
+    its index are beside the link's target."""
     real = os.path.realpath(path)
     return path, f"{real}-wal", f"{real}-shm"
 
 
 def connect(path: str) -> Connection:
-    """Return a connection to an existing file, in autocommit, for use by one thread at a time.
+    """Return a connection to an existing file, in autocommit mode. Only one thread at a time may use the connection.
 
     Raises:
         NoStoreError: the file does not exist.
@@ -178,11 +182,12 @@ def connect(path: str) -> Connection:
 
 
 def create_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Create the tables if the file is empty. If this raises SQLite's error that the database is locked, the caller
-    must try again.
+    """Create the tables if the file is empty; otherwise check the existing tables.
 
     Raises:
-        StoreURIError, NewerFormatError: as `check_tables`.
+        StoreURIError: the file is a database of another program.
+        NewerFormatError: a newer release made the store.
+        sqlite3.Error: SQLite failed. If the database is locked, the caller must try again.
     """
     if _number(connection, "SELECT count(*) FROM sqlite_schema"):
         check_tables(connection, path)
@@ -201,7 +206,7 @@ def create_tables(connection: sqlite3.Connection, path: str) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a file that holds no store, or a store of a format that this release does not support.
+    """Check that a file holds a store, in a format that this release supports.
 
     Raises:
         StoreURIError: the file is a database of another program, or empty.
@@ -215,7 +220,7 @@ def check_tables(connection: sqlite3.Connection, path: str) -> None:
     version = _number(connection, "PRAGMA user_version")
     if version > FORMAT:
         raise NewerFormatError(
-            f"sqlite://{path} has tables of format {version}; this release knows format {FORMAT}: "
+            f"sqlite://{path} has tables of format {version}; this release supports format {FORMAT}: "
             "use the release that made the store, or a later one"
         )
 
@@ -228,18 +233,18 @@ def undo(connection: sqlite3.Connection) -> None:
 
 
 def busy(error: sqlite3.Error) -> bool:
-    """Whether an error means that another connection holds the lock."""
+    """Whether an error of SQLite means that another connection holds the lock on the database."""
     return "is locked" in str(error)
 
 
 def full(error: sqlite3.Error) -> bool:
-    """Whether an error means that the disk is full."""
+    """Whether an error of SQLite means that the disk is full."""
     return "full" in str(error)
 
 
 def explained(path: str, error: sqlite3.Error) -> PolarisError:
-    """Return SQLite's error as an error of this package. Errors are distinguished by text, because Python 3.10 does not
-    expose SQLite's error codes."""
+    """Return the error of this package for an error of SQLite. Kinds of errors are recognized by their text, because
+    Python 3.10 does not expose SQLite's error codes."""
     text, where = str(error), f"sqlite://{path}"
     if full(error):
         return StorageFullError(
@@ -261,7 +266,7 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
 
 
 def _could_be_created(path: str) -> bool:
-    """Whether there is no file at a path whose directory exists; False if the directory cannot be entered."""
+    """Whether a path leads to no file, but its directory exists. False if the directory cannot be accessed."""
     try:
         os.stat(path)
     except OSError as error:

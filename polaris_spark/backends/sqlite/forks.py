@@ -1,9 +1,9 @@
 """Forks of a process that uses SQLite.
 
-SQLite records its file locks in the memory of the process. A fork copies this memory, but not the locks. So even a new
+SQLite records in memory which file locks the process holds. A fork copies this memory, but not the locks. So even a new
 connection in the child would rely on locks that no process holds, and the child's commits would be lost once the parent
 closes the file (https://sqlite.org/howtocorrupt.html, section 2.6). Therefore all connections are closed before a fork,
-when no operation is in progress, and both processes open new ones.
+when no operation is in progress, and both processes open new connections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ the child cannot use the file."""
 
 
 class _Forking(_thread.RLock):  # type: ignore[misc]  # final for type checkers only
-    """A lock that only its owner can release. `locked` returns whether another thread holds it."""
+    """A reentrant lock, which only the thread that holds it can release. `locked` returns whether another thread holds
+    it."""
 
     def locked(self) -> bool:
         try:
@@ -37,18 +38,21 @@ forking: Final = _Forking()
 
 
 class Forkable(ABC):
-    """Base class of objects with connections to close before a fork. Instances are registered by weak reference."""
+    """Base class of objects that have connections to close before a fork. Every instance is registered, with a weak
+    reference, and its methods are called at each fork."""
 
     def __init__(self) -> None:
         _all.add(self)
 
     @abstractmethod
     def before_fork(self) -> None:
-        """Close all connections. Called in the forking thread, which holds `forking`."""
+        """Close all connections. This is called before a fork, in the thread that forks and holds the lock
+        `forking`."""
 
     @abstractmethod
     def after_fork_in_child(self) -> None:
-        """Start with new locks, because the old ones may be held by threads that do not exist in the child."""
+        """Start with new locks. This is called in the forked child, where threads that do not exist may hold the old
+        locks."""
 
 
 _all: weakref.WeakSet[Forkable] = weakref.WeakSet()
@@ -72,5 +76,5 @@ os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 os.register_at_fork(
     before=forking.acquire,
     after_in_parent=forking.release,
-    after_in_child=forking._at_fork_reinit,  # type: ignore[attr-defined]  # its owner may not exist in the child
+    after_in_child=forking._at_fork_reinit,  # type: ignore[attr-defined]  # its holder may not exist in the child
 )

@@ -52,7 +52,8 @@ def _first_parts(
 
 
 def _ends(ids: Sequence[int], steps: Sequence[int]) -> list[int]:
-    """Return the first and the last id of every range of consecutive ids, one range after the other.
+    """Return the ends of all ranges of consecutive ids: first and last id of the first range, then of the second range,
+    and so on.
 
     Args:
         steps: the differences between each id and the next one.
@@ -66,8 +67,8 @@ def _ends(ids: Sequence[int], steps: Sequence[int]) -> list[int]:
 
 @cache
 def _of_ids(width: int) -> str:
-    """Return the statement that selects id and value of the rows with part 0 and given ids. Its parameters are `width`
-    ids and a realm."""
+    """Return an SQL statement that selects id and value of the rows of `objects` with part 0 and given ids. Its
+    parameters are `width` ids and a realm."""
     ids = ", ".join(["(?)"] * width)
     return (
         f"WITH wanted(id) AS (VALUES {ids}) SELECT objects.id, value FROM wanted CROSS JOIN objects"
@@ -77,8 +78,8 @@ def _of_ids(width: int) -> str:
 
 @cache
 def _of_ranges(width: int) -> str:
-    """Return the statement that selects id and value of the rows with part 0 and ids in given ranges. Its parameters
-    are `width` ends of ranges (two for each range, both inclusive) and a realm."""
+    """Return an SQL statement that selects id and value of the rows of `objects` with part 0 and ids in given ranges.
+    Its parameters are `width` ends of ranges (two for each range, both inclusive) and a realm."""
     ranges = ", ".join(["(?, ?)"] * (width // 2))
     return (
         f"WITH wanted(low, high) AS (VALUES {ranges}) SELECT objects.id, value FROM wanted CROSS JOIN objects"
