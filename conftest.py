@@ -15,12 +15,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests.stores import takes_its_turn
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["tests.stores"]
 
-ASKED_FOR = ("long", "databases", "programs", "suites", "spark")
+ASKED_FOR = ("everywhere", "long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -50,6 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Those are the longest: with `-n 2`, one process would wait for the other one if they came last.
     """
     for item in items:
+        if not takes_its_turn(item):
+            item.add_marker(pytest.mark.everywhere)
         marker = next((name for name in ASKED_FOR if item.get_closest_marker(name)), None)
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))

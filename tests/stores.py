@@ -7,6 +7,7 @@ POLARIS_SPARK_REQUIRE_SERVERS is set, as in continuous integration.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
@@ -56,6 +57,32 @@ def databases(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINA
     return [
         pytest.param(scheme, marks=() if scheme in ordinary else pytest.mark.databases) for scheme in among
     ]
+
+
+def in_turn(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY) -> list[ParameterSet]:
+    """Parameters for tests of layers above the backends: each test runs on some databases, the next one on others.
+
+    Each test runs on one database of `ordinary` (and in memory, if that is one of them), and with the marker
+    `databases` on one of the others. With the marker `everywhere` it runs on all the rest.
+    """
+    found = []
+    for scheme in among:
+        group = [one for one in among if one != "memory" and (one in ordinary) == (scheme in ordinary)]
+        marks = [] if scheme == "memory" else [pytest.mark.in_turn(scheme, group)]
+        found.append(
+            pytest.param(scheme, marks=[*marks, *([] if scheme in ordinary else [pytest.mark.databases])])
+        )
+    return found
+
+
+def takes_its_turn(item: pytest.Item) -> bool:
+    """Whether a test of `in_turn` runs on its database without the marker `everywhere`."""
+    marker = item.get_closest_marker("in_turn")
+    if marker is None:
+        return True
+    scheme, group = marker.args
+    test = zlib.crc32(item.nodeid.replace(scheme, "").encode())
+    return bool(scheme == group[test % len(group)])
 
 
 def start(kind: type[S]) -> S:

@@ -15,12 +15,12 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.errors import TryAgainError
 from polaris_spark.testing.processes import in_threads
 from tests.servers.postgresql import PostgreSQL
-from tests.stores import StoreOn, databases
+from tests.stores import StoreOn, in_turn
 
 from .support import Add, committer, number
 
 
-@pytest.fixture(params=databases(ordinary=("sqlite", "postgresql")))
+@pytest.fixture(params=in_turn(ordinary=("sqlite", "postgresql")))
 def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     return store_on(request.param)
 

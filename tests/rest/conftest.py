@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from tests.rest.client import Client, connect
-from tests.stores import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn, in_turn
 
 Open = Callable[..., Client]
 
 
-@pytest.fixture(params=databases())
+@pytest.fixture(params=in_turn())
 def store(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     """The URI of a store that does not exist yet."""
     return store_on(request.param)
 
 
-@pytest.fixture(params=databases(SHARED, ordinary=("sqlite", "postgresql")))
+@pytest.fixture(params=in_turn(SHARED, ordinary=("sqlite", "postgresql")))
 def shared_store(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     """The URI of a store that does not exist yet and that several processes can open."""
     return store_on(request.param)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.views.catalogs import Catalog
 
-KILLS = 4
+KILLS = 2
 
 
 @pytest.mark.long
@@ -33,7 +33,7 @@ def test_every_change_is_there_once_however_often_the_driver_is_killed(
     draw, done = random.Random(seed), threading.Event()
 
     def write() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.1):
             catalog.set_property("db", "t", "at", str(time.monotonic()))
 
     writer = threading.Thread(target=write)

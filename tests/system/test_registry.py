@@ -36,7 +36,7 @@ from polaris_spark.system.registry import References
 from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.commits.support import Add, number, references
-from tests.stores import StoreOn, databases
+from tests.stores import StoreOn, in_turn
 
 ME = Operation(b"", "me")
 NAME = "cat/1/heads/main"
@@ -57,7 +57,7 @@ class Two(NamedTuple):
         return [name for name in names if self.backend.read_reference("r", name) is not None]
 
 
-@pytest.fixture(params=databases(ordinary=("memory", "sqlite")))
+@pytest.fixture(params=in_turn(ordinary=("memory", "sqlite")))
 def two(request: pytest.FixtureRequest, store_on: StoreOn) -> Iterator[Two]:
     """A store, and two processes that use it."""
     backend = open_backend(store_on(request.param))
