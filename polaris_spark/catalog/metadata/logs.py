@@ -1,8 +1,9 @@
-"""Append-only logs of JSON items. The row of a table or view holds the newest items; pieces hold the older items.
+"""Append-only logs of JSON items. The row of a table or view holds the newest items. Pieces (separate immutable
+objects) hold the older items.
 
-An append writes at most one piece, and a log of n items has O(log n) pieces: when the row's list of items is full, the
-items become a new piece, and the pieces before it are merged into it as long as they are not larger (the logarithmic
-method of Bentley and Saxe, 1980). Only the oldest items can be removed.
+An append writes at most one piece, and a log of n items has O(log n) pieces. When the row has more than `TAIL` items,
+all but the newest item become a new piece. Earlier pieces are merged into the new piece, from the newest to the oldest,
+as long as they are not larger (the logarithmic method of Bentley and Saxe, 1980). Only the oldest items can be removed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def count(log: Log) -> int:
 
 
 def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
-    """Return the log with `items` appended, and the new pieces. Each item is a compact JSON text."""
+    """Return the log with `items` appended, and the new piece if one is needed. Each item is a compact JSON text."""
     tail = (*log.tail, *items)
     if len(tail) <= TAIL:
         return Log(log.segments, log.skip, tail), []
@@ -47,16 +48,20 @@ def keep_last(log: Log, items: int) -> Log:
 
 
 def texts(log: Log, reader: ObjectReader) -> list[bytes]:
-    """Return all items as a list of texts; one text can hold several items. Joined by commas, the texts are the content
-    of a JSON array."""
+    """Return texts that, joined by commas, are the content of a JSON array of all items, the oldest first.
+
+    One text can hold several items.
+    """
     parts = [_segment_text(log, position, reader) for position in range(len(log.segments))]
     parts += log.tail
     return parts
 
 
 def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
-    """Return the oldest `most` items, or all if there are fewer, the oldest first. Only the pieces that hold these
-    items are read."""
+    """Return the oldest `most` items, or all if there are fewer, the oldest first.
+
+    Only the pieces that hold these items are read.
+    """
     found: list[bytes] = []
     for position in range(len(log.segments)):
         if len(found) >= most:
