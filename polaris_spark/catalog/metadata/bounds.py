@@ -1,5 +1,4 @@
-"""Upper bounds on the size of requests. A request that exceeds a bound is refused before any work on the request
-begins.
+"""Upper bounds on the size of requests. A request that exceeds a bound is refused before any work on it begins.
 
 The bounds are higher than practical use of Iceberg needs. Within the bounds, the cost of a request is at most
 proportional to its size. The bounds are checked on the decoded request, so they apply equally to requests over HTTP,

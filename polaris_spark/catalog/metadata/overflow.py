@@ -272,8 +272,7 @@ class SpilledValues(MutableMapping[str, V]):
         return self._size + _size(self._embedded, self._codec)
 
     def replace(self, change: Callable[[V], V]) -> None:
-        """Replace each value that the row embeds or that has changed by `change(value)`, which must have the same
-        size."""
+        """Replace each embedded value and each changed value by `change(value)`, which must have the same size."""
         self._embedded = {name: change(value) for name, value in self._embedded.items()}
         for name, value in self._changed.items():
             if value is not None:

@@ -151,7 +151,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     extra: bytes
     """Top-level fields of the metadata that this release does not know, as JSON text: empty, or `,"name":value...`."""
     snapshot_log_gaps: bool = False
-    """Whether the snapshot log names snapshots that do not exist, because they were missing in the imported metadata."""
+    """Whether the snapshot log names snapshots that do not exist, because the imported metadata lacked them."""
     unconfirmed: tuple[str, ...] = ()
     """Locations in the imported metadata that are outside the folder of its metadata file. The table reads and writes
     there, but does not own these locations (`catalog.ownership`)."""

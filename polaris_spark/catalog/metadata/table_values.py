@@ -35,8 +35,7 @@ _ADDING = frozenset({"add-schema", "add-spec", "add-sort-order"})
 
 
 class LogEntry(NamedTuple):
-    """An entry of the snapshot log: the time at which a snapshot became current, in milliseconds since 1970 UTC, and
-    its id."""
+    """An entry of the snapshot log: when a snapshot became current, in milliseconds since 1970 UTC, and its id."""
 
     timestamp_ms: int
     snapshot_id: int
@@ -109,8 +108,7 @@ class TableValues:
         maximum. It is infinite if the realm does not allow an index of refs or properties."""
         self._start = start = EMPTY_TABLE if table is None else table
         self.origin = "create"
-        """Origin of a new table: `register` if a metadata file was parsed, otherwise `create`. Unused for existing
-        tables."""
+        """Origin of a new table: `register` if it comes from a metadata file, otherwise `create`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order; see `record`."""
         self.added: set[tuple[str, int | None]] = set()

@@ -188,8 +188,13 @@ def check_int(number: int, what: str) -> int:
 
 
 def check_long(number: int, what: str) -> int:
-    """Return `number` if it fits into 64 bits; otherwise raise `BadRequestError`. `what` describes it in the
-    message."""
+    """Return `number` if it fits into 64 bits.
+
+    Args:
+        what: description of the number for the error message.
+    Raises:
+        BadRequestError: the number does not fit.
+    """
     if not -_MAX_LONG <= number < _MAX_LONG:
         raise invalid(f"Invalid {what}: {number} does not fit into 64 bits")
     return number

@@ -219,7 +219,10 @@ def spec_form(spec: Json) -> object:
 
 
 def sort_order_form(order: Json) -> object:
-    """Return a value that is the same for equivalent sort orders: what each field sorts by and how, in order."""
+    """Return a value that is the same for equivalent sort orders.
+
+    It consists of the source, transform, direction and null order of each field, in order.
+    """
     return _each(order, _sort_key)
 
 

@@ -80,8 +80,7 @@ class ViewDraft:
         self.now_ms = now_ms
         self._start = start = EMPTY_VIEW if view is None else view
         self.origin = "create"
-        """Origin of a new view: `register` if a metadata file was parsed, otherwise `create`. Unused for existing
-        views."""
+        """Origin of a new view: `register` if it comes from a metadata file, otherwise `create`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order; see `record`."""
         self.uuid = start.uuid
@@ -135,8 +134,7 @@ class ViewDraft:
         return self._properties
 
     def summary(self) -> dict[str, str]:
-        """Return a description of the changes for the audit log. `action` lists the distinct actions, joined by
-        commas."""
+        """Return a description of the changes for the audit log: `action` lists the actions, comma-separated."""
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
 
