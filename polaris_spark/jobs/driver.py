@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REMOTE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE")
-"""Environment variables of a JVM that serves Spark Connect. PySpark in this process must not be a Connect client."""
+"""Environment variables that a JVM with a Spark Connect server may set. They are removed, because they would make
+PySpark in this process a Connect client."""
 
 _guard = threading.Lock()
 

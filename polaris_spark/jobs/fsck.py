@@ -1,4 +1,4 @@
-"""`fsck`: finds problems in the store, and names the exact row of each problem."""
+"""`fsck`: finds problems in the store, and reports the exact row of each problem."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def job(
         idle: returns whether a row of the result only reports that there was nothing to do.
         over_http: whether HTTP clients may call the job (see `Procedure.over_http`).
     Raises:
-        InputError: a name or type cannot be used.
+        InputError: a name, type or order of the parameters or columns is not allowed (see `Procedure`).
     """
 
     def run_alone(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

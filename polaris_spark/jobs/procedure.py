@@ -23,7 +23,7 @@ class Parameter(NamedTuple):
 
     name: str
     type: str
-    """One of `TYPES`."""
+    """SQL name of the type, a key of `TYPES`."""
     comment: str
     required: bool = False
     takes_variables: bool = True
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
     name: str
     type: str
-    """One of `TYPES`."""
+    """SQL name of the type, a key of `TYPES`."""
 
 
 Watch = Callable[[str, int, int], None]
@@ -176,7 +176,8 @@ class Procedure:
     """A procedure of namespace `system`, called as ``CALL polaris.system.<name>(<parameter> => <value>, ...)``.
 
     Raises:
-        InputError: a name or type cannot be used.
+        InputError: a name is not a lower-case SQL identifier or occurs twice, a type is unknown, there are no columns,
+            or a required parameter follows an optional parameter.
     """
 
     name: str

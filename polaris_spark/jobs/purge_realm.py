@@ -26,7 +26,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         )
     if name is None and arguments.get("deactivate", False):
         raise InputError(
-            "purge_realm: 'deactivate' applies to a realm only: give its name as the argument 'name'"
+            "purge_realm: 'deactivate' applies only to a realm: give the realm's name as the argument 'name'"
         )
     purge = Purge(session.connection.backend, session.connection.clock, progress=call.progress)
     if name is not None:

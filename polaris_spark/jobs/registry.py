@@ -66,7 +66,7 @@ def procedures() -> dict[str, Procedure]:
             if not isinstance(procedure, Procedure):
                 raise InputError(f"the entry point must refer to a Procedure, got {procedure!r}")
             if procedure.name in found:
-                raise InputError(f"there is already a procedure {procedure.name!r}; rename this procedure")
+                raise InputError(f"there is already a procedure {procedure.name!r}; rename the new procedure")
         except Exception:  # other packages may raise any error; the catalog works without this procedure
             logger.exception("the procedure %s cannot be loaded", entry.value)
             continue

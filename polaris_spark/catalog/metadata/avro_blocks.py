@@ -20,11 +20,11 @@ import fastavro
 import msgspec
 
 MAX_BLOCK_BYTES: Final = 64 * 2**20
-"""Maximum size of a block, in bytes, both before and after decompression. Common writers begin a new block after less
-than 1 MiB."""
+"""Maximum size of a block of an Avro file, in bytes, both before and after decompression. Common writers begin a new
+block after less than 1 MiB."""
 
 MAX_BLOCK_RECORDS: Final = 1_000_000
-"""Maximum number of records in a block."""
+"""Maximum number of records in a block of an Avro file."""
 
 MAX_EMPTY_TYPES: Final = 100
 """Maximum number of records plus nulls (and other types encoded in zero bytes) in a record type, including the record
@@ -44,7 +44,7 @@ _HEADER: Final = fastavro.parse_schema(
         ],
     }
 )
-"""The header of an object container file (Avro specification, "Object Container Files")."""
+"""Avro schema of the header of an object container file (Avro specification, "Object Container Files")."""
 _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
 

@@ -140,7 +140,7 @@ def require_commits_within(commits: Sequence[tuple[Sequence[Any], Sequence[Any]]
 
 
 def require_schema_within(schema: object) -> int:
-    """Refuse a schema that exceeds a bound. Uses no recursion, so that deep nesting cannot exhaust the stack.
+    """Refuse a schema that exceeds a bound. This uses no recursion, so that deep nesting cannot exhaust the stack.
 
     Returns:
         the number of columns in the schema, including nested ones.

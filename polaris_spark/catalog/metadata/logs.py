@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from polaris_spark.catalog.metadata.rows import Log, LogItems, LogSegment, NewId, NewRows, ObjectReader
 
 SEPARATOR = b",\n"
-"""Separator of the items in a piece. Items are compact JSON, which never contains a line feed."""
+"""Separator between the items of a log in one piece (a stored object). An item is compact JSON without line feeds."""
 
 TAIL = 8
-"""Maximum number of items in the row. If there are more, all but the newest item move into a piece."""
+"""Maximum number of items of a log that a row holds. If there are more, all but the newest item move into a piece (a
+separate stored object)."""
 
 
 def count(log: Log) -> int:
@@ -33,7 +34,7 @@ def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId
 
 
 def drop_first(log: Log, items: int) -> Log:
-    """Return a log without its oldest `items` items. No piece is read or written."""
+    """Return a log without its oldest `items` items. This reads and writes no stored objects."""
     segments, skip = log.segments, log.skip + items
     while segments and segments[0].items <= skip:
         skip -= segments[0].items
@@ -42,7 +43,7 @@ def drop_first(log: Log, items: int) -> Log:
 
 
 def keep_last(log: Log, items: int) -> Log:
-    """Return a log with only its newest `items` items, or all if there are fewer. No piece is read or written."""
+    """Return a log with only its newest `items` items, or all if there are fewer. This accesses no stored objects."""
     excess = count(log) - items
     return drop_first(log, excess) if excess > 0 else log
 

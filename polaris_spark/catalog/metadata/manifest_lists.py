@@ -106,7 +106,7 @@ class ManifestList:
 
     @cached_property
     def parsed(self) -> Any:
-        """The schema, parsed by fastavro."""
+        """The Avro schema of the records, as parsed by fastavro."""
         return fastavro.parse_schema(self.schema)
 
     @property

@@ -63,6 +63,6 @@ def is_compressed(location: str) -> bool:
 
 
 def version_of(location: str) -> int:
-    """Return the number in the name of a metadata file; -1 if the name has none."""
+    """Return the version number in the name of a metadata file; -1 if the name does not begin with a number."""
     number, dash, _ = location.rsplit("/", 1)[-1].partition("-")
     return int(number) if dash and number.isascii() and number.isdigit() else -1

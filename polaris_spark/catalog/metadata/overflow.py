@@ -90,10 +90,10 @@ class Codec(Protocol[V]):
         """Return the size of a name and its value, in bytes."""
 
     def encode(self, name: str, value: V) -> Entry:
-        """Return the index entry of a value.
+        """Return the index entry of a name and its value.
 
         Raises:
-            BadRequestError: the text is not valid Unicode.
+            BadRequestError: the name or the value is not valid Unicode.
         """
 
     def decode(self, pointer: int, value: bytes) -> tuple[str, V]:
@@ -268,7 +268,7 @@ class SpilledValues(MutableMapping[str, V]):
 
     @property
     def size(self) -> int:
-        """Size of all names and values, in bytes."""
+        """Size of the names and values in the row and the index, in bytes."""
         return self._size + _size(self._embedded, self._codec)
 
     def replace(self, change: Callable[[V], V]) -> None:

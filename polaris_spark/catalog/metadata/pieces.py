@@ -29,7 +29,7 @@ as equal. The form of a schema, for example, does not contain the schema's id.""
 
 
 def form_digest(form: object) -> bytes:
-    """Return a hash of the form of a piece (`Form`). Equal forms have equal hashes.
+    """Return a hash of the form of a piece (the value that is the same for equal pieces; see `Form`).
 
     Raises:
         BadRequestError: a string is not valid Unicode.
@@ -91,7 +91,7 @@ class NumberedPieces:
         """Whether all pieces have digests. If True, each new piece gets its digest when it is added."""
         self._digests: dict[int, bytes] = {}
         self._by_digest: dict[bytes, dict[int, None]] = {}
-        """For each digest in `_digests`, the ids of its pieces, in their order."""
+        """For each digest in `_digests`, the ids of the pieces with this digest, in the order of the pieces."""
         self._highest: list[int] | None = None
         """A heap of the negated ids; None until `next_id` is called. It may contain ids of pieces that were removed."""
 
@@ -102,11 +102,11 @@ class NumberedPieces:
         return len(self._pointers)
 
     def ids(self) -> list[int]:
-        """Return the ids of the pieces, in their order."""
+        """Return the ids of the pieces (schemas, specs, sort orders or view versions), in their order."""
         return list(self._pointers)
 
     def get(self, id: int) -> Json | None:
-        """Return the piece with this id, parsed; None if there is no piece with this id."""
+        """Return the piece (such as a schema) with this id, parsed; None if there is no piece with this id."""
         if id not in self._pointers:
             return None
         if id not in self._values:
@@ -117,7 +117,7 @@ class NumberedPieces:
         return self._values[id]
 
     def all(self) -> list[tuple[int, Json]]:
-        """Return every piece with its id, parsed."""
+        """Return (id, parsed piece) for every piece, such as a schema, in order."""
         unread = [
             self._pointers[id] for id in self._pointers if id not in self._values and id not in self._texts
         ]
@@ -129,7 +129,7 @@ class NumberedPieces:
         return [(id, self.get(id) or {}) for id in self._pointers]
 
     def next_id(self, least: int = 0) -> int:
-        """Return the highest id plus 1, but at least `least`; `least` if there are no pieces."""
+        """Return an id for a new piece: the highest id plus 1, but at least `least`."""
         if self._highest is None:
             self._highest = [-id for id in self._pointers]
             heapify(self._highest)
@@ -158,7 +158,7 @@ class NumberedPieces:
         self._by_digest.setdefault(digest, {})[id] = None
 
     def add(self, id: int, value: Json, text: bytes | None = None, *, digest: bytes | None = None) -> None:
-        """Add a piece.
+        """Add a piece, such as a schema.
 
         Args:
             text: JSON text of the piece; None to encode `value`.
@@ -179,7 +179,7 @@ class NumberedPieces:
         self._texts[id] = encode(value) if text is None else text
 
     def remove(self, ids: Collection[int]) -> None:
-        """Remove the pieces with these ids."""
+        """Remove the pieces (such as schemas) with these ids; unknown ids are ignored."""
         self._changed = True
         for id in ids:
             for held in (self._pointers, self._values, self._texts):
@@ -189,7 +189,7 @@ class NumberedPieces:
                 del self._by_digest[digest][id]
 
     def keep(self, ids: Sequence[int]) -> None:
-        """Keep only the pieces with these ids, in this order."""
+        """Keep only the pieces (such as schemas) with these ids, in this order."""
         kept = set(ids)
         self.remove([id for id in self._pointers if id not in kept])
         self._pointers = {id: self._pointers[id] for id in ids}
@@ -229,7 +229,7 @@ class IndexedPieces:
         return snapshot_id in self._added or self.place(snapshot_id) is not None
 
     def place(self, snapshot_id: int) -> Placed | None:
-        """Return the index entry of the first piece with a snapshot id; None if there is no entry.
+        """Return the index entry of the first snapshot or statistics with a snapshot id; None if there is none.
 
         Pieces that this draft added get their entries only in `freeze`.
         """
@@ -239,14 +239,14 @@ class IndexedPieces:
         return None if entry is None else Placed(entry.pointer, int.from_bytes(entry.value, "big"))
 
     def get(self, snapshot_id: int) -> Json | None:
-        """Return the first piece with this snapshot id, parsed; None if there is no piece with this id."""
+        """Return the first snapshot or statistics with this snapshot id, parsed; None if there is none."""
         if snapshot_id in self._added:
             return decode(self._added[snapshot_id][0][1])
         place = self.place(snapshot_id)
         return None if place is None else decode(self._reader.get(place.pointer, self._cls).text)
 
     def add(self, snapshot_id: int, text: bytes, order: int) -> None:
-        """Add a piece, even if its snapshot id already has a piece.
+        """Add a piece (snapshot or statistics), even if its snapshot id already has a piece.
 
         Args:
             order: sort key of the piece in the metadata's JSON array.
@@ -254,12 +254,12 @@ class IndexedPieces:
         self._added.setdefault(snapshot_id, []).append((order, text))
 
     def remove(self, snapshot_id: int) -> None:
-        """Remove all pieces with this snapshot id."""
+        """Remove all pieces (snapshots or statistics) with this snapshot id."""
         self._added.pop(snapshot_id, None)
         self._removed.add(snapshot_id)
 
     def values(self) -> Iterator[Json]:
-        """Return all pieces, parsed, in the order of the metadata's JSON array. This reads every piece."""
+        """Return all snapshots or statistics, parsed, in the order of the metadata's JSON array. Reads all of them."""
         written = [
             (order, id, self._reader.get(pointer, self._cls).text)
             for id, pointer, order in placed(self._index)

@@ -65,7 +65,7 @@ class ViewVersion(Piece, frozen=True, array_like=True, gc=False):
 
 @object_type("log", revision=1)
 class LogItems(Piece, frozen=True, array_like=True, gc=False):
-    """Consecutive items of a log, joined by `logs.SEPARATOR`."""
+    """Consecutive items of a log of a table or view, joined by `logs.SEPARATOR`."""
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -82,7 +82,7 @@ class Ref(msgspec.Struct, frozen=True, array_like=True, gc=False):
     snapshot_id: int
     text: bytes
     order: int
-    """Sort key of the snapshot in the array `snapshots`."""
+    """Sort key of the snapshot in the JSON array `snapshots` of the metadata."""
     snapshot: Strong
 
 
@@ -149,9 +149,9 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     metadata_log: Log
     metadata_location: str
     extra: bytes
-    """Top-level fields of the metadata that this release does not know, as JSON text: empty, or `,"name":value...`."""
+    """Top-level fields of the metadata that are unknown to this release, as JSON text: empty, or `,"name":value...`."""
     snapshot_log_gaps: bool = False
-    """Whether the snapshot log names snapshots that do not exist, because the imported metadata lacked them."""
+    """Whether the snapshot log contains ids of snapshots that were already missing in the imported metadata."""
     unconfirmed: tuple[str, ...] = ()
     """Locations in the imported metadata that are outside the folder of its metadata file. The table reads and writes
     there, but does not own these locations (`catalog.ownership`)."""
@@ -306,5 +306,5 @@ class WithNew:
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Prefetch the objects that are not new."""
+        """Call `prefetch` of the underlying reader for the objects that are not new."""
         self._reader.prefetch([id for id in ids if id not in self._new])

@@ -1,4 +1,4 @@
-"""Schemas as JSON: an index of their columns, checks, equality, and fresh column ids.
+"""Schemas as JSON: an index of their columns, checks, comparison, and assignment of new column ids.
 
 The rules are those of Iceberg's `Schema`, `SchemaParser`, `Types` and `AssignFreshIds`
 (specification: https://iceberg.apache.org/spec/#schemas-and-data-types).
@@ -73,7 +73,7 @@ class Column(NamedTuple):
     name: str
     """Full name: the names of all enclosing columns and of this column, joined by dots."""
     label: str
-    """Last part of the name."""
+    """Last part of the full name, such as `element` for the element of a list."""
     required: bool
     kind: str
     """`struct`, `list`, `map`, or the primitive type's name without parameters."""

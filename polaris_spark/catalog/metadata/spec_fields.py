@@ -11,7 +11,7 @@ from polaris_spark.catalog.metadata.schemas import SchemaIndex
 from polaris_spark.catalog.metadata.texts import Json
 
 _Transformed = tuple[int, str]
-"""Id of the source column, and the transform."""
+"""(id of the source column, transform) of a partition field."""
 
 
 class SpecFields:
@@ -22,7 +22,7 @@ class SpecFields:
     def __init__(self, specs: Iterable[tuple[int, Json]]) -> None:
         """
         Args:
-            specs: ids and values of the specs, in order.
+            specs: (id, spec) of each partition spec, in order.
         """
         self._specs: dict[int, Json] = {}
         self._ids: dict[_Transformed, dict[int, int]] = {}

@@ -112,7 +112,7 @@ class TableValues:
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order; see `record`."""
         self.added: set[tuple[str, int | None]] = set()
-        """The items of `changes` that added a schema, a spec or a sort order."""
+        """The items of `changes` that added a schema, a partition spec or a sort order."""
         self.changes_content = False
         """Whether anything other than the uuid, location or properties has changed."""
         self.uuid = start.uuid
@@ -138,10 +138,10 @@ class TableValues:
         self.added_snapshots: dict[int, int] = {}
         """Ids of the snapshots that this draft added, with their timestamps in milliseconds since 1970 UTC."""
         self.log_entries: list[LogEntry] = []
-        """New entries of the snapshot log."""
+        """Entries that this draft adds to the snapshot log."""
         self.summary_of_snapshot: dict[str, str] = {}
         self.imported_log: list[bytes] = []
-        """Items of the snapshot log of the metadata file that was parsed."""
+        """Items of the snapshot log in the parsed metadata file; empty if no metadata file was parsed."""
         self._metadata_items: list[bytes] = []
         self._forget()
 

@@ -96,7 +96,7 @@ class ViewDraft:
         self.log_item: bytes | None = None
         """The new entry of the version log, as compact JSON; None if the current version has not changed."""
         self.imported_log: list[bytes] = []
-        """Items of the version log of the metadata file that was parsed, as compact JSON."""
+        """Items of the version log in the parsed metadata file, as JSON; empty if no metadata file was parsed."""
         self._properties: dict[str, str] | None = None
 
     @classmethod
