@@ -1,1 +1,1 @@
-"""Procedures: `CALL polaris.system.<name>(...)` in SQL, `call(session, name, ...)` in Python."""
+"""Procedures, which are called by `CALL polaris.system.<name>(...)` in SQL or `call(session, name, ...)` in Python."""

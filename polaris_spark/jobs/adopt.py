@@ -51,10 +51,10 @@ def _name(catalog: str, text: str) -> TableName:
 
 PROCEDURE = job(
     name="adopt",
-    comment="Let a table own the locations that its imported metadata names outside its own folder.",
+    comment="Make a table the owner of the locations outside its own folder that its imported metadata references.",
     parameters=(
         Parameter("table", "STRING", "the table or view, such as db.t", required=True),
-        Parameter("dry_run", "BOOLEAN", "only say what would be adopted"),
+        Parameter("dry_run", "BOOLEAN", "only report what would be adopted"),
     ),
     columns=(Column("location", "STRING"), Column("outcome", "STRING"), Column("reason", "STRING")),
     run=_run,

@@ -1,4 +1,4 @@
-"""`compact_index`: rewrites the indexes of references into fewer, fuller shards."""
+"""`compact_index`: rewrites the indexes of references (branches, tags) into fewer, fuller shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROCEDURE = job(
         Parameter(
             "reference",
             "STRING",
-            "compact the indexes of only this reference; by default, of all references of the realm",
+            "the reference whose indexes are compacted; by default, all references of the realm",
         ),
     ),
     columns=(

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REMOTE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE")
-"""Environment variables of a JVM that serves Spark Connect. PySpark in this process must not be a Connect client."""
+"""Environment variables that a JVM with a Spark Connect server may set. They are removed, because they would make
+PySpark in this process a Connect client."""
 
 _guard = threading.Lock()
 
 
 class Driver:
-    """Access to the Spark session of a call, through a Py4J gateway of the JVM on the loopback interface."""
+    """Access to the Spark session that called a procedure, through the JVM's Py4J gateway on the loopback interface."""
 
     def __init__(self, call: str, port: int, secret: str) -> None:
         self._call = call
@@ -42,7 +43,7 @@ class Driver:
         return self._session
 
     def release(self) -> None:
-        """Restore the original state of the thread in the JVM."""
+        """Restore the state that the JVM's thread had before `session` was called."""
         if self._session is not None:
             _calls(self._session.sparkContext).leave()
 
@@ -96,9 +97,10 @@ def _gateway(port: int, secret: str) -> Any:
 
 
 def _choose_worker_python(jsc: Any) -> None:
-    """Make workers run on the interpreter that Spark is configured with.
+    """Make Spark's Python workers use the interpreter in `spark.pyspark.python`.
 
-    If no interpreter is configured and the master is local, workers run on `PYSPARK_PYTHON`, or on this interpreter.
+    If it is not set and the master is local, the workers use `PYSPARK_PYTHON` or, by default, this process's
+    interpreter.
     """
     configured = jsc.getConf().get("spark.pyspark.python", "")
     if configured:

@@ -1,4 +1,4 @@
-"""The choice of the engine that runs the parallel work of a procedure."""
+"""Choice of where the parallel work of a procedure runs: on Spark's executors or in this process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from polaris_spark.jobs.procedure import Call
 
 _SHARED = ("machine", "cluster")
-"""Scopes of databases that several processes can write to."""
+"""Values of `Backend.scope` for databases to which several processes can write."""
 
 
 def engine_of(call: Call, *, writes_to: Backend | None = None) -> Engine:
     """Return the engine that runs the parallel work of a call.
 
-    Executors do the work if the call has a Spark session and executors can access the store. Otherwise, this process
-    does the work.
+    The engine uses Spark's executors if the call has a Spark session and the executors can access the databases that
+    the work needs. Otherwise, the work runs in this process.
 
     Args:
-        writes_to: the database in which the work writes or deletes rows; None if it writes and deletes no rows.
+        writes_to: the database in which the work writes or deletes rows; None if the work only reads.
     """
     from polaris_spark.catalog.engine import LocalEngine, Reach
 

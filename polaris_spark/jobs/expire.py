@@ -1,4 +1,4 @@
-"""`expire`: removes the snapshots that retention does not keep, and deletes the files that only they need."""
+"""`expire`: removes snapshots that retention does not keep, and deletes files that only these snapshots need."""
 
 from __future__ import annotations
 
@@ -102,28 +102,30 @@ PROCEDURE = job(
     comment="Remove the snapshots that retention does not keep, and delete the files that only these snapshots need.",
     parameters=(
         Parameter("table", "STRING", "a table, such as db.t"),
-        Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
+        Parameter(
+            "namespace", "STRING", "a namespace, with nested namespaces; by default, the whole catalog"
+        ),
         Parameter(
             "older_than",
             "STRING",
-            f"snapshots that may be removed, instead of the age in properties: {OLDER_THAN}",
+            f"remove only snapshots {OLDER_THAN}; overrides the age in the table's properties",
         ),
         Parameter(
             "retain_last",
             "INT",
-            "number of snapshots of a branch to keep, instead of the number in properties",
+            "number of snapshots of each branch to keep; overrides the number in the table's properties",
         ),
         Parameter(
             "clean_expired_metadata",
             "BOOLEAN",
             "also remove schemas and partition specs that no snapshot needs",
         ),
-        Parameter("dry_run", "BOOLEAN", "only say what would be removed and deleted"),
+        Parameter("dry_run", "BOOLEAN", "only report what would be removed and deleted"),
         Parameter("max_tables", "INT", "maximum number of tables from which one run removes snapshots"),
         Parameter(
             "max_files",
             "BIGINT",
-            "number of files after which the files of further tables are left to the next run",
+            "after deleting this many files, leave the files of further tables to the next run",
         ),
         Parameter(
             "check_files",

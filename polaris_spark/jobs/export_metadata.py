@@ -19,10 +19,16 @@ _FAILURES_TOLD = 3
 def select(
     snapshot: CommitReader, catalog: str, *, table: str | None, namespace: str | None
 ) -> list[ExportItem]:
-    """Return the tables and views that SQL identifiers select. An identifier may begin with the catalog's own name.
+    """Return the tables and views that the arguments `table` and `namespace` of a procedure select.
 
+    If both are None, all tables and views of the catalog are selected.
+
+    Args:
+        catalog: name of the catalog, with which an identifier may begin.
+        table: SQL identifier of a table or view.
+        namespace: SQL identifier of a namespace, whose nested namespaces are selected, too.
     Raises:
-        InputError: an identifier is malformed, or both identifiers are given.
+        InputError: an identifier is malformed, or both `table` and `namespace` are given.
         BadRequestError: the table, view or namespace does not exist.
     """
     from polaris_spark.catalog.metadata_export import wanted
@@ -38,14 +44,16 @@ def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
     """Return the result rows of an export: name, kind, location and outcome.
 
     Raises:
-        BadRequestError: some files were not written. All other files were written, and a repeated export keeps them.
+        BadRequestError: some files were not written. All other files were written.
     """
     from polaris_spark.catalog.rows import TABLE
 
     failed = [one for one in done if one.error]
     if failed:
         told = "; ".join(f"{_text(one)}: {one.error}" for one in failed[:_FAILURES_TOLD])
-        raise BadRequestError(f"{len(failed)} of {len(done)} metadata files were not written, such as {told}")
+        raise BadRequestError(
+            f"{len(failed)} of {len(done)} metadata files were not written, for example {told}"
+        )
     return [(_text(one), "table" if one.kind == TABLE else "view", one.location, one.outcome) for one in done]
 
 
@@ -74,7 +82,7 @@ def _levels(snapshot: CommitReader, catalog: str, argument: str, text: str) -> t
         example = "db.t" if argument == "table" else "db"
         raise InputError(
             f"the {argument} is {text!r}; write it like {example}, "
-            "with backquotes around a level that has dots in it"
+            "with backquotes around a level that contains dots"
         )
     if levels[0] == catalog and len(levels) > least:
         is_namespace = snapshot.index(NAMES).get(namespace_key(levels[:1])) is not None
@@ -92,14 +100,16 @@ PROCEDURE = Procedure(
     name="export_metadata",
     parameters=(
         Parameter("table", "STRING", "a table or view, such as db.t"),
-        Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
+        Parameter(
+            "namespace", "STRING", "a namespace, with nested namespaces; by default, the whole catalog"
+        ),
         Parameter(
             "location",
             "STRING",
-            "directory for the files, instead of their own metadata locations",
+            "directory for the files; by default, each file is written to its own metadata location",
             is_location=True,
         ),
-        Parameter("overwrite", "BOOLEAN", "whether a file of other content is replaced, rather than refused"),
+        Parameter("overwrite", "BOOLEAN", "whether to replace existing files that have other content"),
     ),
     columns=(
         Column("table", "STRING"),
@@ -109,6 +119,6 @@ PROCEDURE = Procedure(
     ),
     run=_run,
     over_http=True,
-    comment="Write the metadata.json of tables and views, as it is in the newest commit.",
+    comment="Write the metadata.json files of tables and views, as of the newest commit.",
     uses_spark=True,
 )

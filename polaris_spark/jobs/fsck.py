@@ -1,4 +1,4 @@
-"""`fsck`: finds problems in the store, and names the exact row of each problem."""
+"""`fsck`: finds problems in the store, and reports the exact row of each problem."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="fsck",
-    comment="Find every row of the store that is damaged, missing or inconsistent with others, and name it.",
+    comment="Find and report every row of the store that is damaged, missing or inconsistent with other rows.",
     parameters=(Parameter("only", "STRING", "check only this realm; by default, all realms of the store"),),
     columns=(
         Column("severity", "STRING"),

@@ -1,4 +1,4 @@
-"""`import_catalog` and `load_imported`: import tables and views of other catalogs, and load those imported lazily."""
+"""`import_catalog`: imports tables and views from another catalog. `load_imported`: loads lazily imported metadata."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ _COLUMNS = tuple(
     Column(name, "STRING") for name in ("table", "kind", "metadata_location", "status", "message")
 )
 _CHOICE = (
-    Parameter("namespaces", "ARRAY<STRING>", "only these namespaces of the source, and those below them"),
-    Parameter("include", "ARRAY<STRING>", "only tables and views with names such as sales.*"),
+    Parameter(
+        "namespaces",
+        "ARRAY<STRING>",
+        "import only these namespaces of the source, with all nested namespaces",
+    ),
+    Parameter(
+        "include",
+        "ARRAY<STRING>",
+        "import only tables and views whose names match a pattern, such as sales.*",
+    ),
 )
 _HOW = (
     Parameter("dry_run", "BOOLEAN", "only report what would be done"),
-    Parameter("parallelism", "INT", "number of portions of the work"),
+    Parameter("parallelism", "INT", "number of parts into which the work is divided"),
 )
 
 
@@ -64,7 +72,7 @@ def _options(given: Mapping[str, Any], engine: Engine) -> ImportOptions:
 
     parallelism = given.get("parallelism")
     if parallelism is None:
-        # One portion per core. Tables are assigned to portions in turn, so more portions would hardly balance better.
+        # One part per core. Tables are assigned to parts in turn, so more parts would hardly balance the load better.
         here = given.get("lazy", False) or engine.parts == 1
         parallelism = ImportOptions().parallelism if here else engine.parts
     return ImportOptions(
@@ -105,17 +113,21 @@ IMPORT = Procedure(
     name="import_catalog",
     parameters=(
         Parameter("source", "STRING", "directory, hadoop, sql (or jdbc), rest, or pyiceberg", required=True),
-        Parameter("location", "STRING", "root of the tree, or URI of the catalog"),
+        Parameter("location", "STRING", "root of the directory tree, or URI of the catalog"),
         Parameter(
             "options",
             "MAP<STRING,STRING>",
-            "options of the source; values may be env:NAME of a listed variable",
+            "options of the source; a value may be env:NAME, for a variable listed in procedure-variables",
         ),
         Parameter("into", "STRING", "namespace below which everything is imported"),
         *_CHOICE,
-        Parameter("lazy", "BOOLEAN", "register locations only; metadata is loaded on first use"),
         Parameter(
-            "overwrite", "BOOLEAN", "replace tables and views that have the name but another metadata file"
+            "lazy", "BOOLEAN", "register only the metadata locations; the metadata is loaded on first use"
+        ),
+        Parameter(
+            "overwrite",
+            "BOOLEAN",
+            "replace existing tables and views of the same name that have another metadata file",
         ),
         *_HOW,
     ),

@@ -1,4 +1,4 @@
-"""Maintenance jobs: procedures that report progress. Only one job of a kind runs at a time."""
+"""Maintenance jobs: procedures that report progress, and of which only one of each kind runs at a time."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Scope = Literal["store", "realm", "catalog"]
 """The part of a store within which only one job of a kind runs at a time."""
 
 STORE = "store"
-"""Scope of tasks that affect the whole store."""
+"""Name of the scope of tasks that affect the whole store."""
 
 log = logging.getLogger(__name__)
 
 Deletes = Callable[[Mapping[str, Any]], bool]
-"""A function that returns whether a call of a job with these arguments deletes anything."""
+"""A function that takes the arguments of a call of a job, and returns whether the call deletes data."""
 
 _RIGHT = Parameter(
     "clock_is_right",
     "BOOLEAN",
-    "this machine's clock is known to be right, although the newest time in the store is old",
+    "confirms that this machine's clock is right, although the newest time in the store is old",
 )
 _WAIT = Parameter("wait", "BOOLEAN", "wait while another process runs this job, instead of failing")
 
@@ -57,13 +57,15 @@ def job(
         parameters: parameters in addition to `wait`, which every job has.
         run: runs the job. It must call `Call.progress` often, which raises an error if the task's lease is lost.
         scope: scope within which one job of this kind runs at a time.
-        deletes: given for jobs that delete old or dropped data. Such a job has the parameter `clock_is_right`. A call
-            that deletes is refused if the store does not trust the clock; a dry run only logs a warning.
-        finds_faults: whether the rows are faults. If so, the command line exits with a failure if there are rows.
-        idle: returns whether a row only reports that there was nothing to do.
-        over_http: as `Procedure.over_http`.
+        deletes: returns whether a call with given arguments deletes old or dropped data; None if the job never does.
+            If it is not None, the job has the parameter `clock_is_right`. A call that deletes is then refused if the
+            store does not trust the clock, and any other call, such as a dry run, only logs a warning.
+        finds_faults: whether each row of the result reports a fault. If so, the command line exits with a failure
+            status when there are rows.
+        idle: returns whether a row of the result only reports that there was nothing to do.
+        over_http: whether HTTP clients may call the job (see `Procedure.over_http`).
     Raises:
-        InputError: a name or type cannot be used.
+        InputError: a name, type or order of the parameters or columns is not allowed (see `Procedure`).
     """
 
     def run_alone(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -106,17 +108,17 @@ def job(
 
 
 def unless_dry_run(arguments: Mapping[str, Any]) -> bool:
-    """Return False for a dry run, and otherwise True: a `Deletes` for jobs that delete unless `dry_run` is true."""
+    """Return whether a call deletes data, for jobs that delete unless the argument `dry_run` is true."""
     return not arguments.get("dry_run", False)
 
 
 def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> None:
-    """Refuse a job that deletes, if the store does not trust the clock. For other jobs, log a warning.
+    """Refuse a call that deletes data if the store does not trust the clock. For other calls, log a warning.
 
     This check comes before the job acquires a node lease or writes.
 
     Raises:
-        ClockError: the job deletes, and the clock is wrong or not trusted.
+        ClockError: the call deletes data, and the clock is wrong or not trusted.
     """
     clock = session.connection.store_clock
     if deletes:
@@ -131,7 +133,7 @@ def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> No
 
 
 def task_scope(session: Session, scope: Scope) -> str:
-    """Return the name of a task's scope: the store, a realm's instance id, or this id and a catalog's id."""
+    """Return the name of a scope: `store`, `<instance id of the realm>`, or `<instance id>/<id of the catalog>`."""
     if scope == "store":
         return STORE
     realm = session.catalog.references.store.realm
@@ -141,11 +143,12 @@ def task_scope(session: Session, scope: Scope) -> str:
 def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
     """Return the retention of history and the grace period of unreachable rows in the realm.
 
-    Both come from the arguments `retention` and `grace`, or else from the session's properties. For a catalog whose own
-    properties set longer periods, the longer periods hold.
+    They are the arguments `retention` and `grace` or, by default, the properties of the session. If the properties of a
+    catalog set longer periods, these apply to the catalog.
 
     Raises:
-        InputError: an argument is not a duration, or the retention is shorter than a period that relies on history.
+        InputError: an argument is not a duration, or the retention is shorter than the grace period or the lifetime of
+            idempotency keys.
     """
     from polaris_spark.maintenance.periods import realm_policy
     from polaris_spark.maintenance.trim import check_retention
@@ -163,13 +166,13 @@ def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
 
 
 OLDER_THAN = "older than a time, or than a duration before now"
-"""Meaning of the parameter `older_than`, in the descriptions of all jobs that have it."""
+"""Part of the description of the parameter `older_than`, for all jobs that have this parameter."""
 
 
 def older_than(call: Call, arguments: Mapping[str, Any], now_ms: int) -> int | None:
-    """Return the argument `older_than` as a time in milliseconds since 1970; None if it was not given.
+    """Return the argument `older_than` as a time in milliseconds since 1970 UTC; None if it was not given.
 
-    A time without a zone is in the Spark session's time zone, as Spark writes a TIMESTAMP. Without Spark, it is in UTC.
+    A time without a zone is in the time zone of the Spark session or, without Spark, in UTC.
 
     Raises:
         InputError: the argument is neither a time nor a duration.
@@ -179,13 +182,13 @@ def older_than(call: Call, arguments: Mapping[str, Any], now_ms: int) -> int | N
 
 
 def time_before_ms(name: str, text: str, now_ms: int, zone: Zone = lambda: timezone.utc) -> int:
-    """Return the time that a text stands for, in milliseconds since 1970.
+    """Parse an argument that is a time or a duration before now. Return the time in milliseconds since 1970 UTC.
 
     Args:
-        name: name of the argument, for errors.
-        text: a time in ISO 8601, or a duration, which stands for a time this long before now.
-        now_ms: current time in milliseconds since 1970.
-        zone: returns the time zone for a time without a zone.
+        name: name of the argument for the error message.
+        text: a time in ISO 8601, or a duration that is subtracted from now.
+        now_ms: current time in milliseconds since 1970 UTC.
+        zone: returns the time zone of a time that is written without a zone.
     Raises:
         InputError: the text is neither a time nor a duration.
     """

@@ -1,4 +1,7 @@
-"""`migrate_realm`: moves a realm to another database while commits continue. (Iceberg has a procedure `migrate`.)"""
+"""`migrate_realm`: moves a realm to another database while commits continue.
+
+It is not named `migrate`, because Iceberg has a different procedure with this name.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +61,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
 
 
 def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | None:
-    """Return the properties of the target store; None if an abort does not name a target.
+    """Return the properties of the target store; None if a migration is aborted and no target is given.
 
     Raises:
-        InputError: the target is missing, or contains a secret as plain text.
+        InputError: the target is missing, or a secret in its options is plain text.
     """
     from polaris_spark.config import Properties
 
@@ -85,7 +88,7 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
 
 @contextmanager
 def _opened(target: Properties) -> Iterator[StoreConnection]:
-    """Open the target store; create it if the database does not contain a store."""
+    """Open the target store, and close it at the end. If the database does not contain a store, create one."""
     from polaris_spark.system.connections import connect_store
 
     connection = connect_store(target.store, target.store_options, create=True)
@@ -104,24 +107,26 @@ def _rows(step: MigrationStep) -> Iterator[Row]:
 
 PROCEDURE = job(
     name="migrate_realm",
-    comment="Move the realm to another database while commits continue, and compare both sides.",
+    comment="Move the realm to another database while commits continue, and compare the two databases.",
     parameters=(
         Parameter("target", "STRING", "URI of the store to move to, without a password"),
-        Parameter("target_realm", "STRING", "name of the realm there, if it differs"),
         Parameter(
-            "target_options", "MAP<STRING,STRING>", "options of that store, such as password = env:NAME"
+            "target_realm", "STRING", "name of the realm in the target store; by default, the same name"
+        ),
+        Parameter(
+            "target_options", "MAP<STRING,STRING>", "options of the target store, such as password = env:NAME"
         ),
         Parameter(
             "max_pause",
             "STRING",
-            f"maximum time for which commits are stopped at the switch; default {_PAUSE}",
+            f"maximum time for which commits are stopped while the realm switches stores; default {_PAUSE}",
         ),
         Parameter(
             "verify",
             "BOOLEAN",
-            "whether both sides are compared before and after the switch; default true",
+            "whether the stores are compared before and after the switch; default true",
         ),
-        Parameter("abort", "BOOLEAN", "abort a migration, so that the source continues to serve the realm"),
+        Parameter("abort", "BOOLEAN", "abort a migration; the source then continues to serve the realm"),
     ),
     columns=(
         Column("step", "STRING"),

@@ -1,4 +1,4 @@
-"""Definition of a procedure: a name, parameters, columns of its result, and a function."""
+"""Definition of a procedure (name, parameters, result columns and function), and of a call of a procedure."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ if TYPE_CHECKING:
 
 
 class Parameter(NamedTuple):
-    """A named parameter. If an optional argument is not given or is NULL, `run` does not receive it."""
+    """A parameter of a procedure. If an optional argument is not given or is NULL, `run` does not receive it."""
 
     name: str
     type: str
-    """One of `TYPES`."""
+    """SQL name of the type, a key of `TYPES`."""
     comment: str
     required: bool = False
     takes_variables: bool = True
-    """Whether values of a map can be `env:NAME`. If False, the procedure itself must refuse such values."""
+    """Whether values of a map may refer to environment variables, as `env:NAME`. If False, the procedure itself must
+    refuse such references."""
     is_location: bool = False
-    """Whether the value is a location of files. HTTP clients can only give locations that the server allows."""
+    """Whether the value is a location of files. HTTP clients may use only the locations that the server allows."""
 
 
 class Column(NamedTuple):
-    """A column of the result."""
+    """A column of the result of a procedure."""
 
     name: str
     type: str
-    """One of `TYPES`."""
+    """SQL name of the type, a key of `TYPES`."""
 
 
 Watch = Callable[[str, int, int], None]
-"""A function that receives the progress of a call: the step, the amount done, and the total amount (0: not known)."""
+"""A function that receives the progress of a call: the current step, the amount of it that is done, and its total
+amount (0 if not known)."""
 
 
 class Call:
@@ -58,18 +60,20 @@ class Call:
     ) -> None:
         """
         Args:
-            spark: returns the Spark session that made the call.
-            watch: called with the progress, in the thread of the call.
-            by_operator: whether the arguments come from the operator of this process. They can then refer to any
-                environment variable of the process.
-            over_http: whether the arguments come from an HTTP client. They then cannot refer to environment variables.
+            session: the opened catalog.
+            spark: returns the Spark session that made the call; None if the call comes without Spark.
+            watch: called with the progress of the call, in the thread of the call.
+            by_operator: whether the arguments come from the operator of this process. The arguments may then refer to
+                any environment variable of the process.
+            over_http: whether the arguments come from an HTTP client. The arguments then cannot refer to environment
+                variables.
         """
         self.session = session
         """The opened catalog."""
         self.held: HeldTask | None = None
-        """The coordinated task of a maintenance job while it runs."""
+        """The coordinated task of a running maintenance job; None for other calls."""
         self.over_http = over_http
-        """Whether the arguments come from an HTTP client, which may reach only the served realm."""
+        """Whether the arguments come from an HTTP client, which may access only the served realm."""
         self._by_operator = by_operator
         self._spark = spark
         self._watch = watch
@@ -86,23 +90,23 @@ class Call:
         return self.has_spark and self.session.connection.backend.scope != "process"
 
     def spark(self) -> SparkSession:
-        """Return the Spark session that made the call; only for procedures with `uses_spark`.
+        """Return the Spark session that made the call. Only procedures with `uses_spark` may call this method.
 
         Raises:
             InputError: the procedure was called without Spark.
         """
         if self._spark is None:
             raise InputError(
-                "this procedure runs as a Spark job, and was called without a Spark session: call it in SQL, or pass "
-                "the session as the argument spark"
+                "this procedure runs as a Spark job, but was called without a Spark session: call it in SQL, or pass "
+                "the session as the argument 'spark'"
             )
         return self._spark()
 
     def refuse_unlisted_variables(self, options: Mapping[str, str]) -> None:
-        """Refuse options that name an environment variable that is not listed.
+        """Refuse options with a value `env:NAME` if the caller may not use the environment variable NAME.
 
         Before a procedure runs, `Procedure.rows` calls this method for every argument that is a map and whose parameter
-        has `takes_variables`.
+        has `takes_variables`. If the arguments come from the operator of this process, every variable is allowed.
 
         Raises:
             InputError: the catalog's property `procedure-variables` does not list the variable, or the arguments come
@@ -122,7 +126,7 @@ class Call:
             refuse_unlisted_variables(options, listed, "the catalog's property 'procedure-variables'")
 
     def require_allowed(self, location: str) -> None:
-        """Refuse a location that the caller may not use. A call in this process may use every location.
+        """Refuse a location that is outside the allowed locations of the catalog, if the catalog restricts locations.
 
         Raises:
             InputError: the location is malformed.
@@ -133,17 +137,17 @@ class Call:
         self.session.catalog.context.require_allowed([segments(folder(location))])
 
     def cancel(self) -> None:
-        """Request that the procedure stops. This method can be called on any thread."""
+        """Ask the procedure to stop at its next `check`. This method can be called on any thread."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Check whether the call was cancelled. Long procedures call this method between steps.
+        """Raise an error if the call was cancelled. Long procedures call this method between steps.
 
         Raises:
             TryAgainError: the call was cancelled, because its caller no longer waits for it.
         """
         if self._cancelled.is_set():
-            raise TryAgainError("the call was cancelled; completed steps remain")
+            raise TryAgainError("the call was cancelled; steps that are already completed are not undone")
 
     def progress(self, doing: str, done: int = 0, total: int = 0) -> None:
         """Report the progress of the call, and call `check`. Long procedures call this method often.
@@ -153,7 +157,7 @@ class Call:
             done: amount of the step that is done.
             total: total amount of the step; 0 if it is not known.
         Raises:
-            TryAgainError: as for `check`.
+            TryAgainError: the call was cancelled, because its caller no longer waits for it.
             TaskLostError: another process took over the lease of the maintenance job.
         """
         self.check()
@@ -172,7 +176,8 @@ class Procedure:
     """A procedure of namespace `system`, called as ``CALL polaris.system.<name>(<parameter> => <value>, ...)``.
 
     Raises:
-        InputError: a name or type cannot be used.
+        InputError: a name is not a lower-case SQL identifier or occurs twice, a type is unknown, there are no columns,
+            or a required parameter follows an optional parameter.
     """
 
     name: str
@@ -185,17 +190,19 @@ class Procedure:
     uses_spark: bool = False
     """Whether `run` may use the Spark session."""
     over_http: bool = False
-    """Whether HTTP clients with an administrator's token may call the procedure. The server's process runs it, so it
-    must not open a file, store or address that its arguments choose, except those of parameters with `is_location`."""
+    """Whether HTTP clients with an administrator's token may call the procedure. The server runs the procedure in its
+    own process, so the procedure must not open files, stores or addresses that its arguments name, except locations in
+    parameters with `is_location`."""
     maintenance: bool = False
-    """Whether the procedure is a job of `polaris-spark maintain`."""
+    """Whether the procedure is a maintenance job, which `polaris-spark maintain` can run."""
     finds_faults: bool = False
-    """Whether the rows are faults. If so, the command line exits with a failure if there are rows."""
+    """Whether each row of the result reports a fault. If so, the command line exits with a failure status when there
+    are rows."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
-    """A function that returns whether a row only reports that there was nothing to do."""
+    """A function that returns whether a row of the result only reports that there was nothing to do."""
     failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
-    """A function that returns the error with which the command line ends after it has shown the rows; None for success.
-    """
+    """A function that takes the rows of the result, and returns the error message with which the command line ends
+    after showing the rows. It returns None for success."""
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]
@@ -219,7 +226,7 @@ class Procedure:
             )
 
     def checked_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given arguments that are not None.
+        """Check the types of the given arguments. Return the arguments that are not None.
 
         Raises:
             InputError: an argument is unknown, missing or of another type; the message says what is accepted.
@@ -243,13 +250,13 @@ class Procedure:
         return arguments
 
     def check_values(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that name a variable or location that the caller may not use.
+        """Refuse arguments with an environment variable or a location that the caller may not use.
 
         Call `checked_arguments` first.
 
         Raises:
-            InputError: an argument names an environment variable that is not listed, or a location is malformed.
-            ForbiddenError: the call is to a catalog with allowed locations, and a location is outside them.
+            InputError: the caller may not use an environment variable in an argument, or a location is malformed.
+            ForbiddenError: a location is outside the allowed locations of the catalog.
         """
         for one in self.parameters:
             if one.type == "MAP<STRING,STRING>" and one.takes_variables:
@@ -261,7 +268,7 @@ class Procedure:
         """Run the procedure; return the rows of its result.
 
         Raises:
-            InputError: an argument cannot be used, or names an environment variable that is not listed.
+            InputError: an argument is not valid, or the caller may not use an environment variable in it.
             TypeError: the procedure has a bug: a row does not match the columns.
         """
         given = self.checked_arguments(arguments)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
 
 _ANY_AGE = 1 << 62
-"""A time that is later than the last change of any file, in milliseconds since 1970."""
+"""A time later than the modification time of any file, in milliseconds since 1970: files of every age are deleted."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -118,7 +118,7 @@ def _purge(
     found = find_doomed(means.engine, search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
-    """Tables with files that were not deleted. Files that list these files must be kept as well."""
+    """Tables of which a file was not deleted. Later phases keep the manifests and manifest lists of these tables."""
     for phase in found.phases:
         if dry_run:
             yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)
@@ -133,9 +133,9 @@ def _purge(
 
 PROCEDURE = job(
     name="purge_dropped",
-    comment="Delete the files of tables that were dropped with PURGE, if this was left to maintenance.",
+    comment="Delete the files of tables that were dropped with PURGE, if the drop itself did not delete them.",
     parameters=(
-        Parameter("dry_run", "BOOLEAN", "only say what would be deleted"),
+        Parameter("dry_run", "BOOLEAN", "only report what would be deleted"),
         Parameter("max_files", "BIGINT", f"maximum number of files to delete; default {DEFAULT_FILES}"),
     ),
     columns=COLUMNS,

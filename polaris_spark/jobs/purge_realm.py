@@ -26,7 +26,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         )
     if name is None and arguments.get("deactivate", False):
         raise InputError(
-            "purge_realm: 'deactivate' applies to a realm only: give its name as the argument 'name'"
+            "purge_realm: 'deactivate' applies only to a realm: give the realm's name as the argument 'name'"
         )
     purge = Purge(session.connection.backend, session.connection.clock, progress=call.progress)
     if name is not None:
@@ -44,12 +44,12 @@ PROCEDURE = job(
     name="purge_realm",
     comment="Delete every row of a deactivated realm; without arguments, list what can be purged.",
     parameters=(
-        Parameter("name", "STRING", "the realm to be purged; not the one of this catalog"),
-        Parameter("instance", "STRING", "instance of rows without a realm, as `fsck` reports it"),
+        Parameter("name", "STRING", "the realm to purge; it cannot be the realm of this catalog"),
+        Parameter("instance", "STRING", "instance id of rows that belong to no realm, as reported by `fsck`"),
         Parameter(
             "deactivate",
             "BOOLEAN",
-            "deactivate the realm first if it is ACTIVE, or purge it even if a migration is copying into it",
+            "deactivate the realm first if it is active, and purge it even if a migration is copying into it",
         ),
     ),
     columns=(

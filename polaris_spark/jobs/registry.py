@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP = "polaris_spark.procedures"
-"""Entry-point group of procedures. The value of each entry is a `Procedure`; the name of the entry is not used."""
+"""Entry-point group in which other packages register procedures. Each entry point refers to a `Procedure`; the name of
+the entry point is not used."""
 
 BUILT_IN = (
     adopt.PROCEDURE,
@@ -57,15 +58,15 @@ BUILT_IN = (
 
 @cache
 def procedures() -> dict[str, Procedure]:
-    """Return every procedure by name. A procedure of another package that fails to load is logged and left out."""
+    """Return all procedures by name. Procedures of other packages that cannot be loaded are logged and left out."""
     found = {one.name: one for one in BUILT_IN}
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
             procedure = entry.load()
             if not isinstance(procedure, Procedure):
-                raise InputError(f"the entry point must name a Procedure, got {procedure!r}")
+                raise InputError(f"the entry point must refer to a Procedure, got {procedure!r}")
             if procedure.name in found:
-                raise InputError(f"there is already a procedure {procedure.name!r}; rename this procedure")
+                raise InputError(f"there is already a procedure {procedure.name!r}; rename the new procedure")
         except Exception:  # other packages may raise any error; the catalog works without this procedure
             logger.exception("the procedure %s cannot be loaded", entry.value)
             continue
@@ -96,12 +97,12 @@ def call(
     Args:
         session: the opened catalog.
         name: name of the procedure.
-        spark: the `SparkSession` for procedures that are Spark jobs.
+        spark: the `SparkSession`, for procedures that run as Spark jobs.
         watch: called with the progress of the call.
         arguments: arguments by name; an argument with the value None counts as not given.
     Returns:
         the rows, as tuples with one value per column.
     Raises:
-        InputError: the procedure does not exist, or an argument cannot be used.
+        InputError: the procedure does not exist, or an argument is not valid.
     """
     return find(name).rows(Call(session, None if spark is None else lambda: spark, watch), arguments)

@@ -32,9 +32,9 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _refused(search: Search) -> Iterator[FileOutcome]:
-    """Yield an outcome for each folder in which no file may be deleted.
+    """Yield an outcome with the reason for each folder in which no file may be deleted.
 
-    One example is a table location that is reached through a symbolic link.
+    An example is a table location that is reached through a symbolic link.
     """
     from polaris_spark.maintenance.orphans.search import KEPT, FileOutcome
 
@@ -93,9 +93,10 @@ def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
 
 
 def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
-    """Whether `gc.enabled` keeps files that are outside all locations of tables and views.
+    """Return whether files outside all locations of tables and views must be kept.
 
-    This is `gc.enabled` of the catalog itself, or of another catalog of the realm whose warehouse overlaps a folder.
+    They must be kept if the property `gc.enabled` is false for this catalog, or for another catalog of the realm whose
+    warehouse overlaps one of the folders.
     """
     from polaris_spark.catalog.catalogs import list_catalogs, warehouse_of
     from polaris_spark.catalog.files import absolute
@@ -114,7 +115,7 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
 
 
 def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
-    """Return the folders to search."""
+    """Return the folders in which to search for orphan files."""
     from polaris_spark.catalog.folders import Folders
     from polaris_spark.catalog.identifiers import levels_of
     from polaris_spark.catalog.locations import folder
@@ -162,10 +163,10 @@ def _uri(parts: tuple[str, ...]) -> str:
 
 
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
-    """Return the resources that a run of a job uses.
+    """Return the resources that one run of a job uses.
 
-    Unless it is a dry run, this ends registrations of branches that were dropped longer ago than the grace period.
-    These branches cannot be restored anymore.
+    Unless it is a dry run, first end the registrations of branches that were dropped longer ago than the grace period.
+    These branches can then no longer be restored, so their files are not needed.
     """
     from polaris_spark.catalog.overlapping_tables import heads_around
     from polaris_spark.commits.change import Operation
@@ -186,7 +187,7 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
 
 
 class DeletionRecord:
-    """A `search.Record` that writes to the catalog's record of deleted files."""
+    """Implementation of `search.Record` that adds to the catalog's record of deleted files."""
 
     def __init__(self, session: Session, job: str) -> None:
         self._session = session
@@ -245,14 +246,16 @@ PROCEDURE = job(
     name="remove_orphans",
     comment="Delete files that no table or view of the store needs; by default, only report them.",
     parameters=(
-        Parameter("table", "STRING", "only the locations of this table or view"),
+        Parameter("table", "STRING", "search only the locations of this table or view"),
         Parameter(
             "location",
             "STRING",
-            "only this folder; by default, the warehouse and the locations outside it that tables own",
+            "search only this folder; by default, the warehouse and the locations outside it that tables own",
             is_location=True,
         ),
-        Parameter("older_than", "STRING", f"age of files by their last change: {OLDER_THAN}; default '3 d'"),
+        Parameter(
+            "older_than", "STRING", f"delete only files whose last change is {OLDER_THAN}; default '3 d'"
+        ),
         Parameter("dry_run", "BOOLEAN", "only report what would be deleted; default true"),
         Parameter("force", "BOOLEAN", "whether older_than may be less than 24 hours"),
         Parameter(
@@ -264,7 +267,7 @@ PROCEDURE = job(
         Parameter(
             "equal_authorities",
             "MAP<STRING,STRING>",
-            "authorities that count as equal, comma-separated, to the one that they stand for",
+            "authorities that count as equal, such as 'host1,host2' to 'host'",
         ),
         Parameter(
             "prefix_mismatch_mode",

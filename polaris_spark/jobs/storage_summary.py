@@ -28,6 +28,6 @@ PROCEDURE = Procedure(
     ),
     run=_run,
     over_http=True,
-    comment="Show how much the realm stores, by type of object and age.",
+    comment="Show how much data the realm stores, by object type and age.",
     uses_spark=True,
 )

@@ -1,4 +1,4 @@
-"""`sweep`: deletes every object that no reference and no history needs any more."""
+"""`sweep`: deletes every object that neither a reference nor the retained history of a reference needs."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 def _time(ms: int) -> datetime:
     """Return a time in milliseconds since 1970 as a datetime.
 
-    Earlier times, which result from a very long retention, become the beginning of 1970.
+    A time before 1970, which results from a very long retention, is replaced by the beginning of 1970.
     """
     return datetime.fromtimestamp(max(0, ms) / 1_000, timezone.utc)
 
 
 PROCEDURE = job(
     name="sweep",
-    comment="Delete every object of the realm that no reference and no history needs.",
+    comment="Delete every object of the realm that neither a reference nor retained history needs.",
     parameters=(
-        Parameter("dry_run", "BOOLEAN", "only say what would be deleted, and change nothing"),
+        Parameter("dry_run", "BOOLEAN", "only report what would be deleted, and change nothing"),
         Parameter(
             "retention", "STRING", "time for which history is kept; default: the property history-retention"
         ),
         Parameter(
             "grace",
             "STRING",
-            "time for which unneeded rows and dropped references are kept; default: the property grace",
+            "time for which unreachable rows and dropped references are kept; default: the property grace",
         ),
     ),
     columns=(

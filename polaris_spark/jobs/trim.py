@@ -1,4 +1,4 @@
-"""`trim`: trims history older than the retention. A sweep can then delete rows that only this history needs."""
+"""`trim`: drops history older than the retention. A sweep can then delete the rows that only this history needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="trim",
-    comment="Trim the history of all references that is older than the retention.",
+    comment="Drop the history of all references that is older than the retention; a sweep can then delete its rows.",
     parameters=(
         Parameter(
             "retention", "STRING", "time for which history is kept; default: the property history-retention"

@@ -12,12 +12,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class SqlType(NamedTuple):
-    """A type, and the conversion of its values between Python and JSON."""
+    """The SQL type of a parameter or column, with the conversion of its values between Python and JSON."""
 
     accepts: Callable[[Any], bool]
-    """Whether a Python value other than None is of this type."""
+    """A function that returns whether a Python value other than None is of this type."""
     expected: str
-    """Description of the Python values of this type, for messages."""
+    """Description of the Python values of this type, for error messages."""
     encode: Callable[[Any], Any] = lambda value: value
     """A function that converts a Python value to a JSON value."""
     decode: Callable[[Any], Any] = lambda value: value
@@ -76,4 +76,4 @@ TYPES: dict[str, SqlType] = {
         "a map from text to text",
     ),
 }
-"""Every type, by its SQL name."""
+"""All types of parameters and columns, by SQL name."""

@@ -196,7 +196,7 @@ def test_what_cannot_be_written_is_told_after_the_rest_was_written(catalog: Clie
         file.unlink()
     shutil.rmtree(folder)
     folder.write_text("no folder")
-    with pytest.raises(BadRequestError, match=r"1 of 3 metadata files were not written, such as db\.t: "):
+    with pytest.raises(BadRequestError, match=r"1 of 3 metadata files were not written, for example db\.t: "):
         export(catalog)
     assert done["db.v"][1].exists()
     assert done["db.inner.t"][1].exists()

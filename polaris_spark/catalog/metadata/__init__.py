@@ -1,7 +1,7 @@
 """Metadata of tables and views: stored rows, requirements and updates of commits, and the JSON that clients load.
 
-The code performs no I/O of its own. Objects are read through the `ObjectReader` that the caller passes, and new objects
-are returned to the caller.
+The code performs no I/O of its own. It reads stored objects through the `ObjectReader` that the caller passes, and
+returns new objects to the caller.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: code that only reads rows needs neither the updates nor the parser."""
+    """Import a public name from its module when it is first used.
+
+    Code that only reads rows then loads neither the updates nor the parsers.
+    """
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,9 @@
 """Reader of the blocks of Avro object container files. Clients choose these files, so the files can be malicious.
 
 A block is decompressed only up to `MAX_BLOCK_BYTES`. A schema is refused if a few encoded bytes can decode to unlimited
-data, because the decoder holds Python's global interpreter lock until it ends. A refused schema contains an array whose
-items take no bytes, a record that contains itself, or a record that contains too many records and nulls.
+data, because the decoder holds Python's global interpreter lock until it ends. Three kinds of schemas are refused:
+those with an array whose items take no bytes, with a record that contains itself, or with a record that contains more
+than `MAX_EMPTY_TYPES` records and nulls.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ import fastavro
 import msgspec
 
 MAX_BLOCK_BYTES: Final = 64 * 2**20
-"""Maximum size of a block, in bytes, both before and after decompression. Common writers begin a new block after less
-than 1 MiB."""
+"""Maximum size of a block of an Avro file, in bytes, both before and after decompression. Common writers begin a new
+block after less than 1 MiB."""
 
 MAX_BLOCK_RECORDS: Final = 1_000_000
-"""Maximum number of records in a block."""
+"""Maximum number of records in a block of an Avro file."""
 
 MAX_EMPTY_TYPES: Final = 100
-"""Maximum number of record types, and of types that take no bytes, that a record type contains, including itself. The
-schema of a manifest has three record types: an entry, its file, and the file's partition."""
+"""Maximum number of records plus nulls (and other types encoded in zero bytes) in a record type, including the record
+type itself and nested records. For comparison, the schema of a manifest has three record types: an entry, its file, and
+the file's partition."""
 
 _SYNC_BYTES: Final = 16
 _MAGIC: Final = b"Obj\x01"
@@ -42,33 +44,34 @@ _HEADER: Final = fastavro.parse_schema(
         ],
     }
 )
-"""The header of an object container file (Avro specification, "Object Container Files")."""
+"""Avro schema of the header of an object container file (Avro specification, "Object Container Files")."""
 _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
 
 class AvroBlock(NamedTuple):
-    """A block of records, decompressed."""
+    """One decompressed block of an Avro file."""
 
     records: int
-    """Number of records."""
+    """Number of records in the block."""
     data: bytes
 
 
 class AvroBlocks:
-    """The header of an open Avro file, and its blocks."""
+    """Reader of an open Avro file: the fields of its header, and an iterator over its blocks."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        """
+        """Read the header of the file.
+
         Args:
             stream: an Avro file, positioned at its beginning.
         Raises:
-            ValueError: the schema is refused.
-            Exception: the stream is not an Avro file.
+            ValueError: the file does not begin like an Avro file, or its schema is refused.
+            Exception: the header cannot be decoded. The type of the error depends on the decoder.
         """
         header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
         if header["magic"] != _MAGIC:
             raise ValueError(
-                f"it begins with {header['magic']!r} instead of {_MAGIC!r}, so it is not an Avro file"
+                f"the file begins with {header['magic']!r} instead of {_MAGIC!r}, so it is not an Avro file"
             )
         self.metadata: dict[str, str] = {key: value.decode() for key, value in header["meta"].items()}
         self.codec = self.metadata.get("avro.codec", "null")
@@ -82,7 +85,8 @@ class AvroBlocks:
         """Yield the blocks. They can be read only once.
 
         Raises:
-            ValueError: a block is damaged, or exceeds a bound.
+            ValueError: a block is malformed or too large, or its codec is not supported.
+            Exception: a block cannot be decompressed. The type of the error depends on the codec.
         """
         while (first := self._stream.read(1)) != b"":
             count, size = self._long(first), self._long(self._stream.read(1))
@@ -97,7 +101,7 @@ class AvroBlocks:
             most = min(len(data), MAX_BLOCK_RECORDS)
             if not 0 <= count <= most:
                 raise ValueError(
-                    f"a block of {len(data)} bytes claims to hold {count} records; possible are 0 to {most}"
+                    f"a block of {len(data)} bytes claims to hold {count} records; it can hold from 0 to {most}"
                 )
             yield AvroBlock(count, data)
 
@@ -105,7 +109,7 @@ class AvroBlocks:
         number = shift = 0
         while True:
             if not byte or shift > 63:
-                raise ValueError("it ends within a number, or a number has more than 64 bits")
+                raise ValueError("the file ends within a number, or a number has more than 64 bits")
             number |= (byte[0] & 0x7F) << shift
             if byte[0] < 0x80:
                 return number >> 1 ^ -(number & 1)
@@ -117,7 +121,8 @@ def _decompressed(codec: str, data: bytes) -> bytes:
     """Return the decompressed content of a block.
 
     Raises:
-        ValueError: the block is damaged or too large, or the codec is unknown.
+        ValueError: the decompressed content is too large, or the codec is not supported.
+        Exception: the block is damaged. The type of the error depends on the codec.
     """
     most = MAX_BLOCK_BYTES + 1
     if codec == "null":
@@ -133,15 +138,17 @@ def _decompressed(codec: str, data: bytes) -> bytes:
     elif codec == "snappy":
         found = _snappy(data[:-4])  # without the checksum
     else:
-        raise ValueError(f"it is compressed with the codec {codec!r}, which is not supported")
+        raise ValueError(f"the file is compressed with the codec {codec!r}, which is not supported")
     if len(found) > MAX_BLOCK_BYTES:
         raise ValueError(f"a block has more than the maximum of {MAX_BLOCK_BYTES} bytes after decompression")
     return found
 
 
 def _snappy(data: bytes) -> bytes:
-    """Return the decompressed content of a raw Snappy block. The block begins with the size of this content (Snappy's
-    format description, section 1)."""
+    """Return the decompressed content of a raw Snappy block.
+
+    The block begins with the decompressed size (Snappy's format description, section 1).
+    """
     size = 0
     for position, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << 7 * position
@@ -153,8 +160,10 @@ def _snappy(data: bytes) -> bytes:
 
 
 def _zstandard(data: bytes, most: int) -> bytes:
-    """Return at most the first `most` bytes of the decompressed content of a Zstandard block. Use one of the libraries
-    that fastavro uses."""
+    """Return the first `most` bytes, or all if there are fewer, of the decompressed content of a Zstandard block.
+
+    This uses the first installed library of those that fastavro supports.
+    """
     for library in ("compression.zstd", "backports.zstd"):
         with contextlib.suppress(ImportError):
             return bytes(import_module(library).ZstdDecompressor().decompress(data, most))
@@ -162,13 +171,14 @@ def _zstandard(data: bytes, most: int) -> bytes:
 
 
 class _Shape(NamedTuple):
-    """Properties of an Avro type that bound the cost of decoding its values."""
+    """Properties of an Avro type that limit the cost of decoding its values."""
 
     may_be_empty: bool
-    """Whether there are values of the type that are encoded in zero bytes."""
+    """Whether a value of the type can be encoded in zero bytes."""
     empty_types: int
-    """Number of record types, and of types that take no bytes, that are decoded for one value of the type. Types in a
-    union, an array or a map are not counted, because each of their values takes at least one byte."""
+    """Number of records plus nulls (and other types encoded in zero bytes) that are decoded for one value of the type,
+    including the type itself. Types inside a union, an array or a map are not counted, because each of their values
+    takes at least one byte."""
 
 
 _FULL: Final = _Shape(may_be_empty=False, empty_types=0)
@@ -176,11 +186,11 @@ _EMPTY: Final = _Shape(may_be_empty=True, empty_types=1)
 
 
 def _require_finite(schema: Any) -> None:
-    """Refuse a schema if decoded data can be larger than a fixed multiple of the encoded bytes.
+    """Refuse a schema with which decoded data can be larger than a fixed multiple of the encoded bytes.
 
     Raises:
-        ValueError: items of an array take no bytes, a record contains itself, or a record contains too many
-            records and nulls.
+        ValueError: items of an array take no bytes, a record contains itself, or a record contains more than
+            `MAX_EMPTY_TYPES` records and nulls.
     """
     _shape(schema, {}, ())
 
@@ -189,11 +199,12 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
     """Return the shape of a type.
 
     Args:
-        named: the shapes of the named types that were measured before. Each named type is measured only once: in a
-            chain of records that each contain the next record twice, the last record occurs exponentially often.
-        around: names of the records that contain the type.
+        named: the shapes of the named types that have been measured, by name; this function adds more. Each named type
+            is measured only once, because nested types can occur exponentially often: in a chain of records that each
+            contain the next record twice, the last of n records occurs 2^(n-1) times.
+        around: names of the records inside which this type is defined.
     Raises:
-        ValueError: as `_require_finite`.
+        ValueError: the schema is refused, for the reasons that `_require_finite` lists.
     """
     if isinstance(schema, list):
         for choice in schema:
@@ -203,12 +214,12 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
         if schema in _PRIMITIVES:
             return _EMPTY if schema == "null" else _FULL
         if _simple(schema) in around:
-            raise ValueError(f"its Avro schema is refused: the record {schema!r} contains itself")
+            raise ValueError(f"the file's Avro schema is refused: the record {schema!r} contains itself")
         return named.get(_simple(schema), _FULL)
     kind = schema["type"]
     if kind == "array":
         if _shape(schema["items"], named, around).may_be_empty:
-            raise ValueError("its Avro schema is refused: it contains an array whose items take no bytes")
+            raise ValueError("the file's Avro schema is refused: items of an array take no bytes")
         return _FULL
     if kind == "map":
         _shape(schema["values"], named, around)
@@ -223,7 +234,7 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
         found = _Shape(all(one.may_be_empty for one in fields), 1 + sum(one.empty_types for one in fields))
         if found.empty_types > MAX_EMPTY_TYPES:
             raise ValueError(
-                f"its Avro schema is refused: the record {schema['name']!r} contains more than "
+                f"the file's Avro schema is refused: the record {schema['name']!r} contains more than "
                 f"{MAX_EMPTY_TYPES} records and nulls"
             )
     else:
@@ -241,7 +252,7 @@ def _with_distinct_names(schema: Any, defined: dict[str, int]) -> Any:
     columns. fastavro refuses a second definition of a name. The names of types do not affect how values are encoded.
 
     Args:
-        defined: number of definitions so far, by name; definitions in `schema` are added.
+        defined: number of definitions already seen, by name; this function adds the definitions in `schema`.
     """
     if isinstance(schema, list):
         return [_with_distinct_names(one, defined) for one in schema]

@@ -1,9 +1,10 @@
-"""Upper bounds of requests. A request that exceeds a bound is refused before any work on the request begins.
+"""Upper bounds on the size of requests. A request that exceeds a bound is refused before any work on it begins.
 
 The bounds are higher than practical use of Iceberg needs. Within the bounds, the cost of a request is at most
-proportional to its size. The bounds are checked on the decoded request, so they apply to requests over HTTP, over the
-bridge and in process. A registered metadata file is allowed to contain more schemas, specs and so on than the bounds
-allow, but no more can then be added to the table. The bounds of a single schema also apply to registered files.
+proportional to its size. The bounds are checked on the decoded request, so they apply equally to requests over HTTP,
+from Spark's JVM and from Python code in the same process. A registered metadata file is allowed to contain more
+schemas, specs and so on than the bounds allow, but no more can then be added to the table. The bounds of a single
+schema also apply to registered files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ BOUNDS: Final[Mapping[str, int]] = {
     "versions of a view": 10_000,
     "representations in a view version": 100,
 }
-"""Maximum of each counted quantity, by the quantity's name. Nested columns count as columns."""
+"""Maximum of each quantity that is counted; the key describes the quantity. Nested columns count as columns."""
 
 _ADDED: Final = {
     "add-schema": "schemas of a table or view",
@@ -53,8 +54,10 @@ _ADDED: Final = {
     "set-statistics": "updates in a request",
     "set-partition-statistics": "updates in a request",
 }
-"""Actions of updates that add JSON to the metadata. The value is the key in `BOUNDS` that limits how many such updates
-one table or view may have in a request. The nesting of their JSON is bounded, too, because the JSON is stored."""
+"""Actions of updates that add JSON to the metadata, each with a key in `BOUNDS`. That bound limits the number of
+updates with this action for one table or view in a request. The nesting of the added JSON is bounded, too, because it
+is stored.
+"""
 
 _IDS: Final = {
     "remove-schemas": "schema-ids",
@@ -66,17 +69,18 @@ _PROPERTIES: Final = {"set-properties": ("updates", "updated"), "remove-properti
 _encode = msgspec.json.Encoder().encode
 
 _FEW: Final = 1_000
-"""Up to this number, updates, requirements, tables and properties are not checked here, because none of their bounds is
-lower. The bytes of so few properties are checked when the properties are merged into the existing ones."""
+"""Up to this number, updates, requirements, tables and properties are not checked here, because all of their bounds are
+higher. The bytes of this few properties are checked when they are merged into the existing properties."""
 
 _NESTED: Final = ("element", "key", "value")
 
 
 def require_within(what: str, value: int) -> None:
-    """Refuse a value above its bound.
+    """Refuse a request in which a quantity exceeds its bound.
 
     Args:
-        what: a key of `BOUNDS`.
+        what: the quantity, a key of `BOUNDS`.
+        value: the value of the quantity in the request.
     Raises:
         BadRequestError: the value exceeds the bound; the message names the value and the bound.
     """
@@ -136,7 +140,7 @@ def require_commits_within(commits: Sequence[tuple[Sequence[Any], Sequence[Any]]
 
 
 def require_schema_within(schema: object) -> int:
-    """Refuse a schema that exceeds a bound. Uses no recursion, so that deep nesting cannot exhaust the stack.
+    """Refuse a schema that exceeds a bound. This uses no recursion, so that deep nesting cannot exhaust the stack.
 
     Returns:
         the number of columns in the schema, including nested ones.
@@ -175,9 +179,10 @@ def require_creation_within(request: Mapping[str, Any]) -> int:
     """Refuse a request to create a table, view or namespace if it exceeds a bound.
 
     Args:
-        request: decoded; a CreateTableRequest, CreateViewRequest or CreateNamespaceRequest of the specification.
+        request: the decoded CreateTableRequest, CreateViewRequest or CreateNamespaceRequest of the REST specification.
     Returns:
-        the size of the request, as `require_commits_within` counts it.
+        the size of the request: the sum of its numbers of columns, partition and sort fields, view representations, and
+            properties.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -191,7 +196,7 @@ def require_creation_within(request: Mapping[str, Any]) -> int:
 
 
 def require_properties_within(properties: Mapping[str, Any] | Collection[Any]) -> int:
-    """Refuse properties, or names of properties to remove, that exceed a bound.
+    """Refuse properties, or names of properties to remove, whose number or size exceeds a bound.
 
     Returns:
         the number of properties or names.
@@ -205,7 +210,7 @@ def require_properties_within(properties: Mapping[str, Any] | Collection[Any]) -
 
 
 def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str]) -> int:
-    """Refuse a change that makes properties grow beyond a bound.
+    """Refuse a change that makes the number or size of properties grow beyond a bound.
 
     Properties that exceed a bound before the change are allowed to shrink or to keep their size.
 
@@ -213,7 +218,7 @@ def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str
         before: the properties before the change.
         after: the properties after the change.
     Returns:
-        the result of `encoded_bytes` for `after`.
+        the size of `after` as JSON, in bytes (see `encoded_bytes`).
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -228,7 +233,9 @@ def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str
 
 
 def require_totals_growth(before: tuple[int, int], after: tuple[int, int]) -> None:
-    """Do the checks of `require_properties_growth`, given only the totals of the properties.
+    """Refuse a change that makes the number or size of properties grow beyond a bound.
+
+    This is `require_properties_growth` for a caller that has only the totals of the properties.
 
     Args:
         before: number of properties, and their size in bytes, before the change.
@@ -242,7 +249,11 @@ def require_totals_growth(before: tuple[int, int], after: tuple[int, int]) -> No
 
 
 def bytes_of(properties: Mapping[str, Any] | Collection[Any]) -> int:
-    """Return the total size of the names and values of properties, or only of names, in UTF-8 bytes."""
+    """Return the total size of the names and values of properties in UTF-8 bytes.
+
+    Args:
+        properties: the properties; or only names, whose total size is then returned.
+    """
     texts = [*properties, *(properties.values() if isinstance(properties, Mapping) else ())]
     return sum(
         len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
@@ -274,7 +285,7 @@ def _require_representations_within(version: object) -> int:
 def _require_nesting_within(values: list[Any]) -> None:
     try:
         text = _encode(values)
-    except (ArithmeticError, RecursionError, TypeError, ValueError):  # the code that writes them refuses them
+    except (ArithmeticError, RecursionError, TypeError, ValueError):  # the code that writes them raises
         text = b""
     if text and text.count(b"{") + text.count(b"[") <= BOUNDS["levels of nested JSON in a request"]:
         return  # fast path, nearly always taken

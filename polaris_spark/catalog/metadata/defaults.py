@@ -1,4 +1,4 @@
-"""Default values of columns: check them against the column's type, and return the normalized form that is stored.
+"""Default values of columns: checks against the column's type, and the normalized form that metadata stores.
 
 The rules are those of Iceberg's `SingleValueParser` and `Types.NestedField`
 (specification: https://iceberg.apache.org/spec/#json-single-value-serialization).
@@ -32,16 +32,16 @@ _ZONED = re.compile(f"{_DATE}T{_TIME}{_ZONE}", re.ASCII | re.IGNORECASE)
 
 _LEAP_CYCLE_YEARS = 400
 _NANOSECOND_RANGE = ("1677-09-21T00:12:43.145224193", "2262-04-11T23:47:16.854775807")
-"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. Texts of this form sort like the timestamps."""
+"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. Timestamps in this form sort by time."""
 
 
 def default_value(kind: str, type: str, value: Any) -> Any:
-    """Return a default value in the form in which metadata writes it.
+    """Return the default value of a column in the normalized form that metadata stores.
 
     Args:
-        kind: the type's name without parameters.
-        type: the type's normalized text.
-        value: decoded JSON, not null.
+        kind: name of the column's type without parameters, such as `decimal`.
+        type: normalized text of the column's type, such as `decimal(9, 2)`.
+        value: the default value in a request, as decoded JSON; not null.
     Raises:
         BadRequestError: the value is not a value of the type, or columns of the type cannot have a default value.
     """
@@ -73,8 +73,10 @@ def _double(_: str, value: Any) -> float | None:
 
 
 def _float(_: str, value: Any) -> float | None:
-    """Return the nearest 32-bit float, with the fewest digits that identify this float. Return None if the value is not
-    a float, or is outside the range of 32-bit floats."""
+    """Return the 32-bit float that is nearest to a value, in the fewest decimal digits that identify this float.
+
+    Return None if the value is not a float, or is outside the range of 32-bit floats.
+    """
     if not isinstance(value, float):
         return None
     try:
@@ -105,8 +107,10 @@ def _fixed(type: str, value: Any) -> str | None:
 
 
 def _decimal(type: str, value: Any) -> str | None:
-    """Return the decimal without an exponent. Return None if the value is not a decimal with exactly the type's scale
-    and at most the type's precision."""
+    """Return a decimal as text without an exponent.
+
+    Return None if the value is not a decimal with exactly the type's scale and at most the type's precision.
+    """
     if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
         return None
     number = Decimal(value)
@@ -143,7 +147,7 @@ def _timestamp(*, zoned: bool, digits: int) -> Callable[[str, Any], str | None]:
 
 
 def _day(match: re.Match[str]) -> str | None:
-    """Return the date at the beginning of a match; None if the calendar does not have this date."""
+    """Return the date in the first three groups of a match as text; None if the calendar does not have this date."""
     year, month, day = int(match[1]), int(match[2]), int(match[3])
     try:
         date(year or _LEAP_CYCLE_YEARS, month, day)
@@ -153,9 +157,9 @@ def _day(match: re.Match[str]) -> str | None:
 
 
 def _clock(match: re.Match[str], group: int, digits: int) -> str:
-    """Return the time of day that is in the four groups of a match after the first `group` groups.
+    """Return the time of day as text, from the four groups of a match that follow the first `group` groups.
 
-    The result has seconds, and a fraction of at most `digits` digits without trailing zeros (no fraction if it is 0).
+    The text has seconds. It has a fraction of at most `digits` digits without trailing zeros, unless the fraction is 0.
     """
     hour, minute, second, fraction = match.groups()[group : group + 4]
     fraction = (fraction or "")[:digits].rstrip("0")

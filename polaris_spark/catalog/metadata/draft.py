@@ -1,8 +1,9 @@
 """A table that is being changed. A draft starts with the values of the table's row. Updates change these values. Then
-`freeze` returns them as a new row and new pieces.
+`freeze` returns a new row, and the new pieces: schemas, snapshots and other parts of the metadata that are stored as
+separate objects.
 
-`table_values` holds the values. The rules of the individual updates are in `table_updates`. The checks after all
-updates are applied are here, in `table_checks` and in `snapshot_history` (Iceberg's `TableMetadata.Builder.build`).
+`table_values` holds the values. The rules of the individual updates are in `table_updates`. The checks that follow the
+last update are in this module, in `table_checks` and in `snapshot_history` (Iceberg's `TableMetadata.Builder.build`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ SNAPSHOT_QUOTA = 1024
 """Maximum size of the part of the snapshot index that a table's row embeds, in bytes. Above this size, changes move
 from the row into the index's shards."""
 STATISTICS_QUOTA = 512
-"""Like `SNAPSHOT_QUOTA`, for the index of statistics and for the index of partition statistics."""
+"""Maximum size of the part of the statistics index that a table's row embeds, in bytes; it applies separately to the
+index of partition statistics."""
 
 _PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
@@ -57,8 +59,8 @@ class TableDraft(TableValues):
         """Return a draft of an existing table, or of a new table.
 
         Args:
-            table: the table in its current state; None for a new table, as in commits with `assert-create`.
-            reader: reads pieces and shards.
+            table: the table in its current state; None for a new table.
+            reader: reads the stored pieces of the table and the shards of its indexes.
             now_ms: the time of the change, milliseconds since 1970 UTC.
             check_time: called at each step; raises an error to abort work that takes too long.
         """
@@ -66,7 +68,9 @@ class TableDraft(TableValues):
 
     def summary(self) -> dict[str, str]:
         """Return a description of the changes for the audit log. `action` lists the distinct actions, joined by commas.
-        If snapshots were added, the other items are the id, the operation and the counts of the last one."""
+
+        If snapshots were added, the other items are the id, the operation and the counts of the last added snapshot.
+        """
         actions = dict.fromkeys(action for action, _ in self.changes)
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *actions)), **self.summary_of_snapshot}
@@ -74,7 +78,7 @@ class TableDraft(TableValues):
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
     ) -> tuple[Table, NewRows]:
-        """Return the table after the changes, and the new pieces and shards that it points to. Call this only once.
+        """Return the row of the table after the changes, and the new pieces and index shards. Call this only once.
 
         The metadata location of the table before the changes is added to the metadata log. The log keeps at most
         `write.metadata.previous-versions-max` items (default 100).
@@ -144,8 +148,7 @@ class TableDraft(TableValues):
     # class that is derived from an abstract class.
 
     def _check_properties(self) -> int:
-        """Check the bounds of the properties. Return the result of `encoded_bytes` if the row has had all properties
-        until now, or 0 if an index holds some of them.
+        """Check the bounds of the properties. Return their size as JSON in bytes, or 0 if an index holds some of them.
 
         Raises:
             BadRequestError: the properties have grown beyond a bound.
@@ -184,7 +187,7 @@ class TableDraft(TableValues):
         return tuple(frozen.embedded.values()), frozen.others
 
     def _placed(self, ref: Ref) -> Ref:
-        """Return a branch or tag with the pointer to its snapshot filled in, if it is not set yet.
+        """Return a branch or tag with the pointer to its snapshot set.
 
         Raises:
             BadRequestError: the snapshot does not exist.

@@ -1,8 +1,9 @@
-"""Append-only logs of JSON items. The row of a table or view holds the newest items; pieces hold the older items.
+"""Append-only logs of JSON items. The row of a table or view holds the newest items. Pieces (separate immutable
+objects) hold the older items.
 
-An append writes at most one piece, and a log of n items has O(log n) pieces: when the row's list of items is full, the
-items become a new piece, and the pieces before it are merged into it as long as they are not larger (the logarithmic
-method of Bentley and Saxe, 1980). Only the oldest items can be removed.
+An append writes at most one piece, and a log of n items has O(log n) pieces. When the row has more than `TAIL` items,
+all but the newest item become a new piece. Earlier pieces are merged into the new piece, from the newest to the oldest,
+as long as they are not larger (the logarithmic method of Bentley and Saxe, 1980). Only the oldest items can be removed.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 from polaris_spark.catalog.metadata.rows import Log, LogItems, LogSegment, NewId, NewRows, ObjectReader
 
 SEPARATOR = b",\n"
-"""Separator of the items in a piece. Items are compact JSON, which never contains a line feed."""
+"""Separator between the items of a log in one piece (a stored object). An item is compact JSON without line feeds."""
 
 TAIL = 8
-"""Maximum number of items in the row. If there are more, all but the newest item move into a piece."""
+"""Maximum number of items of a log that a row holds. If there are more, all but the newest item move into a piece (a
+separate stored object)."""
 
 
 def count(log: Log) -> int:
@@ -24,7 +26,7 @@ def count(log: Log) -> int:
 
 
 def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
-    """Return the log with `items` appended, and the new pieces. Each item is a compact JSON text."""
+    """Return the log with `items` appended, and the new piece if one is needed. Each item is a compact JSON text."""
     tail = (*log.tail, *items)
     if len(tail) <= TAIL:
         return Log(log.segments, log.skip, tail), []
@@ -32,7 +34,7 @@ def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId
 
 
 def drop_first(log: Log, items: int) -> Log:
-    """Return a log without its oldest `items` items. No piece is read or written."""
+    """Return a log without its oldest `items` items. This reads and writes no stored objects."""
     segments, skip = log.segments, log.skip + items
     while segments and segments[0].items <= skip:
         skip -= segments[0].items
@@ -41,22 +43,26 @@ def drop_first(log: Log, items: int) -> Log:
 
 
 def keep_last(log: Log, items: int) -> Log:
-    """Return a log with only its newest `items` items, or all if there are fewer. No piece is read or written."""
+    """Return a log with only its newest `items` items, or all if there are fewer. This accesses no stored objects."""
     excess = count(log) - items
     return drop_first(log, excess) if excess > 0 else log
 
 
 def texts(log: Log, reader: ObjectReader) -> list[bytes]:
-    """Return all items as a list of texts; one text can hold several items. Joined by commas, the texts are the content
-    of a JSON array."""
+    """Return texts that, joined by commas, are the content of a JSON array of all items, the oldest first.
+
+    One text can hold several items.
+    """
     parts = [_segment_text(log, position, reader) for position in range(len(log.segments))]
     parts += log.tail
     return parts
 
 
 def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
-    """Return the oldest `most` items, or all if there are fewer, the oldest first. Only the pieces that hold these
-    items are read."""
+    """Return the oldest `most` items, or all if there are fewer, the oldest first.
+
+    Only the pieces that hold these items are read.
+    """
     found: list[bytes] = []
     for position in range(len(log.segments)):
         if len(found) >= most:

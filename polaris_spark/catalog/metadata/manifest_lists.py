@@ -1,8 +1,8 @@
 """Manifest lists as Avro files (specification: https://iceberg.apache.org/spec/#manifest-lists).
 
-Records are read with the schema that they were written with. Fields are identified by their Iceberg field ids, because
-writers name some fields differently. A record is copied to another list only if the schema of that list has all fields
-of the record.
+Records are read with the schema in their own file. Fields are identified by their Iceberg field ids, because writers
+name some fields differently. A record is copied to another list only if the schema of that list has all fields of the
+record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONTENT = 517
 FIRST_ROW_ID = 520
 
 DATA_CONTENT = 0
-"""Value of the field `CONTENT` for manifests of data files. Format version 1 does not have this field."""
+"""Value of the field `content` for manifests of data files. Format version 1 does not have this field."""
 
 Manifest = dict[int | str, Any]
 """One record of a manifest list: values by Iceberg field id, or by name if a field has no id. Null fields are left out.
@@ -49,7 +49,7 @@ than encoded records."""
 
 
 class Block:
-    """Consecutive records in Avro's encoding."""
+    """Consecutive records of a manifest list, in Avro's binary encoding."""
 
     __slots__ = ("_packed", "count", "data")
 
@@ -59,8 +59,10 @@ class Block:
         self._packed: bytes | None = None
 
     def packed(self, codec: str) -> bytes:
-        """Return the records: uncompressed for the codec `null`, otherwise compressed with deflate, the only other
-        codec that is written. The compressed form is cached."""
+        """Return the encoded records: uncompressed for the codec `null`, otherwise compressed with deflate.
+
+        No other codec is used for writing. The compressed bytes are cached.
+        """
         if codec == "null":
             return self.data
         if self._packed is None:
@@ -104,7 +106,7 @@ class ManifestList:
 
     @cached_property
     def parsed(self) -> Any:
-        """The schema, parsed by fastavro."""
+        """The Avro schema of the records, as parsed by fastavro."""
         return fastavro.parse_schema(self.schema)
 
     @property
@@ -118,7 +120,7 @@ class ManifestList:
         return b"".join(block.data for block in self.blocks)
 
     def __contains__(self, path: str) -> bool:
-        """Whether the list has the manifest with this path."""
+        """Return whether the list has a manifest with this path."""
         text = path.encode()
         # Search the bytes first: if they do not contain the path, nothing needs to be parsed.
         return any(text in block.data for block in self.blocks) and any(
@@ -136,7 +138,7 @@ def parse(data: bytes) -> ManifestList:
         reader = AvroBlocks(io.BytesIO(data))
         schema = reader.schema
         if PATH not in {field.get("field-id") for field in schema["fields"]}:
-            raise ValueError(f"its records have no manifest_path (field id {PATH})")
+            raise ValueError(f"the file's records have no manifest_path (field id {PATH})")
         blocks = []
         for block in reader:
             charge(_WEIGHT * len(block.data))
@@ -151,8 +153,10 @@ def parse(data: bytes) -> ManifestList:
 
 
 def first_records(whole: ManifestList, rest: ManifestList) -> tuple[Manifest, ...] | None:
-    """Return the records of `whole` that precede those of `rest`. Return None unless the schemas are equal and `whole`
-    ends with the records of `rest`, byte for byte."""
+    """Return the records of `whole` that precede the records of `rest`.
+
+    Return None unless the schemas are equal and `whole` ends with the records of `rest`, byte for byte.
+    """
     if whole.schema != rest.schema:
         return None
     body, tail = whole.body, rest.body
@@ -173,7 +177,8 @@ def prepend(
 ) -> tuple[ManifestList, bytes]:
     """Return a manifest list of the records `new` followed by the records of `rest`, and the content of its file.
 
-    If `rest` has the schema of `like`, its blocks are copied without decoding, so that the cost hardly grows with them.
+    If `rest` and `like` have the same schema, the blocks of `rest` are copied without decoding their records. A long
+    `rest` then costs little more than a short one.
 
     Args:
         like: the list whose schema and codec are used; a codec other than `null` is replaced by deflate.
@@ -214,7 +219,7 @@ def _decode(like: ManifestList, data: bytes, count: int) -> tuple[Manifest, ...]
         raise BadRequestError(f"the file is not a manifest list: {error}") from error
     if stream.tell() != len(data) or not all(isinstance(manifest.get(PATH), str) for manifest in found):
         raise BadRequestError(
-            "the file is not a manifest list: a record has no manifest_path, or a block holds more than its records"
+            "the file is not a manifest list: a record has no manifest_path, or a block has bytes after its last record"
         )
     return tuple(found)
 
@@ -236,8 +241,8 @@ def _encode(like: ManifestList, manifests: Sequence[Manifest]) -> Block:
             Exception
         ) as error:  # a null or type that the schema does not allow: TypeError, ValueError, ...
             raise BadRequestError(
-                f"manifest {manifest[PATH]} cannot be added to the manifest list: it does not fit the list's "
-                f"schema: {error}"
+                f"manifest {manifest[PATH]} cannot be added to the manifest list: its record does not fit the "
+                f"list's schema: {error}"
             ) from error
     return Block(len(manifests), out.getvalue())
 

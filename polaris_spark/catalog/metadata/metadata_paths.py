@@ -17,14 +17,14 @@ _EXTENSIONS = {"none": ".metadata.json", "gzip": ".gz.metadata.json"}
 
 
 def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
-    """Return the location of a draft's metadata file: `<directory>/<number>-<uuid>.metadata.json`.
+    """Return the location for the metadata file of a draft: `<directory>/<number>-<uuid>.metadata.json`.
 
     The directory is the property `write.metadata.path` or, if this is not set, `metadata` below the location of the
     table or view. The number has five digits and is one more than in the previous metadata location, or 0 if there is
     no previous one. The names of compressed files end in `.gz.metadata.json`.
 
     Args:
-        uuid: makes the name unique.
+        uuid: a new UUID, which makes the file name unique.
     Raises:
         BadRequestError: `write.metadata.compression-codec` is neither `none` nor `gzip`, or the draft has neither a
             location nor `write.metadata.path`.
@@ -52,17 +52,17 @@ def _folder(properties: Mapping[str, str], location: str) -> str:
     path = properties.get(METADATA_PATH)
     if not path and not location:
         raise invalid(
-            f"The table has no location: set the property {METADATA_PATH}, the folder of its metadata files"
+            f"The table has no location: set the property {METADATA_PATH} to the folder for its metadata files"
         )
     return strip_trailing_slash(path) if path else f"{strip_trailing_slash(location)}/metadata"
 
 
 def is_compressed(location: str) -> bool:
-    """Whether the name of a metadata file indicates that the file is compressed with gzip."""
+    """Return whether the name of a metadata file indicates that the file is compressed with gzip."""
     return location.endswith((".gz.metadata.json", ".metadata.json.gz"))
 
 
 def version_of(location: str) -> int:
-    """Return the number in the name of a metadata file; -1 if the name has none."""
+    """Return the version number in the name of a metadata file; -1 if the name does not begin with a number."""
     number, dash, _ = location.rsplit("/", 1)[-1].partition("-")
     return int(number) if dash and number.isascii() and number.isdigit() else -1

@@ -25,17 +25,17 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Entry, Index, IndexRoot
 
 MAIN_REF = "main"
-"""The branch of a table that `current-snapshot-id` follows."""
+"""Name of the branch whose snapshot is the current snapshot of the table."""
 
 BOUND = 2048
-"""Maximum size of the refs that a row embeds, in bytes; it applies separately to the properties. Above this size, they
-move into an index."""
+"""Maximum size of the refs (branches and tags) that a row embeds, in bytes. The properties have the same maximum.
+Larger refs or properties move into an index."""
 QUOTA = 2048
 """Maximum size of the part of an index that the row embeds, in bytes; it applies separately to the index of refs and
 the index of properties. This part holds the latest changes. Above this size, changes move from the row into the index's
 shards."""
 _RETURN_DIVISOR = 4
-"""Indexed values move back into the row if their size in bytes, times this number, is below the bound."""
+"""Indexed values move back into the row if their size in bytes, times this number, is below `BOUND`."""
 
 _LONGEST_NAME = 1024
 _ORDER_BYTES = 8
@@ -58,17 +58,17 @@ V = TypeVar("V")
 
 
 def stays_in_row(name: str) -> bool:
-    """Whether the row embeds this property even if an index holds other properties.
+    """Return whether the row embeds this property even if an index holds other properties.
 
     True for the properties that the catalog itself reads: retention, locations, switches. `Table.properties` always
-    contains them, so that code without a reader, such as the search for orphan files, decides correctly. Stored rows
-    depend on this rule: a different rule needs a new revision of the rows.
+    contains them, so that code that does not read the index, such as the search for orphan files, still sees them.
+    Stored rows depend on this rule: a different rule needs a new revision of the rows.
     """
     return name.startswith(_ALWAYS_EMBEDDED) and not name.startswith(_METRICS_OF_COLUMNS)
 
 
 def key_of(name: str) -> bytes:
-    """Return the index key of a name.
+    """Return the index key of a property, branch or tag with this name.
 
     Raises:
         BadRequestError: the name is not valid Unicode.
@@ -84,16 +84,16 @@ class Codec(Protocol[V]):
     """Conversion of refs or of properties to and from index entries."""
 
     def stays(self, name: str) -> bool:
-        """Whether the row embeds the value of this name even if an index holds other values."""
+        """Return whether the row embeds the value of this name even if an index holds other values."""
 
     def size(self, name: str, value: V) -> int:
         """Return the size of a name and its value, in bytes."""
 
     def encode(self, name: str, value: V) -> Entry:
-        """Return the index entry of a value.
+        """Return the index entry of a name and its value.
 
         Raises:
-            BadRequestError: the text is not valid Unicode.
+            BadRequestError: the name or the value is not valid Unicode.
         """
 
     def decode(self, pointer: int, value: bytes) -> tuple[str, V]:
@@ -165,14 +165,17 @@ REF_CODEC: Codec[Ref] = _Refs()
 
 
 class Frozen(NamedTuple, Generic[V]):
-    """The refs or properties that a row embeds, and the index of the others."""
+    """Refs or properties as stored: those that the row embeds, and the index of the others (None if there are none)."""
 
     embedded: Mapping[str, V]
     others: Overflow | None
 
 
 class SpilledValues(MutableMapping[str, V]):
-    """The refs or properties of a draft if an index holds most of them. Only the needed parts of the index are read."""
+    """The refs or properties of a draft, as a mapping by name, if an index holds most of them.
+
+    A lookup reads only the needed parts of the index.
+    """
 
     def __init__(
         self, embedded: Mapping[str, V], others: Overflow, reader: ObjectReader, codec: Codec[V]
@@ -244,15 +247,15 @@ class SpilledValues(MutableMapping[str, V]):
         return iter(self.all())
 
     def items(self) -> ItemsView[str, V]:
-        """Return names with values; reads everything."""
+        """Return all names with their values. This reads the whole index."""
         return self.all().items()
 
     def values(self) -> ValuesView[V]:
-        """Return the values; reads everything."""
+        """Return all values. This reads the whole index."""
         return self.all().values()
 
     def all(self) -> dict[str, V]:
-        """Return all values by name: those of the row, then those of the index. Reads everything."""
+        """Return all values by name, those in the row first. This reads the whole index."""
         found = dict(self._embedded)
         _, pointers, values = self._index.columns()
         found.update(map(self._codec.decode, pointers, values))
@@ -265,19 +268,22 @@ class SpilledValues(MutableMapping[str, V]):
 
     @property
     def size(self) -> int:
-        """Size of all names and values, in bytes."""
+        """Size of the names and values in the row and the index, in bytes."""
         return self._size + _size(self._embedded, self._codec)
 
     def replace(self, change: Callable[[V], V]) -> None:
-        """Replace each embedded or changed value by the result of `change`, which must have the same size."""
+        """Replace each embedded value and each changed value by `change(value)`, which must have the same size."""
         self._embedded = {name: change(value) for name, value in self._embedded.items()}
         for name, value in self._changed.items():
             if value is not None:
                 self._changed[name] = change(value)
 
     def freeze(self, new_id: NewId, rows: NewRows, bound: float) -> Frozen[V]:
-        """Return the values that the row embeds and the index of the others; add new shards to `rows`. Call this only
-        once."""
+        """Return the values that the row embeds and the index of the others; add new shards to `rows`.
+
+        If the indexed values take less than a quarter of `bound` bytes, all of them move back into the row. Call this
+        method only once.
+        """
         if not self._count or self._size * _RETURN_DIVISOR < bound:
             return Frozen(self.all(), None)
         if not self._changed:
@@ -298,8 +304,9 @@ class SpilledValues(MutableMapping[str, V]):
 def spill(
     values: Mapping[str, V], reader: ObjectReader, codec: Codec[V], bound: float, new_id: NewId, rows: NewRows
 ) -> Frozen[V]:
-    """Return the values that a row embeds and a new index of the others; add new shards to `rows`. The row embeds all
-    values if those that could be in an index take at most `bound` bytes.
+    """Return the values that a row embeds and a new index of the others; add new shards to `rows`.
+
+    The row embeds all values if the values that may move into an index take at most `bound` bytes.
 
     Args:
         values: all values; none of them is in an index.
@@ -349,11 +356,11 @@ class RenderedRefs(NamedTuple):
     members: list[bytes]
     """Members `"name":{...}` of the JSON object `refs`."""
     snapshots: set[tuple[int, int]]
-    """Array position and pointer of each snapshot that a branch or tag names."""
+    """(sort key in the JSON array `snapshots`, pointer) of each snapshot that a branch or tag references."""
 
 
 def rendered_refs(table: Table, reader: ObjectReader) -> RenderedRefs:
-    """Return the branches and tags of a table for rendering; those in the index are not decoded.
+    """Return the branches and tags of a table as JSON. Entries of the index are copied without decoding.
 
     Raises:
         CorruptionError: a shard of their index is missing or unreadable.
@@ -371,7 +378,7 @@ def rendered_refs(table: Table, reader: ObjectReader) -> RenderedRefs:
 
 
 def rendered_properties(table: Table, reader: ObjectReader) -> bytes:
-    """Return the properties of a table as a JSON object; those in the index are not decoded.
+    """Return the properties of a table as a JSON object. Entries of the index are copied without decoding.
 
     Raises:
         CorruptionError: a shard of their index is missing or unreadable.
@@ -385,7 +392,9 @@ def rendered_properties(table: Table, reader: ObjectReader) -> bytes:
 
 
 def current_piece(table: Table, reader: ObjectReader) -> int:
-    """Return the pointer to the current snapshot; 0 if there is no current snapshot, or no branch or tag names it.
+    """Return the pointer to the object of the current snapshot.
+
+    Return 0 if there is no current snapshot, or no branch or tag references it.
 
     The index of refs is read only if the row has no ref to the current snapshot, as in an imported table without the
     branch `main`.

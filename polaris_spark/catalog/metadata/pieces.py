@@ -1,5 +1,7 @@
-"""The pieces of a draft, such as schemas and snapshots. They are read when first needed; freezing the draft returns the
-rows of new pieces."""
+"""The pieces of a draft: the schemas, snapshots and other parts of the metadata that are stored as separate objects.
+
+A piece is read when it is first needed. When the draft is frozen, its new pieces become new rows.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ _FORM_BYTES = 32
 _encode_form = msgspec.json.Encoder(order="deterministic").encode
 
 Form = Callable[[Json], object]
-"""A function that returns the form of a piece: the values that are compared to find equal pieces, as JSON can represent
-them."""
+"""A function that returns the form of a piece: a value, representable as JSON, that is the same for pieces that count
+as equal. The form of a schema, for example, does not contain the schema's id."""
 
 
 def form_digest(form: object) -> bytes:
-    """Return a hash of the form of a piece (`Form`). Equal forms have equal hashes.
+    """Return a hash of the form of a piece (the value that is the same for equal pieces; see `Form`).
 
     Raises:
         BadRequestError: a string is not valid Unicode.
@@ -39,7 +41,7 @@ def form_digest(form: object) -> bytes:
 
 
 class NumberedPieces:
-    """Schemas, specs, sort orders or view versions of a draft, in their order.
+    """The schemas, specs, sort orders or view versions of a draft, by id and in the order of the metadata.
 
     Once all pieces have been read, the cost of adding, removing or finding a piece does not depend on their number.
     """
@@ -70,7 +72,10 @@ class NumberedPieces:
     ) -> None:
         """
         Args:
-            form: returns the values that are compared to find equal pieces.
+            cls: type of the pieces.
+            base: ids and pointers of the stored pieces.
+            reader: reads the stored pieces.
+            form: returns the form of a piece, which is the same for pieces that count as equal.
             check_time: called before each piece in long loops; raises an error to abort work that takes too long.
         """
         self._cls = cls
@@ -86,9 +91,9 @@ class NumberedPieces:
         """Whether all pieces have digests. If True, each new piece gets its digest when it is added."""
         self._digests: dict[int, bytes] = {}
         self._by_digest: dict[bytes, dict[int, None]] = {}
-        """For each digest in `_digests`, the ids of its pieces, in their order."""
+        """For each digest in `_digests`, the ids of the pieces with this digest, in the order of the pieces."""
         self._highest: list[int] | None = None
-        """A heap of the negated ids. It may contain ids of pieces that were removed."""
+        """A heap of the negated ids; None until `next_id` is called. It may contain ids of pieces that were removed."""
 
     def __contains__(self, id: int) -> bool:
         return id in self._pointers
@@ -97,11 +102,11 @@ class NumberedPieces:
         return len(self._pointers)
 
     def ids(self) -> list[int]:
-        """Return the ids of the pieces, in their order."""
+        """Return the ids of the pieces (schemas, specs, sort orders or view versions), in their order."""
         return list(self._pointers)
 
     def get(self, id: int) -> Json | None:
-        """Return the piece with this id, parsed; None if there is no piece with this id."""
+        """Return the piece (such as a schema) with this id, parsed; None if there is no piece with this id."""
         if id not in self._pointers:
             return None
         if id not in self._values:
@@ -112,7 +117,7 @@ class NumberedPieces:
         return self._values[id]
 
     def all(self) -> list[tuple[int, Json]]:
-        """Return every piece with its id, parsed."""
+        """Return (id, parsed piece) for every piece, such as a schema, in order."""
         unread = [
             self._pointers[id] for id in self._pointers if id not in self._values and id not in self._texts
         ]
@@ -124,7 +129,7 @@ class NumberedPieces:
         return [(id, self.get(id) or {}) for id in self._pointers]
 
     def next_id(self, least: int = 0) -> int:
-        """Return the highest id plus 1, but at least `least`; `least` if there are no pieces."""
+        """Return an id for a new piece: the highest id plus 1, but at least `least`."""
         if self._highest is None:
             self._highest = [-id for id in self._pointers]
             heapify(self._highest)
@@ -133,11 +138,11 @@ class NumberedPieces:
         return max(least, 1 - self._highest[0]) if self._highest else least
 
     def digest(self, value: Json) -> bytes:
-        """Return the hash of a piece's form, for `like` and `add`."""
+        """Return the digest of a piece, which `like` and `add` take: a hash that is the same for equal pieces."""
         return form_digest(self._form(value))
 
     def like(self, digest: bytes) -> int | None:
-        """Return the id of the first piece that has this `digest`; None if there is none."""
+        """Return the id of the first piece with this digest; None if no piece has this digest."""
         self._digest_all()
         return next(iter(self._by_digest.get(digest, ())), None)
 
@@ -153,11 +158,11 @@ class NumberedPieces:
         self._by_digest.setdefault(digest, {})[id] = None
 
     def add(self, id: int, value: Json, text: bytes | None = None, *, digest: bytes | None = None) -> None:
-        """Add a piece.
+        """Add a piece, such as a schema.
 
         Args:
-            text: JSON text of the piece, if known.
-            digest: the result of `digest` for the piece, if known.
+            text: JSON text of the piece; None to encode `value`.
+            digest: the digest of the piece; None to compute it when it is needed.
         Raises:
             BadRequestError: the id is taken, or does not fit into 32 bits.
         """
@@ -174,7 +179,7 @@ class NumberedPieces:
         self._texts[id] = encode(value) if text is None else text
 
     def remove(self, ids: Collection[int]) -> None:
-        """Remove the pieces with these ids."""
+        """Remove the pieces (such as schemas) with these ids; unknown ids are ignored."""
         self._changed = True
         for id in ids:
             for held in (self._pointers, self._values, self._texts):
@@ -184,13 +189,13 @@ class NumberedPieces:
                 del self._by_digest[digest][id]
 
     def keep(self, ids: Sequence[int]) -> None:
-        """Keep only the pieces with these ids, in this order."""
+        """Keep only the pieces (such as schemas) with these ids, in this order."""
         kept = set(ids)
         self.remove([id for id in self._pointers if id not in kept])
         self._pointers = {id: self._pointers[id] for id in ids}
 
     def freeze(self, new_id: NewId, rows: NewRows) -> tuple[Numbered, ...]:
-        """Return the ids and pointers of the pieces, as a row holds them; add new pieces to `rows`."""
+        """Return the ids and pointers of the pieces for the new row; add new pieces to `rows`."""
         if not self._changed:
             return self._base
         for id, text in self._texts.items():
@@ -202,7 +207,7 @@ class NumberedPieces:
 
 
 class Placed(NamedTuple):
-    """A piece in an index: its pointer, and its sort key in the JSON array of the metadata to which it belongs."""
+    """The index entry of a piece: the pointer to the piece, and its sort key in the metadata's JSON array."""
 
     pointer: int
     order: int
@@ -224,31 +229,37 @@ class IndexedPieces:
         return snapshot_id in self._added or self.place(snapshot_id) is not None
 
     def place(self, snapshot_id: int) -> Placed | None:
-        """Return the place of the first piece of a snapshot id in the index; None if there is no such piece. Pieces
-        that this draft added are in the index only after `freeze`."""
+        """Return the index entry of the first snapshot or statistics with a snapshot id; None if there is none.
+
+        Pieces that this draft added get their entries only in `freeze`.
+        """
         if snapshot_id in self._removed:
             return None
         entry = self._index.get(key_of(snapshot_id))
         return None if entry is None else Placed(entry.pointer, int.from_bytes(entry.value, "big"))
 
     def get(self, snapshot_id: int) -> Json | None:
-        """Return the first piece of a snapshot id, parsed; None if the id has no piece."""
+        """Return the first snapshot or statistics with this snapshot id, parsed; None if there is none."""
         if snapshot_id in self._added:
             return decode(self._added[snapshot_id][0][1])
         place = self.place(snapshot_id)
         return None if place is None else decode(self._reader.get(place.pointer, self._cls).text)
 
     def add(self, snapshot_id: int, text: bytes, order: int) -> None:
-        """Add a piece with a sort key (`order`) in the array, even if its snapshot id already has a piece."""
+        """Add a piece (snapshot or statistics), even if its snapshot id already has a piece.
+
+        Args:
+            order: sort key of the piece in the metadata's JSON array.
+        """
         self._added.setdefault(snapshot_id, []).append((order, text))
 
     def remove(self, snapshot_id: int) -> None:
-        """Remove all pieces of a snapshot id."""
+        """Remove all pieces (snapshots or statistics) with this snapshot id."""
         self._added.pop(snapshot_id, None)
         self._removed.add(snapshot_id)
 
     def values(self) -> Iterator[Json]:
-        """Return all pieces, parsed, in the order of the array. Reads everything."""
+        """Return all snapshots or statistics, parsed, in the order of the metadata's JSON array. Reads all of them."""
         written = [
             (order, id, self._reader.get(pointer, self._cls).text)
             for id, pointer, order in placed(self._index)
@@ -258,8 +269,11 @@ class IndexedPieces:
         return (decode(text) for _, _, text in sorted(written + added))
 
     def freeze(self, new_id: NewId, rows: NewRows, quota: int) -> IndexRoot:
-        """Return the new root of the index, of which a row embeds at most `quota` bytes of changes; add new pieces and
-        shards to `rows`."""
+        """Return the new root of the index; add new pieces and shards to `rows`.
+
+        Args:
+            quota: maximum size of the changes that the root holds instead of the shards, in bytes.
+        """
         for snapshot_id in self._removed:
             start = key_of(snapshot_id)
             for key, _ in list(self._index.range(start, _after(start))):
@@ -277,20 +291,24 @@ class IndexedPieces:
 
 
 def placed(index: Index) -> Iterator[tuple[int, int, int]]:
-    """Yield (snapshot id, pointer, sort key in the array) for every entry of an index, in the order of the keys."""
+    """Yield (snapshot id, pointer, sort key in the JSON array) for every entry of an index, ordered by snapshot id."""
     for key, entry in index.range(b"", None):
         yield snapshot_id_of(key), entry.pointer, int.from_bytes(entry.value, "big")
 
 
 def key_of(snapshot_id: int, position: int = 0) -> bytes:
-    """Return the index key of a piece of a snapshot: eight bytes that sort like the snapshot ids. Four bytes with
-    `position`, the piece's position among the pieces of this id, follow unless it is 0."""
+    """Return the index key of a piece: eight bytes that sort like the snapshot ids.
+
+    Args:
+        position: position of the piece among the pieces with the same snapshot id. If it is not 0, the key has four
+            more bytes with this position.
+    """
     key = (snapshot_id + _SIGN).to_bytes(_KEY_BYTES, "big")
     return key + position.to_bytes(4, "big") if position else key
 
 
 def snapshot_id_of(key: bytes) -> int:
-    """Return the snapshot id of an index key."""
+    """Return the snapshot id that an index key contains."""
     return int.from_bytes(key[:_KEY_BYTES], "big") - _SIGN
 
 

@@ -1,4 +1,4 @@
-"""Table and view metadata as JSON, by concatenating the texts of its pieces.
+"""Renderer of table and view metadata as JSON. It concatenates the texts of the stored pieces.
 
 Iceberg's `TableMetadataParser` and `ViewMetadataParser` can read the result. The result contains every field that was
 stored, including fields unknown to this release.
@@ -34,8 +34,8 @@ def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "ref
     """Return the metadata of a table as JSON.
 
     Args:
-        snapshots: `all` includes all snapshots, `refs` only those that branches and tags name. All statistics are
-            always included, because engines use them to decide which files are orphans.
+        snapshots: `all` to include all snapshots, `refs` to include only the snapshots that branches and tags
+            reference. Statistics are always complete, because engines use them to decide which files are orphans.
     """
     reader.prefetch(_pieces(table))
     refs = rendered_refs(table, reader)
@@ -85,8 +85,7 @@ def render_view(view: View, reader: ObjectReader) -> bytes:
 
 
 def _pieces(table: Table) -> list[int]:
-    """Return the ids of the pieces to which the table's row points directly: schemas, specs, sort orders, and the
-    snapshots of the refs in the row."""
+    """Return the ids of the objects to which the row points directly: schemas, specs, sort orders and snapshots."""
     numbered = (*table.schemas, *table.specs, *table.sort_orders)
     return [piece.piece for piece in numbered] + [ref.snapshot for ref in table.refs]
 
@@ -153,7 +152,7 @@ def _piece(pieces: tuple[Numbered, ...], id: int, cls: type[Piece], reader: Obje
         if numbered.id == id:
             return reader.get(numbered.piece, cls).text
     raise CorruptionError(
-        f"the current {cls.__name__} of a table has the id {id}, but the table contains none with this id"
+        f"the current {cls.__name__} of the table has the id {id}, but there is no {cls.__name__} with this id"
     )
 
 
@@ -167,8 +166,10 @@ def _texts(ids: list[int], cls: type[Piece], reader: ObjectReader) -> bytes:
 
 
 def _commas(texts: list[bytes]) -> list[bytes]:
-    """Return a list of the texts with a comma between neighbors. The caller joins all parts of the metadata in one
-    step."""
+    """Return the texts with a comma after each text except the last.
+
+    They are not joined here, because the caller joins all parts of the metadata in one step.
+    """
     parts = [b","] * (2 * len(texts) - 1)
     parts[::2] = texts
     return parts

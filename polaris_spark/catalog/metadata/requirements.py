@@ -22,7 +22,7 @@ from polaris_spark.errors import BadRequestError, CommitFailedError
 
 
 def check(draft: TableDraft, requirement: Json) -> None:
-    """Check one requirement against a table as it was before this draft's changes.
+    """Check one requirement of a commit against the draft of a table. Call this before the updates are applied.
 
     Raises:
         CommitFailedError: the requirement does not hold.
@@ -36,10 +36,12 @@ def check(draft: TableDraft, requirement: Json) -> None:
 
 
 def check_all(draft: TableDraft, requirements: Sequence[Json]) -> None:
-    """Check all requirements of a request; `assert-create` cannot be combined with others.
+    """Check all requirements of a commit against the draft of a table. Call this before the updates are applied.
 
     Raises:
-        CommitFailedError, BadRequestError: as in `check`.
+        CommitFailedError: a requirement does not hold.
+        BadRequestError: a requirement is unknown, malformed, or not a requirement for tables; or `assert-create` is
+            combined with other requirements.
     """
     if is_create(requirements):
         others = [r for r in requirements if r.get("type") != "assert-create"]
@@ -51,7 +53,7 @@ def check_all(draft: TableDraft, requirements: Sequence[Json]) -> None:
 
 
 def is_create(requirements: Sequence[Json]) -> bool:
-    """Whether a commit with these requirements creates its table: `assert-create` is one of them."""
+    """Return whether a commit with these requirements creates a table: whether `assert-create` is one of them."""
     found = False
     for requirement in requirements:
         found |= as_object(requirement, "update requirement").get("type") == "assert-create"
@@ -59,12 +61,12 @@ def is_create(requirements: Sequence[Json]) -> bool:
 
 
 def failed(message: str) -> CommitFailedError:
-    """Return the error for a requirement that does not hold."""
+    """Return the error to raise for a requirement that does not hold."""
     return CommitFailedError(f"Requirement failed: {message}")
 
 
 def same_uuid(one: str, other: str) -> bool:
-    """Whether two UUIDs are the same, ignoring case."""
+    """Return whether two UUIDs are the same, ignoring case."""
     return one.lower() == other.lower()
 
 

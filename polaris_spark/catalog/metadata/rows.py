@@ -30,42 +30,42 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @object_type("schema", revision=1)
 class Schema(Piece, frozen=True, array_like=True, gc=False):
-    """One schema of a table or view."""
+    """One schema of a table or view, as JSON text."""
 
 
 @object_type("partition-spec", revision=1)
 class PartitionSpec(Piece, frozen=True, array_like=True, gc=False):
-    """One partition spec."""
+    """One partition spec of a table, as JSON text."""
 
 
 @object_type("sort-order", revision=1)
 class SortOrder(Piece, frozen=True, array_like=True, gc=False):
-    """One sort order."""
+    """One sort order of a table, as JSON text."""
 
 
 @object_type("snapshot", revision=1)
 class Snapshot(Piece, frozen=True, array_like=True, gc=False):
-    """One snapshot."""
+    """One snapshot of a table, as JSON text."""
 
 
 @object_type("statistics", revision=1)
 class Statistics(Piece, frozen=True, array_like=True, gc=False):
-    """One statistics file."""
+    """The metadata of one statistics file, as JSON text."""
 
 
 @object_type("partition-statistics", revision=1)
 class PartitionStatistics(Piece, frozen=True, array_like=True, gc=False):
-    """One partition statistics file."""
+    """The metadata of one partition statistics file, as JSON text."""
 
 
 @object_type("view-version", revision=1)
 class ViewVersion(Piece, frozen=True, array_like=True, gc=False):
-    """One version of a view."""
+    """One version of a view, as JSON text."""
 
 
 @object_type("log", revision=1)
 class LogItems(Piece, frozen=True, array_like=True, gc=False):
-    """Consecutive items of a log, joined by `logs.SEPARATOR`."""
+    """Consecutive items of a log of a table or view, joined by `logs.SEPARATOR`."""
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,13 +76,13 @@ class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Ref(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A branch or tag of a table: its JSON text, and the snapshot that it names."""
+    """A branch or tag of a table: its JSON text, and the id and pointer of its snapshot."""
 
     name: str
     snapshot_id: int
     text: bytes
     order: int
-    """Sort key of the snapshot in the array `snapshots`."""
+    """Sort key of the snapshot in the JSON array `snapshots` of the metadata."""
     snapshot: Strong
 
 
@@ -94,8 +94,10 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Log(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A log: older items in pieces, the newest items inline. The first `skip` items of the first piece are no longer
-    part of the log."""
+    """A log of JSON items: older items in pieces (`segments`), the newest items inline (`tail`).
+
+    The first `skip` items of the first piece are no longer part of the log.
+    """
 
     segments: tuple[LogSegment, ...] = ()
     skip: int = 0
@@ -103,7 +105,7 @@ class Log(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Overflow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Refs or properties of a table that its row does not embed (`metadata.overflow`)."""
+    """The index of the refs or properties of a table that its row does not embed (`metadata.overflow`)."""
 
     index: IndexRoot
     count: int
@@ -114,13 +116,14 @@ class Overflow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @object_type("table", revision=3, appended=(("unconfirmed",), ("more_refs", "more_properties")))
 class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """An Iceberg table; names follow the specification's fields. Times are milliseconds since 1970 UTC."""
+    """The row of an Iceberg table. Its fields are named like those of the specification. Times are milliseconds since
+    1970 UTC."""
 
     entity_id: int
     uuid: str
     format_version: int
     location: str
-    """Without a trailing slash; empty if a version 4 table has no location."""
+    """Location without a trailing slash; empty if a version 4 table has no location."""
     last_updated_ms: int
     last_sequence_number: int
     last_column_id: int
@@ -139,23 +142,24 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     statistics: IndexRoot
     partition_statistics: IndexRoot
     next_order: int
-    """Sort key of the next piece that is added to one of the three indexes, in its JSON array."""
+    """Sort key of the next snapshot or statistics file that is added, in its JSON array of the metadata."""
     encryption_keys: tuple[tuple[str, bytes], ...]
     """The id and the JSON text of each encryption key."""
     snapshot_log: Log
     metadata_log: Log
     metadata_location: str
     extra: bytes
-    """Top-level fields of the metadata that this release does not know, as JSON text: empty, or `,"name":value...`."""
+    """Top-level fields of the metadata that are unknown to this release, as JSON text: empty, or `,"name":value...`."""
     snapshot_log_gaps: bool = False
-    """Whether the snapshot log names snapshots that do not exist, because the imported metadata lacked them."""
+    """Whether the snapshot log contains ids of snapshots that were already missing in the imported metadata."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations outside the folder of the imported metadata file that this metadata names. The table reads and writes
+    """Locations in the imported metadata that are outside the folder of its metadata file. The table reads and writes
     there, but does not own these locations (`catalog.ownership`)."""
     more_refs: Overflow | None = None
-    """Refs that are not in `refs`: all except the branch `main`. None if `refs` holds all refs."""
+    """Index of the refs that are not in `refs`: all except the branch `main`. None if `refs` holds all refs."""
     more_properties: Overflow | None = None
-    """Properties that are not in `properties` (`overflow.stays_in_row`). None if `properties` holds all properties."""
+    """Index of the properties that are not in `properties` (`overflow.stays_in_row`). None if there
+    are none."""
 
 
 EMPTY_TABLE = Table(
@@ -192,7 +196,7 @@ EMPTY_TABLE = Table(
 
 @object_type("view", revision=2, appended=(("unconfirmed",),))
 class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """An Iceberg view; names follow the view specification's fields."""
+    """The row of an Iceberg view. Its fields are named like those of the view specification."""
 
     entity_id: int
     uuid: str
@@ -206,7 +210,8 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     metadata_location: str
     extra: bytes
     unconfirmed: tuple[str, ...] = ()
-    """As in `Table`."""
+    """Locations in the imported metadata that are outside the folder of its metadata file. The view does not own these
+    locations (`catalog.ownership`)."""
 
 
 EMPTY_VIEW = View(
@@ -226,7 +231,7 @@ EMPTY_VIEW = View(
 
 
 class ObjectReader(Protocol):
-    """Reader of immutable objects for drafts and renderers; from a store or from an in-memory dictionary."""
+    """Reader of stored immutable objects. Implementations read from a store or from a dictionary in memory."""
 
     def get(self, id: int, cls: type[S]) -> S:
         """Return the object with this id.
@@ -239,8 +244,11 @@ class ObjectReader(Protocol):
         """Return several objects of one type, by id."""
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Prepare for reads of these objects, which may have different types. If a single read is slow, as from a
-        database, all of them are read now, in one batch."""
+        """Prepare for reads of these objects, which may have different types.
+
+        A reader whose single reads are slow, such as the reader of a database, reads all of the objects now, in one
+        batch.
+        """
 
     @property
     def read_shards(self) -> Callable[[Collection[int]], Mapping[int, Shard]]:
@@ -251,11 +259,11 @@ NewId = Callable[[], int]
 """A function that returns a new object id at each call."""
 
 NewRows = list[tuple[int, msgspec.Struct]]
-"""New objects with their ids, in any order."""
+"""(id, object) of each new object that is to be written, in any order."""
 
 
 class NoObjects:
-    """The reader of drafts of new tables and views, which have no stored objects."""
+    """The `ObjectReader` for drafts of new tables and views, which have no stored objects."""
 
     def get(self, id: int, cls: type[S]) -> S:
         """Raise CorruptionError, because there are no objects."""
@@ -281,7 +289,7 @@ NO_OBJECTS = NoObjects()
 
 
 class WithNew:
-    """A reader that also returns new objects that are not written yet."""
+    """An `ObjectReader` that also returns new objects that are not written yet."""
 
     def __init__(self, reader: ObjectReader, rows: NewRows) -> None:
         self._reader = reader
@@ -298,5 +306,5 @@ class WithNew:
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Prefetch the objects that are not new."""
+        """Call `prefetch` of the underlying reader for the objects that are not new."""
         self._reader.prefetch([id for id in ids if id not in self._new])

@@ -1,4 +1,4 @@
-"""Schemas as JSON: an index of their columns, checks, equality, and fresh column ids.
+"""Schemas as JSON: an index of their columns, checks, comparison, and assignment of new column ids.
 
 The rules are those of Iceberg's `Schema`, `SchemaParser`, `Types` and `AssignFreshIds`
 (specification: https://iceberg.apache.org/spec/#schemas-and-data-types).
@@ -48,7 +48,7 @@ _SIMPLE = frozenset(
     }
 )
 DEFAULTS = ("initial-default", "write-default")
-"""Fields of a column that hold default values."""
+"""Names of the JSON fields of a column that hold default values."""
 
 # Adjacent parts of a pattern match different characters, so that a pattern never tries a text in several ways.
 _PARAMETRIC = {
@@ -67,18 +67,18 @@ _EDGE_ALGORITHMS = ("spherical", "vincenty", "thomas", "andoyer", "karney")
 
 
 class Column(NamedTuple):
-    """A column at any depth: fields of structs, elements of lists, keys and values of maps."""
+    """A column at any depth: a field of a struct, the element of a list, or the key or value of a map."""
 
     id: int
     name: str
-    """Full name, parts joined by dots."""
+    """Full name: the names of all enclosing columns and of this column, joined by dots."""
     label: str
-    """Last part of the name."""
+    """Last part of the full name, such as `element` for the element of a list."""
     required: bool
     kind: str
     """`struct`, `list`, `map`, or the primitive type's name without parameters."""
     type: str
-    """The type as normalized text."""
+    """Normalized text of the type, such as `decimal(9, 2)`."""
     parent: int | None
     """Id of the column that directly contains this column; None for a top-level column."""
     has_default: bool
@@ -111,8 +111,10 @@ class SchemaIndex:
             self._check_identifier(id)
 
     def find(self, name: str) -> Column | None:
-        """Return the column with this full name; None if there is none. For lists and maps of structs, the name may
-        leave out `element` and `value`."""
+        """Return the column with this full name; None if there is no such column.
+
+        The name may leave out `element` and `value` of lists and maps of structs.
+        """
         id = self.by_name.get(name)
         return None if id is None else self.by_id[id]
 
@@ -176,10 +178,12 @@ class SchemaIndex:
 
 
 def type_of(type: Any) -> tuple[str, str]:
-    """Return the kind (see `Column`) and the normalized text of a type. For a struct, list or map, both are its kind.
+    """Return the kind and the normalized text of a type, such as `decimal` and `decimal(9, 2)`.
+
+    For a struct, list or map, both are `struct`, `list` or `map`.
 
     Raises:
-        BadRequestError: the type does not exist.
+        BadRequestError: Iceberg has no such type.
     """
     if isinstance(type, dict):
         nested = type.get("type")
@@ -201,10 +205,10 @@ def type_of(type: Any) -> tuple[str, str]:
 
 
 def check_format(index: SchemaIndex, format_version: int) -> None:
-    """Refuse types and defaults that a format version does not have.
+    """Refuse a schema with types or default values that the format version does not support.
 
     Raises:
-        BadRequestError: columns have such types or defaults; the message names the columns.
+        BadRequestError: the schema is refused; the message names the columns.
     """
     if format_version >= 3:
         return
@@ -223,14 +227,13 @@ def check_format(index: SchemaIndex, format_version: int) -> None:
 
 
 def check_new_types(index: SchemaIndex) -> None:
-    """Refuse types that have no values: `fixed` without bytes, `decimal` without digits or with a scale above its
-    precision.
+    """Refuse a new schema with a type that has no values: `fixed` of 0 bytes, or `decimal` with a precision of 0 or
+    with a scale above its precision.
 
-    Iceberg's Java code reads schemas with these types, but Spark and Parquet fail with them. So the types are refused
-    when a schema is added.
+    Iceberg's Java code reads schemas with these types, but Spark and Parquet fail with them.
 
     Raises:
-        BadRequestError: a column has such a type; the message names the column.
+        BadRequestError: a column has a refused type; the message names the column.
     """
     for column in index.by_id.values():
         if column.kind == "fixed" and column.type == "fixed[0]":
@@ -244,13 +247,15 @@ def check_new_types(index: SchemaIndex) -> None:
 
 
 def schema_form(schema: Json) -> object:
-    """Return a value to compare schemas by: it is equal for schemas that differ only in their id. It also covers
-    unknown fields."""
+    """Return a value that is the same for equal schemas. The id of the schema is not compared.
+
+    Fields unknown to this release are compared.
+    """
     return normal_form(normal_schema(schema))
 
 
 def normal_form(schema: Json) -> object:
-    """Return `schema_form` of a schema that is already the result of `normal_schema`."""
+    """Return the result of `schema_form` for a schema that `normal_schema` returned."""
     identifiers = frozenset(schema.get("identifier-field-ids") or ())
     made = _without_case(schema)
     return {**made, "schema-id": None, "identifier-field-ids": identifiers}
@@ -259,10 +264,10 @@ def normal_form(schema: Json) -> object:
 def fresh_ids(
     schema: Json, schema_id: int, next_id: Callable[[], int], base: SchemaIndex | None = None
 ) -> tuple[Json, SchemaIndex]:
-    """Return a schema with new column ids, and the index of the old schema.
+    """Return a copy of a schema with new column ids, and the `SchemaIndex` of the original schema.
 
-    A column whose full name exists in `base` gets its id from `base`; other columns get their ids from `next_id`. The
-    fields of a struct are numbered before the columns that are nested in them.
+    A column whose full name exists in `base` gets its id from `base`; other columns get their ids from `next_id`. All
+    fields of a struct are numbered before the columns that are nested in the fields.
     """
     old = SchemaIndex(schema)
     ids: dict[int, int] = {}
@@ -279,8 +284,10 @@ def fresh_ids(
 
 
 def normal_schema(schema: Json) -> Json:
-    """Return a schema in the form in which metadata stores it, with normalized types and defaults. The schema must be
-    valid: `SchemaIndex` checks this."""
+    """Return a schema in the form in which metadata stores it, with normalized types and default values.
+
+    The schema must be valid. Creating its `SchemaIndex` checks this.
+    """
     return _normal_type(schema)  # type: ignore[no-any-return]  # for an object, an object is returned
 
 
@@ -306,8 +313,11 @@ def _normal_field(field: Json) -> Json:
 
 
 def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, Json, bool]]:
-    """Yield a tuple for each column directly in a type: its label, id, whether it is required, its type, its defaults,
-    and whether the short names of the columns inside it contain its label."""
+    """Yield (label, id, required, type, default values, is in short names) for each column directly inside a type.
+
+    The last value tells whether the short names of nested columns contain the label. Short names leave out `element`
+    and `value` of lists and maps of structs.
+    """
     if not isinstance(type, dict):
         return
     if type["type"] == "struct":
@@ -368,7 +378,7 @@ def _parametric_text(kind: str, parts: list[str]) -> str:
 
 
 def _without_case(type: Any) -> Any:
-    """Return a normalized type in lower case, so that coordinate reference systems are compared without case."""
+    """Return a type with type names in lower case, so that the case of coordinate reference systems is ignored."""
     if isinstance(type, str):
         return type.lower()
     made = dict(type)
@@ -381,7 +391,7 @@ def _without_case(type: Any) -> Any:
 
 
 def renumbered(type: Any, number: Callable[[int], int]) -> Any:
-    """Return a schema or type in which the id of each column is replaced by the result of `number` for the old id."""
+    """Return a copy of a schema or type in which `number(id)` replaces the id of each column."""
     if not isinstance(type, dict):
         return type
     if type["type"] == "struct":

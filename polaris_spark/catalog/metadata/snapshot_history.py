@@ -18,7 +18,8 @@ from polaris_spark.catalog.metadata.table_values import LogEntry, TableValues
 from polaris_spark.catalog.metadata.texts import invalid, refused
 
 CLOCK_TOLERANCE_MS = 60_000
-"""Maximum time by which an entry can be earlier than the entry before it, in milliseconds: writers' clocks differ."""
+"""Maximum time by which an entry of the log may be earlier than the entry before it, in milliseconds. Entries can be
+out of order because the clocks of writers differ."""
 
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -33,13 +34,14 @@ _decode_items = msgspec.json.Decoder(list[_Item]).decode
 
 
 def read_entries(texts: bytes) -> list[LogEntry]:
-    """Return the entries of a log, given as the content of a JSON array without the brackets."""
+    """Return the entries of a snapshot log. `texts` is the content of its JSON array, without the brackets."""
     return [LogEntry(item.timestamp_ms, item.snapshot_id) for item in _decode_items(b"[" + texts + b"]")]
 
 
 def updated_log(draft: TableValues, log: Log, new_id: NewId, rows: NewRows) -> tuple[Log, bool]:
-    """Return the snapshot log after the changes, and whether this log names snapshots that do not exist. New pieces of
-    the log are added to `rows`.
+    """Return the snapshot log after the changes, and whether it contains ids of snapshots that do not exist.
+
+    New pieces of the log are added to `rows`.
 
     Raises:
         BadRequestError: an entry would be earlier than the entry before it by more than `CLOCK_TOLERANCE_MS`, or the
@@ -70,13 +72,15 @@ def updated_log(draft: TableValues, log: Log, new_id: NewId, rows: NewRows) -> t
 
 
 def item_text(entry: LogEntry) -> bytes:
-    """Return an entry as JSON text."""
+    """Return an entry of the snapshot log as JSON text."""
     return b'{"timestamp-ms":%d,"snapshot-id":%d}' % entry
 
 
 def _passing_snapshots(draft: TableValues) -> set[int]:
-    """Return the ids of snapshots that the draft added and made current, but that are not current at the end. Removed
-    snapshots are left out."""
+    """Return the ids of snapshots that the draft added and made current, but that are not current at the end.
+
+    Removed snapshots are left out.
+    """
     if len(draft.log_entries) < 1 or not draft.added_snapshots:
         return set()
     passed: set[int] = set()
@@ -90,9 +94,9 @@ def _passing_snapshots(draft: TableValues) -> set[int]:
 
 
 def _cut(draft: TableValues, log: Log, entries: list[LogEntry]) -> tuple[Log, list[LogEntry]]:
-    """Find the last entry whose snapshot no longer exists, and drop that entry and all earlier ones.
+    """Drop the last entry whose snapshot no longer exists, and all earlier entries.
 
-    Return the rest of the log, and the rest of the new entries.
+    Return the remaining log and the remaining new entries.
     """
     for position in reversed(range(len(entries))):
         if entries[position].snapshot_id not in draft.snapshots:

@@ -1,6 +1,6 @@
-"""Lookup tables of the fields of all partition specs of a draft.
+"""Lookup of the fields of all partition specs of a draft.
 
-The tables are updated when a spec is added or removed, so that these changes do not read the other specs again.
+The lookup is updated when a spec is added or removed, so that adding or removing a spec does not read all other specs.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from polaris_spark.catalog.metadata.schemas import SchemaIndex
 from polaris_spark.catalog.metadata.texts import Json
 
 _Transformed = tuple[int, str]
-"""Id of the source column, and the transform."""
+"""(id of the source column, transform) of a partition field."""
 
 
 class SpecFields:
-    """The fields of partition specs, by source column and transform, and by field name."""
+    """The fields of all partition specs of a draft, by source column and transform, and by field name."""
 
     __slots__ = ("_ids", "_specs", "_unsound", "_used", "_version", "_versions")
 
     def __init__(self, specs: Iterable[tuple[int, Json]]) -> None:
         """
         Args:
-            specs: ids and values of the specs, in order.
+            specs: (id, spec) of each partition spec, in order.
         """
         self._specs: dict[int, Json] = {}
         self._ids: dict[_Transformed, dict[int, int]] = {}
@@ -33,9 +33,9 @@ class SpecFields:
         """Ids of the specs that have an empty field name or use a field name twice. Registered files can contain such
         specs."""
         self._version = 0
-        """Number of changes of the specs so far."""
+        """Number of times that specs were added or removed."""
         self._versions: dict[SchemaIndex, int] = {}
-        """For each schema without clashes: the value of `_version` when `needs_name_check` last found this out."""
+        """For each schema for which `needs_name_check` returned False: the value of `_version` at that time."""
         for id, spec in specs:
             self.add(id, spec)
 
@@ -54,7 +54,7 @@ class SpecFields:
             names.add(name)
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Drop the specs with these ids; unknown ids are ignored."""
+        """Remove the specs with these ids; unknown ids are ignored."""
         self._version += 1
         for id in ids:
             spec = self._specs.pop(id, None)
@@ -67,16 +67,18 @@ class SpecFields:
                     del sources[field["source-id"]]
 
     def field_id(self, source: int, transform: str) -> int | None:
-        """Return the id of the field with this source and transform in the latest spec that has such a field; None if
-        no spec has one."""
+        """Return the id that the latest spec with a field of this source column and transform gives to the field.
+
+        Return None if no spec has a field of this source column and transform.
+        """
         found = self._ids.get((source, transform))
         return found[next(reversed(found))] if found else None
 
     def needs_name_check(self, schema: SchemaIndex) -> bool:
-        """Whether the caller must run `check_names` on the specs with this schema: True if `check_names` might refuse
-        one of them; False if it certainly refuses none.
+        """Return whether the caller must run `check_names` on the specs with this schema.
 
-        The answer False is remembered for the schema until a spec is added or removed.
+        False means that `check_names` would accept every spec. True means that it might refuse a spec. A result of
+        False is cached for the schema until a spec is added or removed.
         """
         if self._unsound:
             return True

@@ -14,7 +14,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def check_final(draft: TableValues) -> None:
-    """Check a draft before it is frozen. Parts that the updates did not change are not checked again.
+    """Check the values of a draft after its last update. Parts that the updates did not change are not checked again.
 
     Raises:
         BadRequestError: the result would not be valid metadata.

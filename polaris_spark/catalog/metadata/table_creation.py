@@ -60,7 +60,7 @@ def create_table(
 
     Args:
         request: `schema`, and optionally `partition-spec`, `write-order` and `properties`. The property
-            `format-version` sets the version (default 2); other reserved properties are not stored.
+            `format-version` sets the format version (default 2); other reserved properties are not stored.
         uuid: UUID of the table.
         location: location of the table. This function ignores the location in the request, which the caller handles.
         now_ms: the current time, milliseconds since 1970 UTC.
@@ -92,10 +92,10 @@ def create_table(
 
 
 def check_properties(properties: dict[str, str], schema: SchemaIndex, format_version: int) -> None:
-    """Refuse properties that a new table cannot have.
+    """Refuse properties that are not valid for a new table with this schema and format version.
 
     Raises:
-        BadRequestError: a property is refused; the message names it.
+        BadRequestError: a property is refused; the message names the property.
     """
     for name in properties:
         column = name.removeprefix(_COLUMN_METRICS)

@@ -1,4 +1,6 @@
-"""Parser of the metadata files of tables, for registration and import. It returns drafts that keep every field.
+"""Parser of the metadata files of tables, for registration and import.
+
+The drafts that it returns keep every field, including fields unknown to this release.
 
 The checks are those of Iceberg's `TableMetadataParser` and `TableMetadata`, because Java clients cannot load metadata
 that these classes refuse.
@@ -51,7 +53,7 @@ from polaris_spark.catalog.metadata.transforms import (
 from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 
 Raws = Mapping[str, msgspec.Raw]
-"""The fields of a JSON object, not decoded."""
+"""The fields of a JSON object by name. The values are JSON texts that are not decoded yet."""
 
 _SCALARS = (
     "format-version",
@@ -89,7 +91,7 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
-    """Return the draft of the table that a metadata file describes. Times and logs are kept as they are.
+    """Return the draft of the table that a metadata file describes. The draft keeps the times and logs of the file.
 
     Args:
         text: the file's content, decompressed.
@@ -120,7 +122,7 @@ def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
 
 
 def read_fields(text: bytes | str) -> Raws:
-    """Return the fields of a metadata file, not decoded.
+    """Return the top-level fields of a metadata file by name, with values that are not decoded yet.
 
     Raises:
         BadRequestError: the text is not a JSON object.
@@ -132,7 +134,7 @@ def read_fields(text: bytes | str) -> Raws:
 
 
 def read_items(fields: Raws, name: str) -> list[msgspec.Raw]:
-    """Return the items of an array, not decoded; an empty list if the field is absent or null.
+    """Return the items of an array field without decoding the items; an empty list if the field is absent or null.
 
     Raises:
         BadRequestError: the field is not an array.
@@ -146,7 +148,7 @@ def read_items(fields: Raws, name: str) -> list[msgspec.Raw]:
 
 
 def unknown_fields(fields: Raws, known: frozenset[str]) -> bytes:
-    """Return the fields that are unknown to this release, as JSON text to be appended to the known fields."""
+    """Return the fields that are not in `known`, as JSON text to append after the known fields of the object."""
     return b"".join(
         [b"," + encode(name) + b":" + compact(fields[name]) for name in fields if name not in known]
     )
@@ -285,8 +287,9 @@ def _check_order(draft: TableDraft, times: list[int], what: str) -> None:
 
 
 def _required_items(draft: TableDraft, fields: Raws, name: str) -> list[msgspec.Raw] | None:
-    """Return the items of an array, not decoded. Return None if the field is absent, which only format version 1
-    allows.
+    """Return the items of an array field without decoding the items.
+
+    Return None if the field is absent, which only format version 1 allows.
 
     Raises:
         BadRequestError: the field is absent in a later format version, or is not an array.

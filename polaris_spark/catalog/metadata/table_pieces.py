@@ -26,11 +26,11 @@ from polaris_spark.catalog.metadata.transforms import (
 )
 
 LAST_ADDED = -1
-"""Id with which an update names the schema, spec or sort order that the same request added last."""
+"""Id in an update that stands for the schema, spec or sort order that the same request added last."""
 
 
 def add_schema(draft: TableDraft, update: Json) -> None:
-    """Apply `add-schema`."""
+    """Apply the update `add-schema` to a draft."""
     schema = get_object(update, "schema")
     index = SchemaIndex(schema)
     check_format(index, draft.format_version)
@@ -53,7 +53,7 @@ def add_schema(draft: TableDraft, update: Json) -> None:
 
 
 def set_current_schema(draft: TableDraft, update: Json) -> None:
-    """Apply `set-current-schema`."""
+    """Apply the update `set-current-schema` to a draft."""
     id = get_int(update, "schema-id")
     if id == LAST_ADDED:
         id = _last_added("schema", draft.last_added_schema_id)
@@ -70,7 +70,7 @@ def set_current_schema(draft: TableDraft, update: Json) -> None:
 
 
 def remove_schemas(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-schemas`."""
+    """Apply the update `remove-schemas` to a draft."""
     ids = get_longs(update, "schema-ids")
     if draft.current_schema_id in ids:
         raise invalid("Cannot remove the current schema")
@@ -80,7 +80,7 @@ def remove_schemas(draft: TableDraft, update: Json) -> None:
 
 
 def add_spec(draft: TableDraft, update: Json) -> None:
-    """Apply `add-spec`."""
+    """Apply the update `add-spec` to a draft."""
     spec = read_spec({"spec-id": 0, **get_object(update, "spec")})
     spec = with_field_ids(spec, draft.last_partition_id, draft.spec_fields.field_id)
     schema = draft.current_schema()
@@ -106,7 +106,7 @@ def add_spec(draft: TableDraft, update: Json) -> None:
 
 
 def set_default_spec(draft: TableDraft, update: Json) -> None:
-    """Apply `set-default-spec`."""
+    """Apply the update `set-default-spec` to a draft."""
     id = get_int(update, "spec-id")
     if id == LAST_ADDED:
         id = _last_added("spec", draft.last_added_spec_id)
@@ -117,7 +117,7 @@ def set_default_spec(draft: TableDraft, update: Json) -> None:
 
 
 def remove_specs(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-partition-specs`."""
+    """Apply the update `remove-partition-specs` to a draft."""
     ids = get_longs(update, "spec-ids")
     if draft.default_spec_id in ids:
         raise invalid("Cannot remove the default partition spec")
@@ -128,7 +128,7 @@ def remove_specs(draft: TableDraft, update: Json) -> None:
 
 
 def add_sort_order(draft: TableDraft, update: Json) -> None:
-    """Apply `add-sort-order`."""
+    """Apply the update `add-sort-order` to a draft."""
     order = read_sort_order(get_object(update, "sort-order"))
     check_sort_order(order, draft.current_schema())
     digest = draft.sort_orders.digest(order)
@@ -146,7 +146,7 @@ def add_sort_order(draft: TableDraft, update: Json) -> None:
 
 
 def set_default_sort_order(draft: TableDraft, update: Json) -> None:
-    """Apply `set-default-sort-order`."""
+    """Apply the update `set-default-sort-order` to a draft."""
     id = get_int(update, "sort-order-id")
     if id == LAST_ADDED:
         id = _last_added("sort order", draft.last_added_sort_order_id)

@@ -43,7 +43,7 @@ _WITH_MANIFEST_LISTS = ("first-row-id", "added-rows", "key-id")
 
 
 def add_snapshot(draft: TableDraft, update: Json) -> None:
-    """Apply `add-snapshot`."""
+    """Apply the update `add-snapshot` to a draft."""
     snapshot = get_object(update, "snapshot")
     for pieces, what in (
         (draft.schemas, "schema"),
@@ -124,7 +124,7 @@ def check_snapshot(snapshot: Json) -> None:
 
 
 def set_snapshot_ref(draft: TableDraft, update: Json) -> None:
-    """Apply `set-snapshot-ref`."""
+    """Apply the update `set-snapshot-ref` to a draft."""
     name, id = get_text(update, "ref-name"), get_long(update, "snapshot-id")
     value = read_ref(update)
     existing = draft.refs.get(name)
@@ -148,7 +148,7 @@ def set_snapshot_ref(draft: TableDraft, update: Json) -> None:
 
 
 def read_ref(data: Json) -> Json:
-    """Return a branch or tag in the form in which metadata writes it.
+    """Return a branch or tag in the form in which metadata stores it.
 
     Raises:
         BadRequestError: the type is unknown, or a retention value is not allowed for the type or is not above 0.
@@ -170,17 +170,17 @@ def read_ref(data: Json) -> Json:
 
 
 def ref_fields(ref: Json) -> tuple[Any, ...]:
-    """Return the values by which two branches or tags are compared: snapshot id, type and retention."""
+    """Return the values that are equal for equal branches or tags: snapshot id, type and retention."""
     return ref["snapshot-id"], ref["type"].lower(), *(ref.get(name) for name in _REF_FIELDS)
 
 
 def remove_snapshot_ref(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-snapshot-ref`."""
+    """Apply the update `remove-snapshot-ref` to a draft."""
     _remove_ref(draft, get_text(update, "ref-name"))
 
 
 def remove_snapshots(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-snapshots`."""
+    """Apply the update `remove-snapshots` to a draft."""
     found = [id for id in dict.fromkeys(get_longs(update, "snapshot-ids")) if id in draft.snapshots]
     if not found:
         return
@@ -197,26 +197,26 @@ def remove_snapshots(draft: TableDraft, update: Json) -> None:
 
 
 def set_statistics(draft: TableDraft, update: Json) -> None:
-    """Apply `set-statistics`."""
+    """Apply the update `set-statistics` to a draft."""
     file = get_object(update, "statistics")
     check_statistics(file)
     _set_statistics(draft, draft.statistics, file, "set-statistics")
 
 
 def remove_statistics(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-statistics`."""
+    """Apply the update `remove-statistics` to a draft."""
     _remove_statistics(draft, draft.statistics, get_long(update, "snapshot-id"), "remove-statistics")
 
 
 def set_partition_statistics(draft: TableDraft, update: Json) -> None:
-    """Apply `set-partition-statistics`."""
+    """Apply the update `set-partition-statistics` to a draft."""
     file = get_object(update, "partition-statistics")
     check_partition_statistics(file)
     _set_statistics(draft, draft.partition_statistics, file, "set-partition-statistics")
 
 
 def remove_partition_statistics(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-partition-statistics`."""
+    """Apply the update `remove-partition-statistics` to a draft."""
     id = get_long(update, "snapshot-id")
     _remove_statistics(draft, draft.partition_statistics, id, "remove-partition-statistics")
 
@@ -282,8 +282,10 @@ def _assign_rows(draft: TableDraft, snapshot: Json) -> None:
 
 
 def _stale(message: str) -> CommitFailedError:
-    """Return the error for a request that was made on an older state of the table. Clients that receive this error
-    retry the request on the current state."""
+    """Return the error for a request that is based on an older state of the table.
+
+    Clients that receive this error retry the request on the current state.
+    """
     return CommitFailedError(f"Validation failed, please retry: {message}")
 
 

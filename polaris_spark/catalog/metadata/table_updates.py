@@ -1,4 +1,4 @@
-"""Metadata updates of tables, as the REST specification names them, applied to a draft.
+"""The metadata updates of tables in the REST specification, and the rules by which they change a draft.
 
 The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/metadata/`. Sequences of
 updates are compared with Iceberg's Java classes in `tests/differential/`; its exemptions list the differences.
@@ -12,7 +12,7 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | | a default must fit its column's type; types and defaults are stored in normalized form | test_defaults |
 | set-current-schema | -1 means the schema added last; the schema must exist | test_schemas |
 | | partition names must not be names of other columns; default spec and order must fit the schema | test_schemas |
-| | in every spec, old ones included, the transform must accept the type of its source column | test_partitioning |
+| | in every spec, also in old specs, the transform must accept the type of its source column | test_partitioning |
 | remove-schemas | not the current schema | test_schemas |
 | add-spec | must fit the current schema; an equal spec keeps its id, otherwise highest id + 1 | test_partitioning |
 | | version 1 needs sequential field ids; missing field ids are assigned | test_partitioning |
@@ -25,9 +25,9 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | | a summary has an operation (default overwrite) or is left out; embedded manifests have no row ids | test_snapshots |
 | | version 3: first-row-id must not be below next-row-id, which grows by added-rows | test_snapshots |
 | set-snapshot-ref | the snapshot must exist; main must be a branch; an equal ref changes nothing | test_snapshots |
-| | main sets and logs the current snapshot, with its own time if it is new, otherwise now | test_snapshots |
+| | main sets the current snapshot and logs it, with the snapshot's time if it is new, otherwise now | test_snapshots |
 | remove-snapshot-ref | without main, there is no current snapshot; an unknown ref changes nothing | test_snapshots |
-| remove-snapshots | also removes their statistics and refs, and the snapshot log up to them | test_snapshots |
+| remove-snapshots | also removes their statistics, refs and log entries, and all earlier entries | test_snapshots |
 | set-statistics, set-partition-statistics | replaces all statistics of the snapshot | test_snapshots |
 | remove-statistics, remove-partition-statistics | an unknown snapshot changes nothing | test_snapshots |
 | set-location | trailing slashes are removed; the same location changes nothing | test_table_updates |
@@ -84,19 +84,19 @@ RESERVED_PROPERTIES = frozenset(
         "default-sort-order",
     }
 )
-"""Properties that control requests and are never stored (Iceberg's `TableProperties.RESERVED_PROPERTIES`)."""
+"""Names of properties that control requests and are never stored (Iceberg's `TableProperties.RESERVED_PROPERTIES`)."""
 
 
 BOOLEAN_PROPERTIES = frozenset({"gc.enabled", "polaris.append-rebase", "polaris.schema-merge"})
-"""Properties of tables whose value must be `true` or `false`."""
+"""Names of table properties whose value must be `true` or `false`."""
 
 
 def apply(draft: TableDraft, update: Json) -> None:
-    """Apply one update of the REST specification to a draft.
+    """Apply one update of the REST specification to the draft of a table.
 
     Raises:
         BadRequestError: the update is unknown, malformed or not possible.
-        CommitFailedError: a new snapshot was made on an older state of the table; the client must retry.
+        CommitFailedError: a new snapshot is based on an older state of the table; the client must retry.
     """
     action = as_object(update, "metadata update").get("action")
     apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
@@ -106,10 +106,13 @@ def apply(draft: TableDraft, update: Json) -> None:
 
 
 def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
-    """Apply updates in order. A new table starts with the version of the first update `upgrade-format-version`.
+    """Apply updates to a draft, in order.
+
+    A new table starts with the format version that the first update `upgrade-format-version` sets.
 
     Raises:
-        BadRequestError, CommitFailedError: as in `apply`.
+        BadRequestError: an update is unknown, malformed or not possible.
+        CommitFailedError: a new snapshot is based on an older state of the table; the client must retry.
     """
     if draft.base is None and not draft.changes:
         for update in updates:
@@ -124,7 +127,7 @@ def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
 
 
 def set_properties(draft: TableDraft, update: Json) -> None:
-    """Apply `set-properties`."""
+    """Apply the update `set-properties` to a draft."""
     changed = get_text_map(update, newer_name(update, "updates", "updated"))
     if not RESERVED_PROPERTIES.isdisjoint(changed):
         if FORMAT_VERSION in changed:
@@ -137,7 +140,7 @@ def set_properties(draft: TableDraft, update: Json) -> None:
 
 
 def require_booleans(properties: Mapping[str, str]) -> None:
-    """Refuse properties of `BOOLEAN_PROPERTIES` whose value is neither true nor false.
+    """Refuse a property in `BOOLEAN_PROPERTIES` whose value is neither `true` nor `false`.
 
     Raises:
         BadRequestError: a property is refused; the message names it and its value.
@@ -150,7 +153,7 @@ def require_booleans(properties: Mapping[str, str]) -> None:
 
 
 def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
-    """Apply `remove-properties`, to a table or a view."""
+    """Apply the update `remove-properties` to the draft of a table or view."""
     removed = get_texts(update, newer_name(update, "removals", "removed"))
     if removed:
         properties = draft.own_properties()
@@ -160,7 +163,7 @@ def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
 
 
 def upgrade_format_version(draft: TableDraft, update: Json) -> None:
-    """Apply `upgrade-format-version`."""
+    """Apply the update `upgrade-format-version` to a draft."""
     version = get_int(update, FORMAT_VERSION)
     _check_supported(version)
     if draft.base is None and not draft.changes_content:
@@ -173,8 +176,10 @@ def upgrade_format_version(draft: TableDraft, update: Json) -> None:
 
 
 def newer_name(update: Json, newer: str, older: str) -> str:
-    """Return the name under which to read a renamed field of an update: `older` if the update has only this name,
-    otherwise `newer`."""
+    """Return the name under which an update holds a renamed field.
+
+    This is `older` if the update has a field `older` and no field `newer`, otherwise `newer`.
+    """
     return older if older in update and newer not in update else newer
 
 
@@ -191,7 +196,7 @@ def parse_version(text: str) -> int:
 
 
 def strip_trailing_slash(location: str) -> str:
-    """Return a location without slashes at its end. After a scheme, as in `s3://`, two slashes are kept.
+    """Return a location without slashes at its end, except the two slashes of a location such as `s3://`.
 
     Raises:
         BadRequestError: the location is empty.

@@ -1,6 +1,7 @@
-"""The values of a table that is being changed: those of its row, and the changes so far.
+"""The values of a table that is being changed: the values of its row, with the updates that have been applied.
 
-Nothing is read or parsed before it is needed, so a change of properties reads neither schemas nor snapshots.
+Schemas, snapshots and so on are read only when they are needed, so a change of properties reads neither schemas nor
+snapshots.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ADDING = frozenset({"add-schema", "add-spec", "add-sort-order"})
 
 
 class LogEntry(NamedTuple):
-    """The time at which a snapshot became current, in milliseconds since 1970 UTC, and the snapshot's id."""
+    """An entry of the snapshot log: when a snapshot became current, in milliseconds since 1970 UTC, and its id."""
 
     timestamp_ms: int
     snapshot_id: int
@@ -103,23 +104,23 @@ class TableValues:
         self.check_time = check_time
         self.now_ms = now_ms
         self.overflow_bound: float = overflow.BOUND
-        """Maximum size of the refs that the row embeds, in bytes; it applies separately to the properties. Infinite if
-        the realm does not allow an index of refs or properties."""
+        """Maximum size of the refs (branches and tags) that the row embeds, in bytes. The properties have the same
+        maximum. It is infinite if the realm does not allow an index of refs or properties."""
         self._start = start = EMPTY_TABLE if table is None else table
         self.origin = "create"
-        """For a draft without a base: `register` if a metadata file was parsed, otherwise `create`."""
+        """Origin of a new table: `register` if it comes from a metadata file, otherwise `create`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order; see `record`."""
         self.added: set[tuple[str, int | None]] = set()
-        """The items of `changes` that added a schema, a spec or a sort order."""
+        """The items of `changes` that added a schema, a partition spec or a sort order."""
         self.changes_content = False
         """Whether anything other than the uuid, location or properties has changed."""
         self.uuid = start.uuid
         self.format_version = start.format_version
         self.location = start.location
         self.last_updated_ms = max(now_ms, start.last_updated_ms)
-        """Time of the last update, milliseconds since 1970 UTC. Never earlier than that of the base, so that the new
-        metadata is valid even if the clock is wrong."""
+        """Time of the last update, milliseconds since 1970 UTC. It is never earlier than the last update of the table
+        before the changes, so that the new metadata is valid even if the clock is wrong."""
         self.last_sequence_number = self.highest_sequence_number = start.last_sequence_number
         self.last_column_id = start.last_column_id
         self.current_schema_id = start.current_schema_id
@@ -137,15 +138,15 @@ class TableValues:
         self.added_snapshots: dict[int, int] = {}
         """Ids of the snapshots that this draft added, with their timestamps in milliseconds since 1970 UTC."""
         self.log_entries: list[LogEntry] = []
-        """New entries of the snapshot log."""
+        """Entries that this draft adds to the snapshot log."""
         self.summary_of_snapshot: dict[str, str] = {}
         self.imported_log: list[bytes] = []
-        """Items of the snapshot log of the metadata file that was parsed."""
+        """Items of the snapshot log in the parsed metadata file; empty if no metadata file was parsed."""
         self._metadata_items: list[bytes] = []
         self._forget()
 
     def _forget(self) -> None:
-        """Discard everything that was read or copied from the base."""
+        """Mark all values that are read or copied on first use as not read yet."""
         self._properties: dict[str, str] | SpilledValues[str] | None = None
         self._encryption_keys: dict[str, list[bytes]] | None = None
         self._refs: dict[str, Ref] | SpilledValues[Ref] | None = None
@@ -165,7 +166,7 @@ class TableValues:
         return bool(self.changes) or self.base is None
 
     def record(self, action: str, detail: Any = None) -> None:
-        """Record that an update had an effect."""
+        """Record that an update had an effect. `detail` tells what it changed, such as an id."""
         self.changes.append((action, detail))
         self.changes_content = self.changes_content or action not in _PLAIN
         if action in _ADDING:
@@ -173,13 +174,13 @@ class TableValues:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The properties; change them through `own_properties` only."""
+        """The properties of the table. To change them, use `own_properties`."""
         if self._properties is None and self._start.more_properties is None:
             return self._start.properties
         return self.own_properties()
 
     def own_properties(self) -> MutableMapping[str, str]:
-        """Return the properties as a mapping that may be changed."""
+        """Return the properties as a mutable mapping. Changes of the mapping change the draft."""
         if self._properties is None:
             own, more = self._start.properties, self._start.more_properties
             self._properties = (
@@ -189,14 +190,16 @@ class TableValues:
 
     @property
     def encryption_keys(self) -> tuple[tuple[str, bytes], ...]:
-        """Id and text of each encryption key; change them through `own_encryption_keys` only."""
+        """The id and the JSON text of each encryption key. To change the keys, use `own_encryption_keys`."""
         if self._encryption_keys is None:
             return self._start.encryption_keys
         return tuple([(id, text) for id, texts in self._encryption_keys.items() for text in texts])
 
     def own_encryption_keys(self) -> dict[str, list[bytes]]:
-        """Return the texts of the encryption keys by id, as a dict that may be changed. An imported table may have
-        several keys with the same id."""
+        """Return the JSON texts of the encryption keys by id, as a dict. Changes of the dict change the draft.
+
+        An imported table may have several keys with the same id.
+        """
         if self._encryption_keys is None:
             self._encryption_keys = {}
             for id, text in self._start.encryption_keys:
@@ -205,15 +208,17 @@ class TableValues:
 
     @property
     def refs(self) -> MutableMapping[str, Ref]:
-        """Branches and tags by name. The pointer to the snapshot is 0 in new ones until the draft is frozen. Change the
-        mapping through `set_ref` and `remove_ref` only."""
+        """The branches and tags by name. To change them, use `set_ref` and `remove_ref`.
+
+        A new branch or tag has 0 as the pointer to its snapshot until the draft is frozen.
+        """
         if self._refs is None:
             own, more = {ref.name: ref for ref in self._start.refs}, self._start.more_refs
             self._refs = own if more is None else SpilledValues(own, more, self.reader, REF_CODEC)
         return self._refs
 
     def set_ref(self, ref: Ref) -> None:
-        """Add a branch or tag, or replace the branch or tag of this name."""
+        """Add a branch or tag, or replace the branch or tag that has its name."""
         before = self.refs.get(ref.name)
         self.refs[ref.name] = ref
         if self._refs_of is not None:
@@ -229,7 +234,7 @@ class TableValues:
         return before is not None
 
     def refs_of(self, snapshot_id: int) -> list[str]:
-        """Return the names of the branches and tags that name a snapshot."""
+        """Return the names of the branches and tags that reference a snapshot."""
         if self._refs_of is None:
             self._refs_of = {}
             for ref in self.refs.values():
@@ -238,7 +243,7 @@ class TableValues:
 
     @property
     def schemas(self) -> NumberedPieces:
-        """The schemas."""
+        """The schemas of the table, by id."""
         if self._schemas is None:
             self._schemas = NumberedPieces(
                 Schema, self._start.schemas, self.reader, schema_form, self.check_time
@@ -247,7 +252,7 @@ class TableValues:
 
     @property
     def specs(self) -> NumberedPieces:
-        """The partition specs."""
+        """The partition specs of the table, by id."""
         if self._specs is None:
             self._specs = NumberedPieces(
                 PartitionSpec, self._start.specs, self.reader, spec_form, self.check_time
@@ -256,14 +261,14 @@ class TableValues:
 
     @property
     def spec_fields(self) -> SpecFields:
-        """The fields of the partition specs. Code that adds or removes a spec must update this object, too."""
+        """Lookup of the fields of all partition specs. Code that adds or removes a spec must update the lookup, too."""
         if self._spec_fields is None:
             self._spec_fields = SpecFields(self.specs.all())
         return self._spec_fields
 
     @property
     def sort_orders(self) -> NumberedPieces:
-        """The sort orders."""
+        """The sort orders of the table, by id."""
         if self._sort_orders is None:
             self._sort_orders = NumberedPieces(
                 SortOrder, self._start.sort_orders, self.reader, sort_order_form, self.check_time
@@ -272,33 +277,33 @@ class TableValues:
 
     @property
     def snapshots(self) -> IndexedPieces:
-        """The snapshots."""
+        """The snapshots of the table, by id."""
         if self._snapshots is None:
             self._snapshots = IndexedPieces(Snapshot, self._start.snapshots, self.reader)
         return self._snapshots
 
     @property
     def statistics(self) -> IndexedPieces:
-        """The statistics files."""
+        """The statistics files of the table, by snapshot id."""
         if self._statistics is None:
             self._statistics = IndexedPieces(Statistics, self._start.statistics, self.reader)
         return self._statistics
 
     @property
     def partition_statistics(self) -> IndexedPieces:
-        """The partition statistics files."""
+        """The partition statistics files of the table, by snapshot id."""
         if self._partition_statistics is None:
             root = self._start.partition_statistics
             self._partition_statistics = IndexedPieces(PartitionStatistics, root, self.reader)
         return self._partition_statistics
 
     def take_order(self) -> int:
-        """Return the sort key in the JSON array for the next snapshot or statistics file; increment `next_order`."""
+        """Return the sort key of the next snapshot or statistics file in its JSON array, and increment `next_order`."""
         self.next_order += 1
         return self.next_order - 1
 
     def current_schema(self) -> SchemaIndex:
-        """Return the columns of the current schema.
+        """Return the index of the columns of the current schema.
 
         Raises:
             BadRequestError: the table has no current schema yet.
@@ -309,7 +314,7 @@ class TableValues:
         return found
 
     def schema_index(self, id: int) -> SchemaIndex | None:
-        """Return the columns of the schema with this id; None if there is no schema with this id."""
+        """Return the index of the columns of the schema with this id; None if there is no schema with this id."""
         found = self._schema_indexes.get(id)
         if found is None:
             schema = self.schemas.get(id)

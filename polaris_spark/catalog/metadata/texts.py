@@ -1,4 +1,4 @@
-"""JSON texts, and functions that read fields of requests. The errors are the same as those of Iceberg's JSON readers.
+"""Conversion to and from JSON, and functions that read fields of requests. Errors are those of Iceberg's JSON readers.
 
 `get_...` functions read required fields; `find_...` functions return None if the field is absent or null.
 """
@@ -38,7 +38,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(text: bytes | msgspec.Raw) -> Json:
-    """Return a JSON object from its text.
+    """Decode the text of a JSON object.
 
     Raises:
         BadRequestError: the text is not a JSON object.
@@ -50,7 +50,7 @@ def decode(text: bytes | msgspec.Raw) -> Json:
 
 
 def compact(text: bytes | msgspec.Raw) -> bytes:
-    """Return the same JSON text without white space between tokens."""
+    """Return a JSON text without the white space between its tokens."""
     return msgspec.json.format(bytes(text), indent=-1)
 
 
@@ -65,38 +65,38 @@ def refused(message: str) -> BadRequestError:
 
 
 def get_int(data: Mapping[str, Any], name: str) -> int:
-    """Return a required 32-bit integer.
+    """Return the value of a required field, a 32-bit integer.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not a 32-bit integer.
     """
     return _whole(data, name, _MAX_INT, "an integer")
 
 
 def get_long(data: Mapping[str, Any], name: str) -> int:
-    """Return a required 64-bit integer.
+    """Return the value of a required field, a 64-bit integer.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not a 64-bit integer.
     """
     return _whole(data, name, _MAX_LONG, "a long")
 
 
 def find_int(data: Mapping[str, Any], name: str) -> int | None:
-    """Return a 32-bit integer; None if the field is absent or null."""
+    """Return the value of an optional field, a 32-bit integer; None if the field is absent or null."""
     return None if data.get(name) is None else get_int(data, name)
 
 
 def find_long(data: Mapping[str, Any], name: str) -> int | None:
-    """Return a 64-bit integer; None if the field is absent or null."""
+    """Return the value of an optional field, a 64-bit integer; None if the field is absent or null."""
     return None if data.get(name) is None else get_long(data, name)
 
 
 def get_text(data: Mapping[str, Any], name: str) -> str:
-    """Return a required string.
+    """Return the value of a required field, a string.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not a string.
     """
     value = _present(data, name, "string")
     if not isinstance(value, str):
@@ -105,15 +105,15 @@ def get_text(data: Mapping[str, Any], name: str) -> str:
 
 
 def find_text(data: Mapping[str, Any], name: str) -> str | None:
-    """Return a string; None if the field is absent or null."""
+    """Return the value of an optional field, a string; None if the field is absent or null."""
     return None if data.get(name) is None else get_text(data, name)
 
 
 def get_object(data: Mapping[str, Any], name: str) -> Json:
-    """Return a required object.
+    """Return the value of a required field, a JSON object.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not an object.
     """
     value = _present(data, name, "field")
     if not isinstance(value, dict):
@@ -122,12 +122,12 @@ def get_object(data: Mapping[str, Any], name: str) -> Json:
 
 
 def find_object(data: Mapping[str, Any], name: str) -> Json | None:
-    """Return an object; None if the field is absent or null."""
+    """Return the value of an optional field, a JSON object; None if the field is absent or null."""
     return None if data.get(name) is None else get_object(data, name)
 
 
 def as_object(value: Any, what: str) -> Json:
-    """Return a value that must be an object; `what` names the value in the error.
+    """Return `value`, which must be a JSON object. `what` describes the value in the error message.
 
     Raises:
         BadRequestError: the value is not an object.
@@ -138,10 +138,10 @@ def as_object(value: Any, what: str) -> Json:
 
 
 def get_objects(data: Mapping[str, Any], name: str) -> list[Json]:
-    """Return a required array of objects.
+    """Return the value of a required field, an array of JSON objects.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not an array of objects.
     """
     value = _present(data, name, "field")
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -150,10 +150,10 @@ def get_objects(data: Mapping[str, Any], name: str) -> list[Json]:
 
 
 def get_longs(data: Mapping[str, Any], name: str) -> list[int]:
-    """Return a required array of 64-bit integers.
+    """Return the value of a required field, an array of 64-bit integers.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not an array of 64-bit integers.
     """
     found = _list(data, name, int, "number")
     for item in found:
@@ -163,10 +163,10 @@ def get_longs(data: Mapping[str, Any], name: str) -> list[int]:
 
 
 def get_ints(data: Mapping[str, Any], name: str) -> list[int]:
-    """Return a required array of 32-bit integers.
+    """Return the value of a required field, an array of 32-bit integers.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not an array of 32-bit integers.
     """
     found = get_longs(data, name)
     for item in found:
@@ -175,8 +175,10 @@ def get_ints(data: Mapping[str, Any], name: str) -> list[int]:
 
 
 def check_int(number: int, what: str) -> int:
-    """Return the number if it fits into 32 bits. Iceberg's Java code cannot read larger numbers.
+    """Return `number` if it fits into 32 bits, because Iceberg's Java code cannot read larger numbers.
 
+    Args:
+        what: description of the number for the error message.
     Raises:
         BadRequestError: the number does not fit.
     """
@@ -186,15 +188,23 @@ def check_int(number: int, what: str) -> int:
 
 
 def check_long(number: int, what: str) -> int:
-    """Return the number if it fits into 64 bits; otherwise raise BadRequestError."""
+    """Return `number` if it fits into 64 bits.
+
+    Args:
+        what: description of the number for the error message.
+    Raises:
+        BadRequestError: the number does not fit.
+    """
     if not -_MAX_LONG <= number < _MAX_LONG:
         raise invalid(f"Invalid {what}: {number} does not fit into 64 bits")
     return number
 
 
 def parse_int(text: str) -> int | None:
-    """Return the 32-bit integer that a text of ASCII digits represents, as Java's `Integer.parseInt` does; None if the
-    text does not represent one."""
+    """Return the 32-bit integer that a text represents; None if the text does not represent one.
+
+    The text consists of an optional sign and ASCII digits, without spaces.
+    """
     if not _DIGITS.fullmatch(text):
         return None
     digits = text.lstrip("+-").lstrip("0") or "0"
@@ -205,19 +215,19 @@ def parse_int(text: str) -> int | None:
 
 
 def get_texts(data: Mapping[str, Any], name: str) -> list[str]:
-    """Return a required array of strings.
+    """Return the value of a required field, an array of strings.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, or is not an array of strings.
     """
     return _list(data, name, str, "string")
 
 
 def get_text_map(data: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return a required object whose values are strings.
+    """Return the value of a required field, a JSON object whose values are strings.
 
     Raises:
-        BadRequestError: the field is missing, or has another type.
+        BadRequestError: the field is missing, is not an object, or has a value that is not a string.
     """
     value = _present(data, name, "map")
     if not isinstance(value, dict):

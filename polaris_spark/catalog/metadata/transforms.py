@@ -1,4 +1,4 @@
-"""Partition specs and sort orders as JSON: transforms, binding to a schema, equality.
+"""Partition specs and sort orders as JSON: their transforms, checks against a schema, and comparison.
 
 The rules are those of Iceberg's `PartitionSpec`, `SortOrder` and `Transforms`
 (specification: https://iceberg.apache.org/spec/#partitioning, https://iceberg.apache.org/spec/#sorting).
@@ -22,7 +22,7 @@ from polaris_spark.catalog.metadata.texts import (
 )
 
 FIRST_PARTITION_ID = 1000
-"""Lowest id of a partition field."""
+"""Lowest id that is assigned to a partition field."""
 
 _WIDTH = re.compile(r"(\w+)\[(-?\d+)\]", re.ASCII)
 _WITH_WIDTH = ("bucket", "truncate")
@@ -53,7 +53,8 @@ def read_transform(text: str) -> str:
     """Return a transform of a request in normalized form.
 
     Raises:
-        BadRequestError: the width is not a positive 32-bit integer, so Java's `Transforms` could not read it.
+        BadRequestError: the width of a bucket or truncate transform is not a positive 32-bit integer, or the width of
+            an unknown transform does not fit into 32 bits. Java's `Transforms` could not read the transform.
     """
     match = _WIDTH.fullmatch(text)
     if match:
@@ -84,13 +85,15 @@ def read_spec(spec: Json) -> Json:
 
 
 def with_field_ids(spec: Json, last_id: int, known: Callable[[int, str], int | None] | None = None) -> Json:
-    """Return the spec with an id in every field. A field without an id gets the id that a field with the same source
-    and transform has in another spec, unless this spec already uses that id; otherwise it gets the next id.
+    """Return a spec with an id in every field.
+
+    A field without an id gets the id that a field with the same source and transform has in another spec. If there is
+    no such field, or if this spec already uses its id, the field gets the next unused id.
 
     Args:
         last_id: the highest field id of the table.
-        known: returns the field id that a source and transform have in other specs, or None if they do not occur there.
-            If `known` itself is None, there are no other specs.
+        known: a function that returns the field id of a source and transform in other specs, or None if no other spec
+            has them. Pass None if there are no other specs.
     Raises:
         BadRequestError: the next id does not fit into 32 bits.
     """
@@ -108,10 +111,10 @@ def with_field_ids(spec: Json, last_id: int, known: Callable[[int, str], int | N
 
 
 def check_names(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse a partition name that is empty, used twice, or the name of a column other than its source.
+    """Refuse a spec with a field name that is empty, used twice, or the name of a column other than the field's source.
 
     Raises:
-        BadRequestError: a name is refused; the message names it.
+        BadRequestError: the spec is refused; the message contains the field name.
     """
     seen: set[str] = set()
     for field in spec["fields"]:
@@ -127,7 +130,8 @@ def check_names(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_spec(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse a spec with a source that is missing, in a list or map, or of a type that its transform does not accept.
+    """Refuse a spec with a field whose source column does not exist, is in a list or map, or has a type that the
+    field's transform does not accept.
 
     Raises:
         BadRequestError: the spec is refused; the message names the field or the type.
@@ -148,8 +152,10 @@ def check_spec(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_readable(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse a spec, current or old, with a source whose type in this schema is not accepted by the transform. Java
-    clients cannot load such a spec. A source that no longer exists is allowed.
+    """Refuse a spec with a field whose transform does not accept the type of the source column in this schema.
+
+    Java clients cannot load such a spec, even if it is not the default spec. A source column that no longer exists is
+    allowed.
 
     Raises:
         BadRequestError: the spec is refused; the message names the type.
@@ -164,7 +170,8 @@ def check_readable(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_sort_order(order: Json, schema: SchemaIndex) -> None:
-    """Refuse a sort order with a source that is missing, or of a type that its transform does not accept.
+    """Refuse a sort order with a field whose source column does not exist, or has a type that the field's transform
+    does not accept.
 
     Raises:
         BadRequestError: the sort order is refused; the message names the field or the type.
@@ -180,7 +187,7 @@ def check_sort_order(order: Json, schema: SchemaIndex) -> None:
 
 
 def can_transform(transform: str, kind: str) -> bool:
-    """Whether a transform accepts values of a type; unknown transforms accept every type."""
+    """Return whether a transform accepts columns of a type. Unknown transforms accept every type."""
     if transform == "identity":
         return kind not in _NOT_IDENTITY
     match = _WIDTH.fullmatch(transform)
@@ -192,7 +199,8 @@ def read_sort_order(order: Json) -> Json:
     """Return a sort order of a request, with transforms, directions and null orders in normalized form.
 
     Raises:
-        BadRequestError: the order is malformed, or has a wrong id: 0 is the id of the unsorted order and of no other.
+        BadRequestError: the order is malformed, or has a wrong id. The id of the unsorted order must be 0, and the id
+            of any other order must not be 0.
     """
     id, fields = (
         get_int(order, "order-id"),
@@ -206,22 +214,25 @@ def read_sort_order(order: Json) -> Json:
 
 
 def spec_form(spec: Json) -> object:
-    """Return a value to compare specs by, equal for equivalent specs: their sources, transforms and names, in order."""
+    """Return a value that is the same for equivalent specs: the source, transform and name of each field, in order."""
     return _each(spec, _partition_key)
 
 
 def sort_order_form(order: Json) -> object:
-    """Return a value to compare sort orders by, equal for equivalent sort orders."""
+    """Return a value that is the same for equivalent sort orders.
+
+    It consists of the source, transform, direction and null order of each field, in order.
+    """
     return _each(order, _sort_key)
 
 
 def has_sequential_ids(spec: Json) -> bool:
-    """Whether the partition field ids count up from 1000, as format version 1 requires."""
+    """Return whether the ids of the partition fields are 1000, 1001 and so on, as format version 1 requires."""
     return all(f["field-id"] == FIRST_PARTITION_ID + i for i, f in enumerate(spec["fields"]))
 
 
 def last_field_id(spec: Json) -> int:
-    """Return the highest partition field id; 999 if there is none."""
+    """Return the highest id of the partition fields of a spec; 999 if the spec has no fields."""
     return max((f["field-id"] for f in spec["fields"]), default=FIRST_PARTITION_ID - 1)
 
 

@@ -1,5 +1,6 @@
 """A view that is being changed. A draft starts with the values of the view's row. Updates change these values. Then
-`freeze` returns them as a new row and new pieces.
+`freeze` returns a new row, and the new pieces: schemas, view versions and log items that are stored as separate
+objects.
 
 The rules are those of Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
 """
@@ -79,9 +80,9 @@ class ViewDraft:
         self.now_ms = now_ms
         self._start = start = EMPTY_VIEW if view is None else view
         self.origin = "create"
-        """For a draft without a base: `register` if a metadata file was parsed, otherwise `create`."""
+        """Origin of a new view: `register` if it comes from a metadata file, otherwise `create`."""
         self.changes: list[tuple[str, Any]] = []
-        """(action, detail) of each update that had an effect, in order."""
+        """(action, detail) of each update that had an effect, in order; see `record`."""
         self.uuid = start.uuid
         self.format_version = start.format_version
         self.location = start.location
@@ -93,9 +94,9 @@ class ViewDraft:
         self.last_added_version_id: int | None = None
         self.last_added_schema_id: int | None = None
         self.log_item: bytes | None = None
-        """The new entry of the version log."""
+        """The new entry of the version log, as compact JSON; None if the current version has not changed."""
         self.imported_log: list[bytes] = []
-        """Items of the version log of the metadata file that was parsed, as compact JSON."""
+        """Items of the version log in the parsed metadata file, as JSON; empty if no metadata file was parsed."""
         self._properties: dict[str, str] | None = None
 
     @classmethod
@@ -106,14 +107,14 @@ class ViewDraft:
 
         Args:
             view: the view in its current state; None for a new view.
-            reader: reads pieces.
+            reader: reads the stored pieces of the view.
             now_ms: the time of the change, milliseconds since 1970 UTC.
             check_time: called at each step; raises an error to abort work that takes too long.
         """
         return cls(view, reader, now_ms=now_ms, check_time=check_time)
 
     def record(self, action: str, detail: Any = None) -> None:
-        """Record that an update had an effect."""
+        """Record that an update had an effect. `detail` tells what it changed, such as an id."""
         self.changes.append((action, detail))
 
     @property
@@ -123,28 +124,28 @@ class ViewDraft:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties; change them through `own_properties` only."""
+        """The properties of the view. To change them, use `own_properties`."""
         return self._start.properties if self._properties is None else self._properties
 
     def own_properties(self) -> dict[str, str]:
-        """Return the properties as a dict that may be changed."""
+        """Return the properties as a dict. Changes of the dict change the draft."""
         if self._properties is None:
             self._properties = dict(self._start.properties)
         return self._properties
 
     def summary(self) -> dict[str, str]:
-        """Return a description of the changes for the audit log. `action` lists the actions, joined by commas."""
+        """Return a description of the changes for the audit log: `action` lists the actions, comma-separated."""
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
 
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
     ) -> tuple[View, NewRows]:
-        """Return the view after the changes, and the new pieces that it points to. Call this only once.
+        """Return the row of the view after the changes, and the new pieces. Call this only once.
 
-        If there are more than `version.history.num-entries` (default 10) versions, the oldest versions are removed, but
-        neither the current version nor those that this draft adds. From the version log, the last entry of a removed
-        version and all earlier entries are removed.
+        If there are more than `version.history.num-entries` (default 10) versions, the oldest versions are removed. The
+        current version and the versions that this draft added are always kept. If a removed version has an entry in the
+        version log, the entry and all earlier entries are removed.
 
         Args:
             new_id: returns a new object id at each call.
@@ -222,7 +223,7 @@ class ViewDraft:
         return logs.drop_first(log, gone[-1] + 1) if gone else log
 
     def _expire_versions(self) -> bool:
-        """Remove the oldest versions beyond the size of the history. Return whether any version was removed."""
+        """Remove the oldest versions if there are too many (see `freeze`). Return whether any version was removed."""
         size = self._history_size()
         keep = max(len(self.added_versions | {self.current_version_id}), size)
         if len(self.versions) <= keep:
@@ -242,7 +243,8 @@ class ViewDraft:
 
 
 def version_form(version: Json) -> object:
-    """Return a value to compare view versions by: it is equal for versions that differ only in their id and time."""
+    """Return a value that is the same for equal view versions: summary, representations, default catalog and namespace,
+    and schema id."""
     return [version.get(name) for name in _SAME_VERSION]
 
 

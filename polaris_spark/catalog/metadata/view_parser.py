@@ -1,5 +1,7 @@
-"""Parser of the metadata files of views, for registration and import. The checks are those of Iceberg's
-`ViewMetadataParser`."""
+"""Parser of the metadata files of views, for registration and import.
+
+The checks are those of Iceberg's `ViewMetadataParser`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata updates of views, as the REST specification names them, applied to a draft; and new views.
+"""Creation of views, and the metadata updates of views in the REST specification.
 
 The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests/metadata/test_views.py`.
 
@@ -10,7 +10,7 @@ The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests
 | add-view-version | an equal version keeps its id, otherwise it is the sent id or the highest id + 1 | test_views |
 | | schema -1 means the schema added last; queries must be SQL, one for each dialect | test_views |
 | set-current-view-version | -1 means the version added last; the version must exist | test_views |
-| | the change is logged, with the version's own time if it is new, otherwise now | test_views |
+| | the change is logged, with the time of the version if it is new, otherwise the current time | test_views |
 | set-location | the same location changes nothing; trailing slashes are kept | test_views |
 | set-properties, remove-properties | unknown names are ignored; all names and values are allowed | test_views |
 """
@@ -53,7 +53,7 @@ LAST_ADDED = -1
 
 
 def check_view(draft: ViewDraft, requirement: Json) -> None:
-    """Check one requirement against a view as it was before this draft's changes.
+    """Check one requirement of a commit against the draft of a view. Call this before the updates are applied.
 
     Raises:
         CommitFailedError: the requirement does not hold.
@@ -70,7 +70,7 @@ def check_view(draft: ViewDraft, requirement: Json) -> None:
 
 
 def apply_view(draft: ViewDraft, update: Json) -> None:
-    """Apply one update of the REST specification to a draft.
+    """Apply one update of the REST specification to the draft of a view.
 
     Raises:
         BadRequestError: the update is unknown, malformed, not possible, or not an update for views.
@@ -85,10 +85,10 @@ def apply_view(draft: ViewDraft, update: Json) -> None:
 
 
 def apply_view_updates(draft: ViewDraft, updates: Sequence[Json]) -> None:
-    """Apply updates in order.
+    """Apply updates to the draft of a view, in order.
 
     Raises:
-        BadRequestError: as in `apply_view`.
+        BadRequestError: an update is unknown, malformed, not possible, or not an update for views.
     """
     for update in updates:
         draft.check_time()
@@ -130,7 +130,7 @@ def create_view(
 
 
 def read_version(version: Json) -> Json:
-    """Return a view version after checking the fields that every reader needs.
+    """Check the fields of a view version that every reader needs, and return the version unchanged.
 
     Raises:
         BadRequestError: a field is missing or malformed.
