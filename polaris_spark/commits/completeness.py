@@ -94,7 +94,8 @@ class Completeness:
         return id in self._complete
 
     def lost_below(self, id: int) -> list[Lost]:
-        """Return the lost objects among a checked object and all objects reachable from it: each once, ordered by id."""
+        """Return the lost objects among a checked object and all objects reachable from it, without duplicates, by
+        ascending id."""
         found, pending, seen = [], [id], {id}
         while pending:
             at = pending.pop()

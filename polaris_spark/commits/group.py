@@ -98,7 +98,7 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether the change's batch has ended. If so, the change has a result or an error, or must be prepared again."""
+        """Whether the batch has ended. If so, the change has a result or an error, or must be prepared again."""
         return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:

@@ -30,7 +30,7 @@ Lineage = dict[int, Known]
 
 
 def lineage(objects: Completeness, named: Iterable[Known], floor: int) -> Lineage:
-    """Return the commits in `named` and all their ancestors whose ids can be found, down to the commit number `floor`."""
+    """Return the commits in `named` and their ancestors whose ids can be found, down to the commit number `floor`."""
     found: Lineage = {}
     unread: dict[int, int] = {}
     for known in named:

@@ -127,7 +127,7 @@ class Publication:
         return isinstance(outcome, Swapped)
 
     def _happened(self) -> bool:
-        """Return True if an earlier try of this swap succeeded. Called after a repetition of the swap had a conflict."""
+        """Return True if an earlier try of this swap succeeded. Called after a repeated swap had a conflict."""
         row = self._store.backend.read_reference(self._store.realm, self._name)
         if row is None:
             raise CorruptionError(

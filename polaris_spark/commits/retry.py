@@ -1,4 +1,4 @@
-"""Repetition of operations while a database fails, and turn-taking among processes that commit to the same reference."""
+"""Retries of operations while a database fails, and turn-taking among processes that commit to one reference."""
 
 from __future__ import annotations
 

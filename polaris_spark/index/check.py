@@ -108,7 +108,7 @@ def _shard_problems(shard: Shard, place: ExpectedShard) -> Iterator[str]:
 
 
 def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
-    """Return shards by id. For a shard that is unreadable or missing, the value is a message that says what is wrong."""
+    """Return shards by id. For an unreadable or missing shard, the value is a message that says what is wrong."""
     try:
         found = read(ids)
     except CorruptionError as error:

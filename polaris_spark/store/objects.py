@@ -181,7 +181,7 @@ class ObjectStore:
         self.remember(rows)
 
     def remember(self, rows: ObjectRows) -> None:
-        """Cache the objects of rows that have been written to the database, so that later reads find them in the cache."""
+        """Cache the objects of rows that have been written to the database, to save later reads."""
         for id, decoded, row_bytes in rows.decoded:
             self._keep(id, decoded, row_bytes)
 

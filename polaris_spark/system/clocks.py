@@ -49,7 +49,7 @@ _WIDEST_GAPS = 4
 
 
 class ClockRecord(msgspec.Struct, frozen=True):
-    """The time that a process last noted in the store, and the name of that process. Times are milliseconds since 1970."""
+    """The time last noted in the store, and the process that noted it. Times are milliseconds since 1970."""
 
     time_ms: int
     holder: str
@@ -281,7 +281,7 @@ def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool)
 
 
 def _newest_before(last: ClockRecord, now: int) -> int:
-    """Return the newest noted time before `now`: the start of the gap that contains `now`, or `now` if it is in no gap."""
+    """Return the newest noted time before `now`: the start of the gap that contains `now`, or `now` if in no gap."""
     return max((start for start, end in last.gaps if start <= now < end), default=now)
 
 

@@ -31,7 +31,7 @@ _numbers = count()
 
 
 class StoreConnection:
-    """An open store, shared by all callers that opened it. The backend is closed when each of them has called `close`."""
+    """An open store, shared by all callers that opened it. The backend is closed when all have called `close`."""
 
     def __init__(self, uri: StoreURI, backend: Backend, clock: Clock) -> None:
         self.uri = uri

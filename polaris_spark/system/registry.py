@@ -133,7 +133,7 @@ class References:
         backend.insert_reference(realm, ROOT, ReferenceRow(new_version(), encode_head(Head(id, 0, now))))
 
     def lookup(self, name: str) -> Registered | None:
-        """Return the registration of a name, live or dropped, from the registry's newest commit; None if there is none."""
+        """Return the registration of a name, live or dropped, in the registry's newest commit; None if not found."""
         entry = self.root.read().index(REFERENCES).get(name.encode())
         return None if entry is None else registered_by(name, entry)
 

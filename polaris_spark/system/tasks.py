@@ -184,7 +184,7 @@ class HeldTask:
 
     @property
     def record(self) -> TaskRecord:
-        """The record of this run as this process last wrote it, with the newest progress, which may not be written yet."""
+        """The record of this run: as last written, except that its progress may be newer."""
         return self._record
 
     def check(self) -> None:
