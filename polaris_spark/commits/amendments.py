@@ -1,4 +1,5 @@
-"""Changes of a reference's row without a commit: the floor, the fence, the seal, or the head after a loss of data."""
+"""Amendments: changes to the row of a reference that add no commit, such as trimming the history or sealing the row
+when the reference is dropped."""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ def amend_row(
     deadline_ms: float,
     rng: random.Random | None = None,
 ) -> ReferenceRow:
-    """Replace the head in a reference's row by `change(head)`, with a compare-and-swap.
+    """Replace the head in a reference's row by `change(head)`, with a compare-and-swap, and return the row.
 
-    No object is read, so this works even if objects of the head are lost. `retried` is not used for two reasons: a swap
-    that conflicts with another writer's is repeated without a deadline, and a later error must not hide that the
-    outcome of an earlier swap is unknown.
+    No object is read, so this works even if the database has lost objects of the head. After a conflict with another
+    writer, the swap is repeated without a deadline. If the outcome of one swap is unknown, a later error does not hide
+    this. `retry.retried` does neither, so it is not used here.
 
     Args:
         change: returns the new head. It must be idempotent, because it is called again, perhaps on its own result,
             while the outcome of the swap is unknown. An error that it raises is passed on, and the row is not changed.
         deadline_ms: time limit for retries after errors of the database, in milliseconds.
     Returns:
-        the row as it is now: swapped with a new version, or unchanged if `change` changes nothing.
+        the row as it is now: with a new version, or unchanged if `change` returns the head unchanged.
     Raises:
         ReferenceGoneError: the row is missing.
         CorruptionError: the row's value cannot be decoded.

@@ -1,4 +1,5 @@
-"""Step 3 of the commit protocol: apply changes one after another, each on a savepoint of one working state."""
+"""Step 3 of the commit protocol: apply the changes of a batch, one after another, to a working copy of the head commit.
+If a change fails, only its own effects are undone."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
 SLOW_MS = 20.0
-"""Time limit, in milliseconds. A change whose last run took longer is not run again in a batch with other changes."""
+"""Duration of a run of `Change.apply`, in milliseconds, above which the change counts as slow. A slow change is not run
+again in a batch with other changes."""
 
 TURN_MS = 200.0
-"""Time limit for applying all changes of a batch, in milliseconds. When it is used up, each further change still has
-`SLOW_MS`. A change that needs longer is applied by its submitter outside the batch, so that the other changes of the
-batch do not wait for it."""
+"""Time limit for applying all changes of a batch, in milliseconds. After this time, each remaining change still gets
+`SLOW_MS`. A change that exceeds its limit is applied outside the batch, by the thread that submitted it, so that the
+other changes of the batch do not wait for it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -38,8 +40,9 @@ _encode_mark = msgspec.msgpack.Encoder().encode
 
 
 class _Mark(msgspec.Struct, frozen=True, array_like=True):
-    """Value of an entry of the index `operations`. The entry's pointer is the id of an `Entries` object, in which the
-    log entries of the operation are `count` entries from position `first` on."""
+    """Record of an operation that was carried out: the value of the operation's entry in the index `operations`. The
+    entry's pointer is the id of the `Entries` object with the log entries of a commit. The operation's own log entries
+    are the `count` entries from position `first` on."""
 
     digest: bytes
     first: int
@@ -50,7 +53,8 @@ _decode_mark = msgspec.msgpack.Decoder(_Mark).decode
 
 
 class Applied:
-    """The result of applying changes: the working state, and the effects and log entries of successful changes."""
+    """Result of applying the changes of a batch: the changed working copy of the base commit, and the effects (objects
+    and files to write) and log entries of the changes that succeeded."""
 
     def __init__(self, state: State, entries_id: int) -> None:
         self.state = state
@@ -62,7 +66,7 @@ class Applied:
         self.failed = False
         """Whether any change failed."""
         self.spent_ms = 0.0
-        """Time spent on applying changes so far, in milliseconds."""
+        """Total duration of the runs of `Change.apply` in this batch, in milliseconds."""
 
     @property
     def base(self) -> CommitReader:
@@ -75,7 +79,7 @@ class _BatchTimeExceeded(PrepareAgain):  # a signal, not an error, like its base
 
 
 class Applier:
-    """Executor of changes on heads of one reference."""
+    """Applies changes to commits of one reference, in memory."""
 
     def __init__(self, name: str, ids: IdGenerator, clock: Clock, operation_lifetime_ms: int) -> None:
         self._name = name
@@ -84,7 +88,7 @@ class Applier:
         self._lifetime_ms = operation_lifetime_ms
 
     def begin(self, base: CommitReader) -> Applied:
-        """Return a working state on a head, without changes.
+        """Return an `Applied` without changes, whose working state is a copy of the commit `base`.
 
         Raises:
             ReferenceGoneError: the reference was dropped.
@@ -97,10 +101,11 @@ class Applier:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
     def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
-        """Return `(result,)` if the operation of a change was carried out before, else None.
+        """Return `(result,)` if the change's operation (its idempotency key) was already carried out, else None.
 
         Args:
-            head: the newest head, or the last head of a dropped reference; None if that head no longer exists.
+            head: the commit in which to look up the operation: the newest commit, or the last commit of a dropped
+                reference; None if that commit no longer exists.
         Raises:
             OutcomeUnknownError: the operation may have been carried out so long ago that its record was deleted.
         """
@@ -114,7 +119,8 @@ class Applier:
         return None if before is None else (change.repeat(applied.state, before),)
 
     def apply(self, applied: Applied, pendings: Sequence[Pending]) -> None:
-        """Apply further changes. Give each of them a result or an error, or mark it to be prepared again."""
+        """Apply `pendings` after the changes that `applied` already contains. Set the result or the error of each
+        change, or mark the change to be prepared again."""
         state = applied.state
         alone = len(applied.pendings) + len(pendings) == 1
         for pending in pendings:
@@ -175,14 +181,14 @@ class Applier:
         pending.succeed(result)
 
     def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
-        """Apply a change outside any batch, and remember the outcome in `pending.memo`.
+        """Apply a change to the commit `base` outside any batch, and store the outcome in `pending.memo`.
 
-        The head may be outdated: a later batch uses the remembered outcome only if everything that the change read is
-        still the same. If the head is sealed, the change is not applied.
+        `base` may be outdated: a later batch uses the stored outcome only if everything that the change read is still
+        the same. If `base` is the last commit of a dropped reference, the change is not applied.
 
         Raises:
             TryAgainError: the change's deadline passed.
-            Exception: any error that the change raises.
+            Exception: any error that `Change.apply` raises.
         """
         if base.head.sealed:
             return
@@ -192,7 +198,7 @@ class Applier:
         pending.too_long = pending.took_ms > TURN_MS
 
     def _run(self, state: State, pending: Pending, most_ms: float, refuse: Callable[[], NoReturn]) -> Any:
-        """Apply a change to a state, return its result, and remember the outcome in `pending.memo`.
+        """Apply a change to `state`, return its result, and store the outcome in `pending.memo`.
 
         Args:
             most_ms: time limit for the change, in milliseconds.
@@ -231,10 +237,13 @@ class Applier:
         return list(listed[mark.first : mark.first + mark.count])
 
     def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
-        """Refuse an operation with a key that was made too long ago or too far in the future.
+        """Raise an error if an operation's id was made too long ago or too far in the future.
 
-        An operation with an old key may have been carried out, and its record deleted. A key from the future would be
-        remembered for too long.
+        An old operation may have been carried out, and its record deleted. A future operation would be remembered for
+        too long.
+
+        Args:
+            floor: time in milliseconds since 1970. Records of operations made before this time may have been deleted.
         """
         age = self._clock.now_ms() - operation.made_ms
         lifetime = self._lifetime_ms

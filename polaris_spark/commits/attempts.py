@@ -1,4 +1,5 @@
-"""Steps 3 to 6 of the commit protocol for a batch of changes, repeated on the newest head until a swap succeeds."""
+"""Steps 3 to 6 of the commit protocol for a batch of changes, repeated on the newest head until the compare-and-swap of
+the reference's row succeeds."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ R = TypeVar("R")
 
 
 class _Run:
-    """Progress of a batch. If another thread becomes the leader, that thread continues from this state."""
+    """Progress of the execution of a batch. If another thread becomes the leader, it continues from this state."""
 
     def __init__(self, now: float, files: BatchFiles) -> None:
         self.began = now
@@ -43,19 +44,22 @@ class _Run:
         """Whether every change has its result or its error."""
         self.applied: Applied | None = None
         self.ahead_of_swap = False
-        """Whether `applied` is based on the previous batch's commit, and was computed before that batch's swap."""
+        """Whether `applied` is based on the commit of the previous batch, and was computed before the swap to that
+        commit."""
         self.fresh: CommitReader | None = None
-        """The head that was read last during this run."""
+        """The head that the newest attempt read from the database; None if the attempt uses the remembered head."""
         self.publication: Publication | None = None
         self.included: list[Pending] = []
         """The changes that the publication contains."""
         self.next_base: CommitReader | None = None
-        """The head that the next batch may use as its base before this commit is written."""
+        """The head that this batch's commit produces. The next batch may apply its changes to this head before it is
+        written."""
         self.cause: Exception | None = None
 
 
 class Attempts:
-    """Executor of the batches of one reference in one process."""
+    """Executes batches of changes to one reference: applies the changes, writes the rows, and swaps the reference's
+    row."""
 
     def __init__(
         self,
@@ -81,7 +85,8 @@ class Attempts:
         self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
 
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
-        """Execute a batch; see `Carrier.carry`."""
+        """Execute a batch. Return None when each of its changes has a result or an error; if `deadline` (in
+        milliseconds on the monotonic clock) passes first, return the error for the leader."""
         run: _Run | None = batch.progress
         if run is None:
             files = BatchFiles(self._name, self._files, self._clock)
@@ -127,11 +132,12 @@ class Attempts:
             self._wait_out(run, publication.cause, deadline)
 
     def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
-        """Apply a change outside any batch; see `Applier.apply_outside_batch`."""
+        """Apply a change to the commit `base` outside any batch, and store the outcome in `pending.memo` for a later
+        batch."""
         self._applier.apply_outside_batch(pending, base)
 
     def repeated(self, change: Change[P, R], head: CommitReader | None) -> tuple[R] | None:
-        """Return `(result,)` if the operation of a change was carried out before, else None."""
+        """Return `(result,)` if the change's operation (its idempotency key) was already carried out, else None."""
         return self._applier.repeated(change, head)
 
     # Computing
@@ -139,8 +145,8 @@ class Attempts:
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
         """Return the commit of the batch, ready to be written.
 
-        Return None if the batch is settled, if the leader's deadline has passed, or if the changes must be applied
-        again.
+        Return None if every change already has its result or its error, if the leader's deadline has passed, or if the
+        changes must be applied again.
         """
         early = self._apply_early(batch, run) if run.attempt == 0 else None
         if not self._await_turn(batch, run, deadline):
@@ -164,13 +170,13 @@ class Attempts:
         return None if publication is None else self._ready(batch, run, publication)
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
-        """Apply the changes before the batch has its turn: to the commit that the previous batch is writing, if any,
-        else to the known head.
+        """Apply the changes before the previous batch has ended: to the commit that the previous batch is writing, or
+        to the remembered head if it is writing none.
 
         Returns:
             a commit whose parent is the previous batch's commit, with its rows already written; None if the previous
-            batch is not writing a commit, if a change failed or its files or objects cannot be written, if no change
-            has an effect, or if the backend writes rows together with the swap.
+                batch is not writing a commit, if a change failed or its files or objects cannot be written, if no
+                change has an effect, or if the backend writes rows together with the swap.
         """
         if run.applied is None:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
@@ -195,7 +201,8 @@ class Attempts:
         return publication
 
     def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
-        """Wait for the previous batch to end, and give way to other processes.
+        """Wait for the previous batch to end. If other processes also commit to this reference, then pause to let them
+        commit.
 
         Return False if the deadline passed before the previous batch ended, else True.
         """
@@ -213,10 +220,12 @@ class Attempts:
         return True
 
     def _applied(self, batch: Batch, run: _Run, base: CommitReader | None = None) -> Applied:
-        """Apply every change of the batch to `base` and return the result.
+        """Apply every change of the batch to `base`, or to the newest known head if `base` is None, and return the
+        result.
 
-        If `base` is None, first add the waiting changes to the batch. The base is then the head: read from the database
-        if other processes have committed recently, else the remembered one.
+        If `base` is None, waiting changes are added to the batch first. The head is read from the database on a
+        repeated attempt and while other processes are likely to commit; otherwise it is the head that this process
+        remembers.
         """
         if base is None:
             self.group.add_waiting(batch)
@@ -237,8 +246,8 @@ class Attempts:
         return applied
 
     def _refuse_moving(self, base: CommitReader) -> None:
-        """Raise TryAgainError while the realm is being moved to another store. If the move is undone, a later try
-        succeeds."""
+        """Raise TryAgainError if the realm is being moved to another store. Should the move be canceled, commits
+        succeed again."""
         if base.head.move is not None:
             raise TryAgainError(
                 f"reference {self._name!r} accepts no commits while its realm is being moved to {base.head.move.to}; "
@@ -250,11 +259,11 @@ class Attempts:
         return Publication(self._store, self._name, applied.base, built.snapshot, built.objects)
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
-        """Return the commit, or None if the changes must be applied again.
+        """Build the commit of the applied changes and return it. Return None if the changes must be applied again.
 
-        The changes must be applied again in two cases. If the objects of a change cannot be written, that change is
-        refused, and the others are applied again. If rows of the base cannot be read because they were swept or are not
-        written yet, the changes are applied to the newest head.
+        The changes must be applied again in two cases. If the objects of a change cannot be written, that change fails,
+        and the other changes are applied again. If rows of the base cannot be read because they were deleted by a sweep
+        or are not written yet, the changes are applied to the newest head.
         """
         try:
             return self._built(applied)
@@ -270,7 +279,8 @@ class Attempts:
             return None
 
     def _refused(self, applied: Applied) -> bool:
-        """Refuse each change whose own objects cannot be written. Return whether there was at least one."""
+        """Set `refused` of each change whose own objects cannot be written. Return True if there is at least one such
+        change."""
         found = False
         for pending in applied.pendings:
             if pending.memo is not None and pending.refused is None:
@@ -281,8 +291,8 @@ class Attempts:
         return found
 
     def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
-        """Return `publication`, and let the next batch compute while it is written, unless other processes are likely
-        to commit first."""
+        """Return `publication`. On a first attempt, also let the next batch apply its changes while this commit is
+        written, unless other processes are likely to commit first."""
         run.included = [] if run.applied is None else list(run.applied.pendings)
         if run.attempt == 0 and not self._turns.contended:
             publication.remember()
@@ -293,11 +303,11 @@ class Attempts:
     # Trouble
 
     def _wait_out(self, run: _Run, cause: Exception | None, deadline: float) -> None:
-        """Wait before the next attempt.
+        """Wait before the next attempt: longer after each failure of the database, but not beyond the deadline.
 
         Raises:
-            StorageFullError: `cause` is this error and the commit is not in doubt. No attempt can succeed before there
-                is space.
+            StorageFullError: `cause` is this error, and the commit certainly did not take place. No attempt can succeed
+                until there is space.
         """
         in_doubt = run.publication is not None and run.publication.in_doubt
         if isinstance(cause, StorageFullError) and not in_doubt:

@@ -20,14 +20,14 @@ from polaris_spark.store.references import new_version
 
 
 class Built(NamedTuple):
-    """A commit that is ready to be written: the new head, and all new objects as (id, value)."""
+    """A commit that is ready to be written: a reader of the new head, and all new objects as (id, value)."""
 
     snapshot: CommitReader
     objects: list[tuple[int, msgspec.Struct]]
 
 
 class Builder:
-    """Builder of the commits of one reference."""
+    """Builds the commits of one reference."""
 
     def __init__(self, store: ObjectStore, ids: IdGenerator, settings: CommitSettings) -> None:
         self._store = store
@@ -35,7 +35,8 @@ class Builder:
         self._settings = settings
 
     def build(self, applied: Applied) -> Built:
-        """Return a commit of all applied changes. Its parent is the head that the changes were applied to."""
+        """Build one commit of all applied changes and return it. Its parent is the head that the changes were applied
+        to."""
         base = applied.base
         if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
             self._store.get_for_rewrite(base.head.commit, Commit)
@@ -80,7 +81,8 @@ class Builder:
 
 
 def _cut_off(operations: Index, quota: int, floor: bytes) -> int:
-    """Return the time before which operations may be missing from the index `operations` after it is frozen.
+    """Return the time before which operations may be missing from the index `operations` after `Index.freeze` has
+    dropped keys below `floor`.
 
     The time is in milliseconds since 1970: just after the newest operation below `floor`, or 0 if `freeze` drops no
     operation. The time of `floor` itself would be wrong: if this process's clock is ahead, `floor` may be later than

@@ -13,13 +13,14 @@ R = TypeVar("R")
 
 
 class Operation(NamedTuple):
-    """Identity of a request: a request that is sent twice is carried out once."""
+    """Identity of a client's request. A request that is sent twice with the same id is carried out once."""
 
     id: bytes
-    """The 16 bytes of a UUIDv7. If empty, a request that the client sends twice may be carried out twice."""
+    """The 16 bytes of a UUIDv7. Empty if the client gave no id; a request that is sent twice may then be carried out
+    twice."""
     principal: str
     digest: bytes = b""
-    """Hash of the request. A request with the same id and another digest is refused."""
+    """Hash of the request. A request with an id that was used before and a different digest is refused."""
 
     @property
     def key(self) -> bytes:
@@ -53,16 +54,18 @@ class Change(ABC, Generic[P, R]):
 
     @abstractmethod
     def prepare(self, view: State) -> P:
-        """Choose times, UUIDs and locations, read files, and return what `apply` needs of these.
+        """Do the work that needs I/O or is not repeatable: choose times, UUIDs and locations, and read files. Return
+        the values that `apply` needs.
 
-        If data that is read from `view` has changed by the time of `apply`, the change is prepared again.
+        If data that was read from `view` has changed when `apply` runs, the change is prepared again.
         """
 
     @abstractmethod
     def apply(self, state: State, prepared: P) -> R:
-        """Check requirements and make the change on `state`. An error makes only this change of the batch fail.
+        """Check the requirements of the request, make the change on `state`, and return the result.
 
-        A change of many steps calls `state.check_time()` at each step, and must not catch the errors that this raises.
+        An error makes only this change of the batch fail. A change of many steps calls `state.check_time()` at each
+        step, and must not catch the errors that this call raises.
 
         Raises:
             PrepareAgain: the change needs data that `prepare` did not read, or has taken too long.

@@ -1,9 +1,11 @@
-"""The commit protocol on one reference: step 1 (start from the known head), step 2 (prepare), and their repetition.
+"""The commit protocol on one reference: step 1 (start from the remembered head) and step 2 (prepare), repeated until
+the change has its result.
 
 The steps have the numbers of `docs/concepts/commits.md`, which also says what the store contains if the process dies
 after a step. `attempts` runs steps 3 to 7: `applier` (3), `files` (4), `builder` and `publication` (5 and 6), `group`
-(7). After a lost swap, an attempt begins again with step 3. A change begins again with step 2 if something that it read
-in `prepare` has changed, or if the reference was fenced.
+(7). If another process commits first, an attempt begins again with step 3. A change begins again with step 2 if
+something that it read in `prepare` has changed, or if a fence was set on the reference, so that objects prepared
+earlier must not be used.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
 APART_SIZE = 200
-"""Maximum number of steps of `apply` for a change that is applied only in a batch. A change with more steps is first
-applied by its submitter, outside any batch."""
+"""Number of steps of `Change.apply` above which a change is first applied outside any batch, by the thread that
+submitted it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 
 class Committer:
-    """Committer of changes to one reference row. Any number of threads may use it; their changes are batched."""
+    """Commits changes to one reference. Any number of threads may use it; their changes are committed in batches."""
 
     def __init__(
         self,
@@ -68,10 +70,10 @@ class Committer:
     # Reading
 
     def read(self) -> CommitReader:
-        """Return the newest head. Read the reference row, and the commit if the row has changed.
+        """Return the newest head of the reference. Read its row, and read the commit only if the row has changed.
 
         Raises:
-            ReferenceGoneError: the row is missing or sealed.
+            ReferenceGoneError: the row is missing, or is sealed because the reference was dropped.
             RealmMovedError: the realm was moved to another store.
         """
         return self._heads.read()
@@ -81,7 +83,7 @@ class Committer:
         return self._heads.known()
 
     def amend(self, change: Callable[[Head], Head]) -> CommitReader:
-        """Change the row without a commit: its floor, its fence or its seal.
+        """Change the reference's row without adding a commit, for example to trim its history or to set a fence.
 
         Args:
             change: returns the new head. It must be idempotent, because it is called again while the outcome of the
@@ -89,7 +91,8 @@ class Committer:
         Returns:
             the amended head. Commits that other processes began earlier fail their swap and start again on this head.
         Raises:
-            ReferenceGoneError: the row is missing.
+            ReferenceGoneError: the row is missing or sealed.
+            RealmMovedError: the realm was moved to another store.
             TryAgainError, OutcomeUnknownError: the database failed until the deadline passed.
         """
         row = amend_row(
@@ -104,7 +107,8 @@ class Committer:
         return self._heads.adopt(row)
 
     def last(self) -> CommitReader | None:
-        """Return the newest head, even of a dropped reference; None if the row, the commit or the history is gone."""
+        """Return the newest head, even if the reference was dropped; None if its row, its commit or its history is
+        gone."""
         try:
             return self._heads.last()
         except MissingObjectError:
@@ -113,7 +117,7 @@ class Committer:
     # Committing
 
     def commit(self, change: Change[P, R], *, deadline_ms: float | None = None) -> R:
-        """Carry out a change atomically and exactly once, or raise an error.
+        """Carry out a change atomically and exactly once, and return its result; or raise an error.
 
         Args:
             deadline_ms: time limit, in milliseconds; by default `CommitSettings.deadline_ms`.
@@ -167,7 +171,7 @@ class Committer:
         return repeated[0]
 
     def _prepare(self, pending: Pending, view: CommitReader, *, apart: bool) -> Exception | None:
-        """Prepare a change on a head. Return the error if this fails, else None.
+        """Prepare a change on the commit `view`. Return the error if this fails, else None.
 
         Args:
             apart: whether to also apply the change, outside any batch.

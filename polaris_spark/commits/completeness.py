@@ -27,12 +27,13 @@ class Lost(NamedTuple):
 
     id: int
     holder: int
-    """Id of the object that points to the lost object; 0 for a commit, because references point to commits."""
+    """Id of the object that points to the lost object; 0 if the lost object is a commit, because references point to
+    commits."""
     holder_type: str
     reason: str
-    """Why it cannot be read, in words."""
+    """Why the object cannot be read, in words."""
     part: int = 0
-    """Number of the part of the object that cannot be read."""
+    """Number of the part that cannot be read, from 0; a large object has several parts (rows)."""
 
 
 class Completeness:
@@ -64,7 +65,7 @@ class Completeness:
         self._lost: dict[int, Lost] = {}
 
     def check(self, ids: Collection[int]) -> bool:
-        """Whether these objects and all objects below them (reachable from them) exist and can be read.
+        """Check these objects and all objects that are reachable from them. Return True if all exist and can be read.
 
         Raises:
             NewerFormatError: a newer release wrote a row, and `newer_is_lost` is false.
@@ -89,11 +90,12 @@ class Completeness:
         return all(self.complete(id) for id in ids)
 
     def complete(self, id: int) -> bool:
-        """Whether a checked object and all objects below it exist and can be read."""
+        """Whether an object that `check` has visited and all objects reachable from it exist and can be read."""
         return id in self._complete
 
     def lost_below(self, id: int) -> list[Lost]:
-        """Return the lost objects at or below a checked object: each once, ordered by id."""
+        """Return the lost objects among a checked object and all objects reachable from it, without duplicates, by
+        ascending id."""
         found, pending, seen = [], [id], {id}
         while pending:
             at = pending.pop()
@@ -105,7 +107,7 @@ class Completeness:
         return sorted(found)
 
     def path_to(self, lost: int, top: int) -> tuple[int, ...]:
-        """Return the shortest path of strong pointers from the checked object `top` to the lost object `lost` below it.
+        """Return the shortest path of strong pointers from the checked object `top` to the lost object `lost`.
 
         The path consists of object ids and includes both ends.
         """
@@ -124,7 +126,7 @@ class Completeness:
         return tuple(reversed(path))
 
     def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Return the decoded objects that can be read and are of type `cls`, by id; the others are left out."""
+        """Return the decoded objects by id. Objects that cannot be read or are not of type `cls` are left out."""
         values: dict[int, S] = {}
         for id, read in self._read(ids, whole=True).items():
             if isinstance(read, Read):

@@ -1,4 +1,5 @@
-"""Step 4 of the commit protocol: write the files of changes, such as `metadata.json`, before rows name them."""
+"""Step 4 of the commit protocol: write the files of changes, such as `metadata.json`, before the rows that contain the
+locations of these files."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _Files = list[tuple[str, bytes]]
 
 
 class BatchFiles:
-    """The files of one batch. The files of a change may differ from attempt to attempt."""
+    """Writes the files of one batch. The files of a change may differ from attempt to attempt."""
 
     def __init__(self, name: str, writer: FileWriter | None, clock: Clock) -> None:
         self._name = name
@@ -33,7 +34,8 @@ class BatchFiles:
         """Write the files of each applied change, except those that the previous attempt wrote with the same content.
 
         Returns:
-            True if all files were written. A change whose files could not be written is refused; the others are not.
+            True if all files were written. If files of a change cannot be written, `refused` of that change is set to
+                the error; files of the other changes are still written.
         """
         before, self._written = self._written, {}
         missing: list[tuple[Pending, _Files]] = []

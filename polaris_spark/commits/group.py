@@ -1,14 +1,15 @@
-"""Group commit: changes that wait for the same reference are committed together, by one of the waiting threads.
+"""Group commit: changes that wait for the same reference are committed together in a batch. One of the waiting threads,
+the leader, does this for all.
 
-One thread at a time has the turn to *compute*: it leads a batch of all waiting changes. When its commit is ready to be
-written, it may pass the turn on, so that the next leader computes while the database writes. Batches end in the order
-in which they began. A leader must leave if its deadline passed or if it was interrupted. It then hands its batch to
-another thread of the batch, which continues where the leader stopped. So the other changes are not delayed and do not
-fail.
+One leader at a time has the turn to *compute*, which means to apply the changes of its batch. When its commit is ready
+to be written, it may pass the turn on, so that the next leader computes while the database writes. Batches end in the
+order in which they began. If a leader's deadline passes or the leader is interrupted, it leaves its batch, and another
+thread of the batch continues where the leader stopped. So the other changes are not delayed and do not fail.
 
-An interrupt (Ctrl-C in a notebook's cell) may come at any call here. So an interrupted thread always runs the steps of
-leaving, even if it was leaving already, and every step of leaving and ending may be repeated. Attributes that must
-change together are assigned without a call in between. Waking a thread twice is harmless, because it waits only once.
+An interrupt (Ctrl-C in a notebook's cell) may come at any call in this module. So an interrupted thread always runs the
+steps of leaving, even if it was leaving already, and every step of leaving and ending may be repeated. Attributes that
+must change together are assigned without a call in between. Waking a thread twice is harmless, because it waits only
+once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 
 class Memo:
-    """The outcome of one run of `apply`. It may be reused while the reads of that run would have the same results."""
+    """Outcome of one run of `Change.apply`. A later attempt reuses the outcome if everything that the run read is still
+    the same."""
 
     __slots__ = ("effects", "fence", "reads", "result")
 
@@ -38,7 +40,8 @@ class Memo:
 
 
 class Pending:
-    """A submitted change. Only its submitter accesses it, except while it is in a batch that another thread leads."""
+    """A change that waits to be committed. Only the thread that submitted it accesses it, except while it is in a batch
+    that another thread leads."""
 
     __slots__ = (
         "batch",
@@ -78,7 +81,7 @@ class Pending:
         """The commit on which the change was prepared."""
         self.memo: Memo | None = None
         self.batch: Batch | None = None
-        """The batch that contains this change; None while it waits."""
+        """The batch that contains this change; None if the change is not in a batch yet."""
         self.must_prepare = False
         """Whether the submitter must prepare and submit the change again."""
         self.slow = False
@@ -88,14 +91,14 @@ class Pending:
         self.too_long = False
         """Whether the change needs more time than a batch allows. If so, it is applied only outside batches."""
         self.refused: Exception | None = None
-        """Error with which the change fails on every head. If it is set, the change is not applied again."""
+        """Error with which the change would fail on every head. If set, the change fails with this error and is not
+        applied again."""
         self.result: Any = None
         self.error: BaseException | None = None
 
     @property
     def done(self) -> bool:
-        """Whether the batch of the change has ended. Then the change has a result or an error, or must be prepared
-        again."""
+        """Whether the batch has ended. If so, the change has a result or an error, or must be prepared again."""
         return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:
@@ -108,7 +111,7 @@ class Pending:
 
 
 class Batch:
-    """Changes that are carried out together."""
+    """Changes that are committed together."""
 
     __slots__ = ("ended", "leader", "over", "pendings", "previous", "progress", "sent")
 
@@ -116,7 +119,7 @@ class Batch:
         self.leader = leader
         self.pendings = [leader]
         self.previous = previous
-        """The previous batch, if it had not ended when this one began."""
+        """The previous batch; None if it had already ended when this batch began."""
         self.over = False
         """Whether the batch has ended: each of its changes is done, or its submitter has stopped waiting."""
         self.ended: Signal | None = None
@@ -124,7 +127,7 @@ class Batch:
         self.sent = False
         """Whether a commit of this batch may have taken place or may still take place."""
         self.progress: Any = None
-        """Progress of the leader. A new leader continues from this state."""
+        """State of the batch's execution. If another thread becomes the leader, it continues from this state."""
 
 
 class Carrier(Protocol):
@@ -140,7 +143,7 @@ class Carrier(Protocol):
 
 
 class Group:
-    """The changes of one process that wait for one reference."""
+    """Queue and batches of the changes that threads of this process commit to one reference."""
 
     def __init__(self, carrier: Carrier, clock: Clock, *, max_batch: int, max_waiting: int) -> None:
         self._carrier = carrier
@@ -154,12 +157,13 @@ class Group:
         self._guard = threading.Lock()
         self._waiting: list[Pending] = []
         self._computes: Pending | None = None
-        """The change whose submitter has the turn to compute: it leads a batch, or will begin one."""
+        """The change whose submitting thread has the turn to apply changes, as leader of a batch that it began or will
+        begin. None if no thread has the turn."""
         self._last: Batch | None = None
         """The newest batch that is not over."""
 
     def submit(self, pending: Pending) -> None:
-        """Wait until `pending` has its result or its error, or must be prepared again.
+        """Commit a change in a batch. Return when `pending` has its result or its error, or must be prepared again.
 
         Raises:
             TryAgainError: too many changes wait already, or the deadline passed; nothing was changed.
@@ -180,20 +184,21 @@ class Group:
             raise error
 
     def add_waiting(self, batch: Batch) -> list[Pending]:
-        """Move waiting changes into the batch and return them. Move none if the leader has passed its turn on."""
+        """Move waiting changes into the batch and return them. Move none if the next leader already has the turn."""
         with self._guard:
             return self._take(batch) if self._computes is batch.leader else []
 
     def pass_on(self, batch: Batch) -> None:
-        """If the leader of a batch has the turn to compute, pass it to the next leader."""
+        """Let the next leader apply the changes of its batch, unless the leader of `batch` has already passed the turn
+        on."""
         with self._guard:
             self._pass_on(batch.leader)
 
     def send(self, batch: Batch, applied: list[Pending]) -> bool:
-        """Mark the batch as sent: from now on, a submitter that leaves it gets `OutcomeUnknownError`.
+        """Mark the batch as sent: from now on, a thread that stops waiting for its change gets `OutcomeUnknownError`.
 
-        Return True if the changes of the batch are those in `applied`. Return False if a submitter has left; the commit
-        must then not be sent.
+        Return True if the changes of the batch are those in `applied`. Otherwise a thread has stopped waiting and its
+        change was removed: return False, and do not mark the batch. The commit must then not be sent.
         """
         with self._guard:
             batch.sent = batch.pendings == applied
@@ -207,9 +212,9 @@ class Group:
     # Taking part
 
     def _await_turn(self, pending: Pending) -> Exception | None:
-        """Wait until the change is done, or until its submitter has the turn to lead.
+        """Wait until the change is done, or until the thread that submitted it must lead a batch.
 
-        Return the error for the submitter if the queue is full or the deadline passed, else None.
+        Return the error for that thread if the queue is full or the deadline passed, else None.
         """
         if not self._enter(pending):
             return TryAgainError(
@@ -222,7 +227,7 @@ class Group:
         return None
 
     def _enter(self, pending: Pending) -> bool:
-        """Take the turn to compute if it is free, else join the queue. Return False if the queue is full."""
+        """Take the turn to lead a batch if it is free, else join the queue. Return False if the queue is full."""
         with self._guard:
             if self._computes is None:
                 self._computes = pending
@@ -259,7 +264,8 @@ class Group:
             return batch
 
     def _take(self, batch: Batch) -> list[Pending]:
-        """Move waiting changes into the batch, as many as it has room for, and return them. The guard must be held."""
+        """Move waiting changes into the batch, as many as it has room for, and return them. The caller must hold
+        `_guard`."""
         room = max(0, self._max_batch - len(batch.pendings))
         taken = self._waiting[:room]
         for pending in taken:
@@ -287,7 +293,7 @@ class Group:
             return False
 
     def _leave_batch(self, pending: Pending, batch: Batch) -> None:
-        """Remove a change from its batch; if it led the batch, choose another leader. The guard must be held."""
+        """Remove a change from its batch; if it led the batch, choose another leader. The caller must hold `_guard`."""
         if pending in batch.pendings:
             batch.pendings.remove(pending)
         if not batch.pendings:
@@ -301,7 +307,7 @@ class Group:
         batch.leader.turn.set()
 
     def _end(self, batch: Batch) -> None:
-        """End a batch and wake its submitters. The guard must be held."""
+        """End a batch and wake the threads that wait for its changes. The caller must hold `_guard`."""
         batch.over = True
         if self._last is batch:
             before = batch.previous
@@ -315,7 +321,7 @@ class Group:
             pending.turn.set()
 
     def _pass_on(self, leader: Pending) -> None:
-        """If `leader` has the turn to compute, pass it to the next change in the queue. The guard must be held."""
+        """If `leader` has the turn to lead, pass it to the first change in the queue. The caller must hold `_guard`."""
         if self._computes is leader:
             heir = self._waiting[0] if self._waiting else None
             if heir is not None:
@@ -325,13 +331,14 @@ class Group:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake the thread that has the turn, because the thread that passed it on may have been interrupted."""
+        """Wake the thread that has the turn to lead. It may not have been woken yet, if the thread that passed the turn
+        on was interrupted."""
         if self._computes is not None:
             self._computes.turn.set()
 
 
 def _late(pending: Pending) -> Exception:
-    """Return the error for a submitter that left at its deadline."""
+    """Return the error for a thread that stopped waiting for its change at the deadline."""
     if pending.batch is not None and pending.batch.sent:
         return OutcomeUnknownError(
             "the deadline passed while the commit was being written; repeat the request with the same operation id "

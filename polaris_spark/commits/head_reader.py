@@ -1,4 +1,4 @@
-"""The newest head of a reference that a process has read or written."""
+"""A reader of a reference's head that remembers the newest head that this process has read or written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class HeadReader:
-    """Reader of the head of one reference; remembers the newest head. Thread-safe."""
+    """Reads the head (newest commit) of one reference, and remembers the newest head that was seen. Thread-safe."""
 
     def __init__(self, store: ObjectStore, name: str, ids: IdGenerator) -> None:
         self._store = store
@@ -21,10 +21,10 @@ class HeadReader:
         self._known: CommitReader | None = None
 
     def read(self) -> CommitReader:
-        """Return the newest head. Read the reference row, and the commit if the row has changed.
+        """Return the newest head of the reference. Read its row, and read the commit only if the row has changed.
 
         Raises:
-            ReferenceGoneError: the row is missing or sealed.
+            ReferenceGoneError: the row is missing, or is sealed because the reference was dropped.
             RealmMovedError: the realm was moved to another store.
         """
         return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
@@ -32,16 +32,17 @@ class HeadReader:
     def known(self) -> CommitReader:
         """Return the remembered head, which may no longer be the newest.
 
-        The head is read from the database if no head is remembered, or if the remembered head has the mark of a move.
+        If no head is remembered, or if the remembered head says that the realm is being moved to another store, the
+        newest head is read from the database.
         """
         known = self._known
         return self.read() if known is None or known.head.move is not None else known
 
     def adopt(self, row: ReferenceRow | None) -> CommitReader:
-        """Return the head that a row contains, and remember it.
+        """Return the head in `row`, which was just read or written, and remember it.
 
         Raises:
-            ReferenceGoneError: the row is missing or sealed.
+            ReferenceGoneError: the row is missing, or is sealed because the reference was dropped.
             RealmMovedError: the realm was moved to another store.
         """
         known = self._known
@@ -59,10 +60,10 @@ class HeadReader:
         return self.advance(self._snapshot(row, head))
 
     def last(self) -> CommitReader | None:
-        """Return the head of a reference, even if it is sealed; None if the row or its history is gone.
+        """Return the newest head, even if the reference was dropped; None if its row or its history is gone.
 
         Raises:
-            MissingObjectError: the head's commit was swept.
+            MissingObjectError: the head's commit was deleted by a sweep.
         """
         row = self._store.backend.read_reference(self._store.realm, self._name)
         head = None if row is None else read_head(row, self._name)
@@ -75,7 +76,8 @@ class HeadReader:
     def advance(self, snapshot: CommitReader) -> CommitReader:
         """Remember the head `snapshot`, which is in the store, unless a later head is remembered. Return `snapshot`.
 
-        A recovery may lower the number of the head. It raises the fence, so heads are compared by fence first.
+        A recovery after a loss of data may set a head with a lower commit number, and raises the fence. So heads are
+        compared by fence first, then by number.
         """
         known, head = self._known, snapshot.head
         if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):

@@ -1,4 +1,5 @@
-"""Recent heads of a reference, thinned by time, for recovery after the database lost its newest writes."""
+"""The recent heads in a reference's row, thinned by time. They serve recovery after the database lost its newest
+writes."""
 
 from __future__ import annotations
 

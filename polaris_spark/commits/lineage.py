@@ -15,7 +15,7 @@ from polaris_spark.commits.rows import FIRST_SKIP, Commit, Head
 
 
 class Known(NamedTuple):
-    """The id, number and time of a commit."""
+    """A commit whose id is known: its number, its id, and, unless the commit is lost, its time and log entries."""
 
     number: int
     id: int
@@ -30,7 +30,7 @@ Lineage = dict[int, Known]
 
 
 def lineage(objects: Completeness, named: Iterable[Known], floor: int) -> Lineage:
-    """Return the commits in `named` and those reachable from them by ancestor pointers, down to the number `floor`."""
+    """Return the commits in `named` and their ancestors whose ids can be found, down to the commit number `floor`."""
     found: Lineage = {}
     unread: dict[int, int] = {}
     for known in named:
@@ -50,7 +50,7 @@ def lineage(objects: Completeness, named: Iterable[Known], floor: int) -> Lineag
 
 
 def named_by(head: Head) -> list[Known]:
-    """Return the commits that are listed in a reference's row: the head and the recent heads."""
+    """Return the commits whose ids are in a reference's row: the head and the recent heads."""
     return [
         Known(head.number, head.commit, head.time),
         *(Known(recent.number, recent.commit, recent.time) for recent in head.recent),
@@ -58,7 +58,7 @@ def named_by(head: Head) -> list[Known]:
 
 
 def ancestors(commit: Commit) -> list[tuple[int, int]]:
-    """Return (number, id) of each ancestor that is listed in a commit."""
+    """Return (number, id) of each ancestor whose id is listed in a commit."""
     last = commit.number - 1
     near = [(commit.number - distance, id) for distance, id in enumerate(commit.parents, 1)]
     shifts = range(FIRST_SKIP, FIRST_SKIP + len(commit.skips))
@@ -66,7 +66,7 @@ def ancestors(commit: Commit) -> list[tuple[int, int]]:
 
 
 def first_complete(objects: Completeness, candidates: Sequence[Known]) -> Known | None:
-    """Return the first of these commits that exists with all its content, or None."""
+    """Return the first of `candidates` that exists with all objects reachable from it, or None."""
     start, together = 0, 1
     while start < len(candidates):
         some = candidates[start : start + together]
@@ -79,9 +79,12 @@ def first_complete(objects: Completeness, candidates: Sequence[Known]) -> Known 
 
 
 def complete_back_to(objects: Completeness, commits: Lineage, newest: Known, floor: int) -> int:
-    """Return the lowest number N such that all commits from N to `newest` are complete.
+    """Return the lowest number N, at least `floor`, such that all commits from N to `newest` exist with all their
+    objects.
 
-    `newest` must be complete. The result is not below `floor`.
+    Args:
+        newest: a complete commit.
+        commits: the known commits of the reference, by number.
     """
     number, together = newest.number, 1
     while number > floor:

@@ -1,4 +1,5 @@
-"""Walking the history of a reference: ancestors by number, commits newest first, log entries."""
+"""Functions that walk the history of a reference: find an ancestor by number or time, and list commits and log entries
+from the newest back."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def ancestor(store: ObjectStore, head: Head, number: int) -> int:
 
 
 def _step(commit: Commit, target: int) -> tuple[int, int]:
-    """Return (id, number) of the farthest known ancestor of `commit` whose number is at least `target`."""
+    """Return (id, number) of the farthest ancestor that `commit` lists and whose number is at least `target`."""
     distance = commit.number - target
     if distance <= len(commit.parents):
         return commit.parents[distance - 1], target
@@ -44,7 +45,7 @@ def _step(commit: Commit, target: int) -> tuple[int, int]:
 
 
 def commit_at(store: ObjectStore, head: Head, time: int) -> int:
-    """Return the id of the newest commit whose time is at most `time` (milliseconds since 1970), by bisection.
+    """Return the id of the newest commit whose time is at most `time` (milliseconds since 1970), found by bisection.
 
     Raises:
         HistoryTrimmedError: every commit that is still in the history is later than `time`.
@@ -62,11 +63,12 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
 
 
 def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int | None:
-    """Return the id of the newest commit C such that C and all commits below C have times of at most `time`.
+    """Return the id of the newest commit such that it and all its ancestors have times of at most `time`.
 
     Return None if there is no such commit. Times are milliseconds since 1970. Commits more than `AHEAD_MS` after
-    `now_ms` are ignored, because a process with a wrong clock made them. If a commit is earlier than its parent because
-    a process's clock was behind, the parent is not ignored: if it is later than `time`, C is below it.
+    `now_ms` are ignored, because a process whose clock was ahead made them. All other commits count: if one is later
+    than `time`, the result is one of its ancestors, even if it has a child with an earlier time because another clock
+    was behind.
     """
     found = None
     for low, high in _spans(head):
@@ -83,7 +85,8 @@ def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int |
 
 
 def _spans(head: Head) -> list[tuple[int, int]]:
-    """Return (first, last) commit number of each span of a history in which times increase, oldest span first."""
+    """Return (first, last) commit number of each span of the history in which every commit is later than its parent,
+    oldest span first."""
     resets = [number for number in head.time_resets if head.floor_number < number <= head.number]
     return list(
         zip((head.floor_number, *resets), (*(number - 1 for number in resets), head.number), strict=True)

@@ -1,10 +1,11 @@
-"""Steps 5 and 6 of the commit protocol: write the rows, then swap until the outcome of the swap is known.
+"""Steps 5 and 6 of the commit protocol: write the rows, then repeat the swap of the reference's row until its outcome
+is known.
 
 A swap whose outcome is unknown is repeated unchanged, with the same version token. This is always safe. The swap has
-taken place if a repetition succeeds, if the head's version is ours, or if the ancestor of the head at our commit's
-number is our commit. The swap can never take place any more if the head has another version and the ancestor at our
-commit's number is another commit. While the commit is in doubt, no error of the database may be reported as "nothing
-was changed".
+taken place if a repetition succeeds, if the head has our version, or if the commit with our commit's number in the
+head's history is our commit. The swap can no longer take place if the head has another version and the commit with our
+commit's number in its history is another commit. While it is unknown whether the commit took place, no error of the
+database may be reported as "nothing was changed".
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Outcome(Enum):
 
 
 class Publication:
-    """One commit that is being written. If another thread becomes the leader of the batch, that thread can continue the
-    same publication. Publishing never deletes rows."""
+    """One commit that is being written. If another thread becomes the leader of the batch, it can continue the same
+    publication. Publishing never deletes rows."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Publication:
             self._remembered = True
 
     def write_rows(self) -> None:
-        """Write the objects, unless they are written together with the swap. May be repeated.
+        """Write the objects, unless they are written in one transaction with the swap. May be repeated.
 
         Raises:
             TryAgainError, OutcomeUnknownError: from the database. No reference points to the rows yet, so nothing was
@@ -126,7 +127,7 @@ class Publication:
         return isinstance(outcome, Swapped)
 
     def _happened(self) -> bool:
-        """Whether an earlier try of this swap succeeded; called after a repeated swap had a conflict."""
+        """Return True if an earlier try of this swap succeeded. Called after a repeated swap had a conflict."""
         row = self._store.backend.read_reference(self._store.realm, self._name)
         if row is None:
             raise CorruptionError(
@@ -142,7 +143,7 @@ class Publication:
 
 
 def read_head(row: ReferenceRow, name: str) -> Head:
-    """Return the decoded value of a reference row that holds commits.
+    """Decode a reference's row and return its head. `name` is the row's name, for error messages.
 
     Raises:
         CorruptionError: the value cannot be decoded.

@@ -1,4 +1,4 @@
-"""Repeats operations while a database fails, and makes processes that commit to the same reference take turns."""
+"""Retries of operations while a database fails, and turn-taking among processes that commit to one reference."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ PATIENCE_MS = 500.0
 1 + age / `PATIENCE_MS`, so older changes have priority."""
 
 PATIENCE_COMMITS = 20
-"""Like `PATIENCE_MS`, for the wait of `Turns`; in multiples of the average duration of a commit."""
+"""Age at which a change's wait in `Turns` is half of a new change's wait, in multiples of the average duration of a
+commit."""
 
 COURTESY = (0.35, 1.05)
-"""Range of the random factor of the wait before the first attempt. The wait is this factor, times the duration of one
-round (one commit of each rival), times this process's share of recent commits. With 4 and 8 processes on PostgreSQL,
-half of these values reduce fairness, and twice these values reduce throughput."""
+"""Range of a random factor. The wait before the first attempt is this factor, times the duration of one round (one
+commit of each other process), times this process's share of recent commits. In measurements with 4 and 8 processes on
+PostgreSQL, half of these values reduced fairness, and twice these values reduced throughput."""
 
 DOUBLINGS = 4
-"""Maximum number of doublings of the upper limit of the random wait. The limit doubles with each lost attempt."""
+"""Maximum number of doublings of the upper limit of the random wait. The limit doubles each time another process
+commits first."""
 
 LEAST_SHARE = 0.25
-"""Minimum of this process's share of recent commits in the computation of the wait after a lost attempt."""
+"""Lower bound of this process's share of recent commits, used to compute the wait after another process committed
+first."""
 
 RIVALRY_MS = 1_000.0
-"""Time for which other processes count as rivals after one of them committed first, in milliseconds."""
+"""Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
 
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
@@ -53,7 +56,7 @@ def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
 def retried(
     clock: Clock, once: Callable[[], T], *, deadline_ms: float = DEADLINE_MS, rng: random.Random | None = None
 ) -> T:
-    """Return the result of `once`. While the database fails, repeat the call, with growing random pauses.
+    """Call `once` and return its result. While the database fails, repeat the call, with growing random pauses.
 
     Args:
         once: a call that may be repeated, even after an unknown outcome.
@@ -77,9 +80,9 @@ def retried(
 class Turns:
     """Timing of one process's attempts, so that all processes that commit to the same reference take turns.
 
-    A process recognizes other processes by the ids of the last commits, because an id contains the number of the node
-    that made it. A process that made more than its fair share of these commits waits longer. A process that made none
-    of them does not wait.
+    A process recognizes the commits of other processes by their ids, because an id contains the node number of the
+    process that made it. A process that made more than its fair share of the last commits waits longer. A process that
+    made none of them does not wait before its first attempt.
     """
 
     def __init__(self, ids: IdGenerator, clock: Clock, rng: random.Random) -> None:
@@ -121,7 +124,8 @@ class Turns:
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
     def _share(self, head: CommitReader) -> tuple[int, float]:
-        """Return how many other nodes made recent commits, and this node's share of these relative to a fair share."""
+        """Return (number of other processes that made recent commits, this process's share of these commits). A share
+        of 1.0 is a fair share."""
         since = id_time_ms(head.head.commit) - RIVALRY_MS
         nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
         mine = unpack(self._ids.next_id()).node

@@ -12,25 +12,27 @@ INLINE_PARENTS = 20
 """Number of nearest ancestors whose ids a commit lists directly."""
 
 MOST_RESETS = 16
-"""Maximum number of commits in a history whose time is earlier than their parent's. In a history with so many, a new
-commit's time is always later than its parent's, even if the parent's time came from a clock that was far ahead."""
+"""Maximum number of commits in a history that have an earlier time than their parent. In a history that has this many,
+the time of a new commit is always later than its parent's, even if the parent's clock was far ahead."""
 
 FIRST_SKIP = 4
-"""Exponent of the smallest spacing of skip pointers, 2**FIRST_SKIP commits: nearer ancestors are in `parents`."""
+"""Exponent of the smallest spacing of skip pointers, which is 2**FIRST_SKIP commits. Nearer ancestors are in `parents`.
+"""
 
 
 @object_type("commit", revision=1)
 class Commit(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One state of everything a reference holds.
+    """One state of the whole content of a reference.
 
     `parents` are the ids of commits number-1, number-2, ... (at most 20). `skips[i]` is the id of the ancestor whose
-    number is the largest multiple of 2**(i + FIRST_SKIP) below this commit's number, so that any ancestor is found in
-    O(log n) reads and a new commit's skips follow from its parent's alone.
+    number is the largest multiple of 2**(i + FIRST_SKIP) below this commit's number. So any ancestor is found in O(log
+    n) reads, and the skips of a new commit can be computed from its parent alone.
     """
 
     number: int
     time: int
-    """Milliseconds since 1970; later than the parent's, unless `Head.time_resets` names this commit."""
+    """Milliseconds since 1970; later than the parent's time, unless `Head.time_resets` contains this commit's number.
+    """
     entries: Strong
     """The log entries of this commit (an `Entries` object), or 0 for a reference's first commit."""
     parents: tuple[Weak, ...] = ()
@@ -63,9 +65,9 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     not exist then."""
     summary: dict[str, str] = {}
     result: bytes = b""
-    """The part of the response that cannot be rebuilt from the content."""
+    """Part of the response to the client that cannot be rebuilt from the entity's content."""
     old_key: bytes = b""
-    """The key before a rename; empty for other changes."""
+    """Key of the entity before a rename; empty for other changes."""
 
 
 @object_type("entries", revision=1)
@@ -76,7 +78,7 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An earlier head of the reference, kept for recovery."""
+    """An earlier head of the reference, kept for recovery after a loss of data."""
 
     time: int
     number: int
@@ -84,18 +86,18 @@ class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Mark that stops commits to a reference because its realm is being moved, or was moved, to another store."""
+    """Note in a reference's row that stops commits because the realm is being moved, or was moved, to another store."""
 
     to: str
     """URI of the other store, without a password."""
     pause: str
-    """Identifier of the switchover attempt that set this mark."""
+    """Identifier of the attempt to move the realm that wrote this note."""
     done: bool = False
     """Whether the other store already serves the realm."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The value of a reference row."""
+    """The value of a reference's row: which commit is the newest, and from where on the history is kept."""
 
     commit: int
     number: int
@@ -107,8 +109,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recent: tuple[RecentHead, ...] = ()
     """This head, and earlier heads that are kept for recovery, newest first."""
     fence: int = 0
-    """An id. A commit must not point to older rows (with smaller ids) that nothing points to yet: it must write them
-    again under new ids."""
+    """An object id. A commit must not point to objects with smaller ids that no reference points to yet, because a
+    sweep may delete them. It must write these objects again under new ids."""
     sealed: bool = False
     """Whether the reference was dropped. If so, a reader must look the reference up in the registry again."""
 
@@ -141,7 +143,7 @@ def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, 
 
 
 def child_pointers(number: int, id: int, commit: Commit) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return `parents` and `skips` of the commit that follows `commit`, which has the number `number` and id `id`."""
+    """Return the fields `parents` and `skips` for a child of `commit`. `number` and `id` are those of `commit`."""
     parents = (id, *commit.parents[: INLINE_PARENTS - 1])
     levels = max(0, number.bit_length() - FIRST_SKIP)
     zeros = (number & -number).bit_length() - 1

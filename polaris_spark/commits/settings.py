@@ -24,7 +24,8 @@ class CommitSettings(NamedTuple):
     """Settings of the commit protocol."""
 
     quotas: dict[str, int]
-    """Maximum bytes of each index that a commit embeds, by name of the index. Other indexes have `default_quota`."""
+    """Maximum number of bytes of an index that are stored in the commit itself, by name of the index. An index that is
+    not listed has `default_quota`."""
     default_quota: int = 2_048
     operation_lifetime_ms: int = 30 * 60 * 1_000
     deadline_ms: float = 60_000.0
@@ -33,4 +34,4 @@ class CommitSettings(NamedTuple):
     max_batch: int = 256
     """Largest number of changes in one commit."""
     max_waiting: int = 10_000
-    """Largest number of changes of one process that wait for one reference; further ones get `TryAgainError`."""
+    """Maximum number of changes of this process that wait for one reference. Further changes get `TryAgainError`."""

@@ -1,4 +1,5 @@
-"""The state that a change reads and writes: one commit's indexes and objects, recorded reads, and pending effects."""
+"""The working state of a change: the indexes and objects of one commit, a record of all reads, and the effects to
+write."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _EMPTY = IndexRoot()
 
 
 class Point(NamedTuple):
-    """A key that was looked up, and the entry that was found (None if the key was absent)."""
+    """Record of the look-up of one key: the key, and the entry that was found (None if the key was absent)."""
 
     name: str
     """Name of the index."""
@@ -30,7 +31,7 @@ class Point(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A range of which up to `limit` entries were read, and the (key, entry) pairs that were found."""
+    """Record of a scan of a key range: its bounds, and the first entries found, at most `limit`, as (key, entry)."""
 
     name: str
     """Name of the index."""
@@ -42,7 +43,7 @@ class Range(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The tree of an index and the embedded changes of a range, as they were when the tree was rewritten."""
+    """Record of what a compaction read: the tree of an index, and the embedded changes in a key range."""
 
     name: str
     """Name of the index."""
@@ -53,7 +54,8 @@ class Tree(NamedTuple):
 
 
 class ReplacedTree(NamedTuple):
-    """A tree that replaces another tree with the same entries, except for the merged changes `absorbed`."""
+    """The tree with which a compaction replaces the tree of an index. It has the same entries, with the embedded
+    changes of the keys `absorbed` applied."""
 
     name: str
     """Name of the index."""
@@ -83,7 +85,7 @@ class StoredObjects:
         return self._store.get_many(ids, cls)
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Load objects into the cache, with one read of those that it does not hold."""
+        """Load objects into the cache; the objects that are not cached take one read."""
         self._store.prefetch(ids)
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
@@ -111,8 +113,8 @@ class CommitReader:
     ) -> None:
         """
         Args:
-            row_name: name of the row of the reference whose head the commit is or was; empty if the name is not needed.
-            ours: whether this process made the commit; it may not be written yet.
+            row_name: name of the row of the reference that the commit belongs to; empty if the name is not needed.
+            ours: whether this process made the commit, which may not be written yet.
             indexes: the indexes that are already open, by name.
         """
         self.row_name = row_name
@@ -134,7 +136,7 @@ class CommitReader:
         return found
 
     def open_indexes(self) -> dict[str, Index]:
-        """Return the indexes that are open, by name. A child commit reuses the indexes that it does not change."""
+        """Return the indexes that are open, by name, so that a child commit can reuse those that it does not change."""
         return self._indexes.copy()  # one step, because other threads may open indexes at the same time
 
 
@@ -156,7 +158,7 @@ class _Shards:
 
 
 class State:
-    """A working copy of a commit that records reads and collects effects.
+    """A working copy of a commit that records all reads and collects the effects of changes.
 
     Several changes may be applied to one state, one after the other, each after a call of `begin`; `undo` undoes the
     last change. Code that only reads also uses a state, to read objects (`get`, `get_many`, `read_shards`) and indexes.
@@ -219,7 +221,11 @@ class State:
         return self.base.store.get(id, cls) if mine is None else mine
 
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
-        """Return an object of which the caller writes a changed copy. Refuse an object that a newer release wrote."""
+        """Return an object of which the caller will write a changed copy.
+
+        Raises:
+            NewerFormatError: a newer release wrote the object, so a copy would lose fields that are unknown here.
+        """
         mine = self._mine(id, cls)
         return self.base.store.get_for_rewrite(id, cls) if mine is None else mine
 
@@ -242,7 +248,7 @@ class State:
         return mine | self.base.store.get_many(rest, cls) if rest else mine
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Load stored objects into the cache, with one read of those that it does not hold."""
+        """Load stored objects into the cache; the objects that are not cached take one read."""
         self.base.store.prefetch([id for id in ids if id not in self._objects])
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
@@ -252,17 +258,18 @@ class State:
     # Writing
 
     def put(self, index: str, key: bytes, entry: Entry) -> None:
-        """Map `key` to `entry`."""
+        """Set the entry of `key` in an index."""
         self._writable(index).put(key, entry)
         self.effects.puts.append((index, key, entry))
 
     def remove(self, index: str, key: bytes) -> None:
-        """Remove the entry of `key`."""
+        """Remove `key` from an index."""
         self._writable(index).remove(key)
         self.effects.puts.append((index, key, None))
 
     def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
-        """Rewrite some consecutive leaves of an index, from the leaf of key `start` on, as fewer and fuller leaves."""
+        """Rewrite consecutive leaves of an index, at most `leaves` of them from the leaf of the key `start` on, as
+        fewer and fuller leaves. Return the result."""
         found = self._open(index)
         compacted = compact(found, start, leaves, self._shards, self.new_id)
         embedded = found.embedded(compacted.start, compacted.end)
@@ -289,7 +296,7 @@ class State:
             self.effects.objects.append((id, value))
 
     def write_file(self, location: str, data: bytes) -> None:
-        """Add a file, which is written before the swap."""
+        """Add a file. It is written before the reference's row is swapped."""
         self.effects.files.append((location, data))
 
     def log(self, entry: LogEntry) -> None:
@@ -299,13 +306,13 @@ class State:
     # Savepoints
 
     def begin(self) -> None:
-        """Start a change: its reads and effects are collected from now on."""
+        """Start a change: reads and effects are collected from now on, without those of earlier changes."""
         self.reads = []
         self.effects = Effects()
         self._savepoints = {}
 
     def undo(self) -> None:
-        """Undo everything since `begin`."""
+        """Undo every effect of the change that started with the last `begin`."""
         for name, savepoint in self._savepoints.items():
             self.indexes[name].rollback(savepoint)
         for id, _ in self.effects.objects:
@@ -313,11 +320,12 @@ class State:
         self.begin()
 
     def holds(self, reads: Iterable[Point | Range | Tree]) -> bool:
-        """Whether every one of these earlier reads would have the same result now."""
+        """Return True if each of these recorded reads would have the same result now."""
         return all(self._same(read) for read in reads)
 
     def redo(self, effects: Effects) -> None:
-        """Apply the effects of an earlier run whose reads still hold."""
+        """Apply the effects of an earlier run of a change, after `holds` has shown that the run's reads have the same
+        results."""
         for index, key, entry in effects.puts:
             if entry is None:
                 self.remove(index, key)
@@ -350,7 +358,8 @@ class State:
 
 
 class Effects:
-    """The effects of one change, each kind in the order in which they were added."""
+    """Everything that one change writes: index entries, objects, files, log entries and compacted trees, each kind in
+    the order in which it was added."""
 
     __slots__ = ("entries", "files", "objects", "puts", "trees")
 

@@ -1,4 +1,4 @@
-"""Changes that maintenance makes to a reference's row, as functions from head to head, for `amend`."""
+"""Changes that maintenance makes to a reference's row. Each function returns a new head, for `Committer.amend`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from polaris_spark.commits.rows import Commit, Head
 def raise_floor(head: Head, commit: Commit) -> Head:
     """Return the head with its history trimmed to begin at `commit`, a commit of this history.
 
-    The floor is never lowered. If a recovery has reset the head to a commit before `commit`, the head is returned
-    unchanged.
+    The floor (the number of the first commit of the history) is never lowered. If a recovery has reset the head to a
+    commit before `commit`, the head is returned unchanged.
     """
     if not head.floor_number < commit.number <= head.number:
         return head
@@ -19,9 +19,10 @@ def raise_floor(head: Head, commit: Commit) -> Head:
 
 
 def fence(head: Head, id: int) -> Head:
-    """Return the head with a fence: no commit may point to rows with ids below `id` that nothing points to yet.
+    """Return the head with its fence raised to `id`: no commit may point to objects with ids below `id` that no
+    reference points to yet.
 
     Args:
-        id: a new id of the calling process. A fence is never lowered.
+        id: a new id of the calling process. If the fence is already higher, it does not change.
     """
     return msgspec.structs.replace(head, fence=max(head.fence, id))

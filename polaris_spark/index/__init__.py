@@ -1,5 +1,5 @@
-"""A sorted map from keys (bytes) to a pointer and a small value, made of immutable shards. Catalog state is stored in
-such maps."""
+"""A sorted map from keys (bytes) to a pointer and a small value, stored as a tree of immutable shards (tree nodes).
+Catalog state is stored in such maps."""
 
 from polaris_spark.index.check import ExpectedShard, Fault, check
 from polaris_spark.index.diff import diff

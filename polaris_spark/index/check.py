@@ -1,4 +1,5 @@
-"""Consistency check of an index tree, comparable to a file-system check."""
+"""Consistency check of an index tree: finds missing shards and violated invariants, as a file-system check does for
+files."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ class Fault(NamedTuple):
     """A violation of an invariant of the index."""
 
     shard: int
-    """Id of the shard with the fault; 0 for the root, which is stored in the object that holds the index."""
+    """Id of the shard with the fault; 0 for the index root, which is not a shard of its own."""
     message: str
     """Description of the fault, in one sentence."""
 
 
 class ExpectedShard(NamedTuple):
-    """A shard as its parent describes it. The keys in and below the shard are at least `lower` and less than `upper`
-    (None: no bound); `entries` is the number of these keys."""
+    """What a parent says about one of its shards. All keys in and below the shard are at least `lower` and less than
+    `upper` (None: no bound); `entries` is the number of these keys."""
 
     id: int
     lower: bytes
     upper: bytes | None
     entries: int
     height: int
-    """Levels above the leaves."""
+    """Number of levels of the tree below the shard; 0 for a leaf."""
 
 
 def check(root: IndexRoot, read: ShardReader, sound: set[ExpectedShard] | None = None) -> Iterator[Fault]:
@@ -107,7 +108,7 @@ def _shard_problems(shard: Shard, place: ExpectedShard) -> Iterator[str]:
 
 
 def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
-    """Return shards by id; for an unreadable or missing shard, a message that says what is wrong."""
+    """Return shards by id. For an unreadable or missing shard, the value is a message that says what is wrong."""
     try:
         found = read(ids)
     except CorruptionError as error:

@@ -1,8 +1,8 @@
-"""Compaction: rewrites partly filled leaves into fewer, fuller leaves, one bounded run of leaves at a time.
+"""Compaction: rewrites partly filled leaves of an index into fewer, fuller leaves, a limited number at a time.
 
 A split makes leaves that are half full, and only a leaf below the minimum size is merged with a neighbor of the same
 branch. So an index that grew and shrank has more shards than necessary, and a full listing reads all of them.
-Compaction does not change the content.
+Compaction does not change the content of the index.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ COMPACT = IndexSettings(fill=0.9)
 """Settings for compaction: shards are nearly full, with some room so that the next changes do not split all of them."""
 
 _WORTHWHILE = 0.9
-"""A run is rewritten only if this reduces the number of its leaves to at most this fraction."""
+"""Consecutive leaves are rewritten only if this reduces their number to at most this fraction."""
 
 
 class Compacted(NamedTuple):
-    """The result of compacting a run of leaves."""
+    """Result of compacting a run, which is a number of consecutive leaves."""
 
     start: bytes
     """Lower bound of the run's keys, inclusive."""
@@ -34,14 +34,14 @@ class Compacted(NamedTuple):
     leaves: int
     """Number of leaves in the run before compaction."""
     tree: IndexRoot
-    """The new tree: the content of the old tree with the embedded changes of the run's keys applied."""
+    """The new tree: the old tree after applying the embedded changes of the run's keys."""
     shards: Sequence[tuple[int, Shard]]
-    """New shards with their ids, children first. Empty if the run was full enough and the tree is unchanged, or if the
-    new tree is empty."""
+    """New shards with their ids, children first. Empty if the run was full enough, so that the tree is unchanged, or if
+    the new tree is empty."""
 
 
 class _Run(NamedTuple):
-    """Consecutive leaves. Keys from `start`, inclusive, to `end`, exclusive (None: to the last), belong to them."""
+    """Consecutive leaves. They hold the keys from `start`, inclusive, to `end`, exclusive (None: to the last key)."""
 
     start: bytes
     end: bytes | None
@@ -56,12 +56,13 @@ def compact(
     new_id: Callable[[], int],
     settings: IndexSettings = COMPACT,
 ) -> Compacted:
-    """Rewrite a run of at most `leaves` leaves, beginning with the leaf to which `start` belongs. Return the new tree.
+    """Rewrite at most `leaves` consecutive leaves, beginning with the leaf to which `start` belongs. Return the new
+    tree.
 
     `index` does not change.
 
     Args:
-        start: a key, or the `end` of the run before.
+        start: a key; to continue an earlier call, the `end` that it returned.
         new_id: returns a new object id at each call; called once for each new shard.
     Raises:
         CorruptionError: a shard is missing or unreadable.
@@ -115,7 +116,8 @@ class _Compaction(TreeChange):
         return _Run(chosen[0][0].lower, chosen[-1][1], [node for node, _ in chosen])
 
     def _joined_run(self, run: _Run) -> Leaf:
-        """Return all entries of the run, with the embedded changes applied, as one leaf of any size."""
+        """Return all entries of the run, with the embedded changes applied, as one leaf, even if it exceeds the maximum
+        size."""
         entries: dict[bytes, Entry | None] = {}
         for node in run.leaves:
             leaf = self.leaf(node)

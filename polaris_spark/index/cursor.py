@@ -28,10 +28,11 @@ def find(read: ShardReader, shard: int, height: int, key: bytes) -> Entry | None
 
 
 def find_many(read: ShardReader, shard: int, height: int, keys: Sequence[bytes]) -> list[Entry | None]:
-    """Return the entries of several keys, in the order of `keys`, with one batch read for each level of the tree.
+    """Return the entries of several keys, in the order of `keys` (None: absent), with one batched read for each level
+    of the tree.
 
     Raises:
-        CorruptionError: as `find`.
+        CorruptionError: a shard is missing or invalid.
     """
     at = [shard] * len(keys)
     for _ in range(height):

@@ -1,8 +1,8 @@
-"""The difference between two index roots, computed without reading the shards that they share.
+"""The difference between the contents of two index roots, computed without reading the shards that they share.
 
-Both trees are walked together in key order, each as a stack of subtrees that are not yet opened. Subtrees with
-the same id hold the same entries and are skipped. If two subtrees differ, the taller one is opened first, so that a
-shared subtree is found at its own level even if the trees differ in height.
+Both trees are walked together in key order, each as a stack of subtrees that are not yet opened. Subtrees with the same
+id hold the same entries and are skipped. If two subtrees differ, the taller one is opened first, so that a shared
+subtree is found at its own level even if the trees differ in height.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def diff(a: IndexRoot, b: IndexRoot, read: ShardReader) -> Iterator[Difference]:
 
 
 def _looked_up(a: IndexRoot, b: IndexRoot, read: ShardReader, keys: Sequence[bytes]) -> Iterator[Difference]:
-    """Yield the differences between both roots at the given sorted keys, by looking up each key in both roots."""
+    """Yield the differences between both roots at the given sorted keys. Each key is looked up in both roots."""
     index_a, index_b = Index(a, read), Index(b, read)
     for start in range(0, len(keys), PREFETCH):
         some = keys[start : start + PREFETCH]
@@ -49,7 +49,7 @@ def _looked_up(a: IndexRoot, b: IndexRoot, read: ShardReader, keys: Sequence[byt
 
 
 def _merged(first: Iterator[Difference], second: Iterator[Difference]) -> Iterator[Difference]:
-    """Merge two ascending sequences without common keys."""
+    """Merge two ascending sequences of differences that have no key in common into one ascending sequence."""
     x, y = next(first, None), next(second, None)
     while x is not None and y is not None:
         if x[0] < y[0]:
@@ -146,7 +146,8 @@ class _Walk:
                 yield key_a, entry_a, entry_b
 
     def _descend(self) -> None:
-        """Skip the next subtree of both sides if they share it, otherwise open it. No leaf is open at this time."""
+        """If both sides share the next subtree, skip it; otherwise open it. Call this only while no leaf is open on
+        either side."""
         a, b = self._a.subtrees, self._b.subtrees
         if not (a and b):
             self._open(self._a if a else self._b)

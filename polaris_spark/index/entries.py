@@ -1,4 +1,4 @@
-"""Entries of an index, and their size when they are embedded."""
+"""Entries of an index, and their size as embedded changes, which are stored in the index root instead of in a shard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Entry(NamedTuple):
 
 
 Pending: TypeAlias = tuple[int, int, bytes | None]
-"""An embedded change: its position in the order of changes, its pointer, and its value (None: the key is removed)."""
+"""An embedded change, which is not yet in the tree: its position in the order of changes, its pointer, and its value
+(None: the key is removed)."""
 
 
 _HEADER_BYTES = 2
@@ -21,7 +22,8 @@ _POINTER_BYTES = 12
 
 
 def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
-    """Return the approximate size of one embedded change in its row, in bytes: a few percent off, usually too large."""
+    """Return the approximate size of one embedded change in the row of the index root, in bytes. The result is off by a
+    few percent and usually too large."""
     return (
         len(key)
         + _HEADER_BYTES

@@ -1,7 +1,7 @@
-"""Nodes of a tree that is being changed, and their splitting and joining.
+"""Nodes of an index tree that is being changed, and functions that split and join them.
 
-A node is an old shard that has not been read, a new leaf, or a list of child nodes that will become a
-branch. New nodes get ids only when the change to the tree is complete.
+A node is an old shard that has not been read, a new leaf, or a list of child nodes that will become a branch. New nodes
+get ids only when the change to the tree is complete.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Node:
     """The root of a subtree. `lower` is the separator before the subtree, and `count` the number of its entries.
     Exactly one of `id` (an old shard), `leaf` and `children` is set. `size` is the size of a new node's row, in bytes.
 
-    Do not change a node. The class is not frozen, because creating a frozen instance takes several times as long, and a
-    spill creates thousands of nodes.
+    Do not change a node. The class is not frozen, because creating a frozen instance takes several times as long, and
+    thousands of nodes are created at once when embedded changes are moved into the tree.
     """
 
     lower: bytes
@@ -65,8 +65,8 @@ def leaf_nodes(leaf: Leaf, lower: bytes, settings: IndexSettings) -> list[Node]:
 def branch_nodes(
     children: Sequence[Node], lower: bytes, settings: IndexSettings, front_coded: FrontCoded | None = None
 ) -> list[Node]:
-    """Return one branch over the children, or several if one would be too large; none if there are no children. Each
-    branch has at least two children, unless there is only one child.
+    """Return one branch over the children, or several branches if one would be too large; none if there are no
+    children. Each branch has at least two children, unless there is only one child.
 
     Args:
         front_coded: the separators between the children, if the caller already has them; None to compute them.
@@ -87,7 +87,7 @@ def branch_nodes(
 
 
 def joined_leaf(left: Leaf, right: Leaf) -> Leaf:
-    """Return the entries of two neighboring leaves as one leaf, whatever its size."""
+    """Return the entries of two neighboring leaves as one leaf, even if it exceeds the maximum size."""
     return Leaf.of(left.keys + right.keys, left.pointers + right.pointers, left.values + right.values)
 
 

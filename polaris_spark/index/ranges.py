@@ -21,9 +21,10 @@ class CountedRange(NamedTuple):
 def key_ranges(
     root: IndexRoot, read: ShardReader, start: bytes, end: bytes | None, n: int
 ) -> list[CountedRange]:
-    """Divide `start` to `end` into about `n` ranges of about equal size, by reading the upper levels of the tree.
+    """Divide the keys from `start`, inclusive, to `end`, exclusive (None: to the last), into about `n` ranges of about
+    equal size, by reading the upper levels of the tree.
 
-    Leaves are not read. The embedded part of the index does not belong to a range: each reader of a range merges it.
+    Leaves are not read. The embedded changes of the index belong to no range: each reader of a range must merge them.
     """
     embedded = sum(1 for key in root.keys if key >= start and (end is None or key < end))
     if not root.shard:
@@ -65,7 +66,7 @@ def _overlapping(
 
 
 def grouped(weights: Sequence[int], n: int) -> list[range]:
-    """Return the positions of `weights` as at most `n` non-empty ranges of about equal weight."""
+    """Divide the positions of `weights` into at most `n` non-empty consecutive ranges of about equal total weight."""
     goal = max(1, -(-sum(weights) // max(1, n)))
     runs: list[range] = []
     start = weight = 0

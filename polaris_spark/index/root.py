@@ -13,21 +13,21 @@ from polaris_spark.index.shards import Branch, Leaf, Shard
 from polaris_spark.objects import Strong
 
 ShardReader: TypeAlias = Callable[[Collection[int]], Mapping[int, Shard]]
-"""A function that reads shards in one batch and returns them, decoded, by id. It leaves out ids that do not exist, or
-raises an error for them. The index does not cache shards; the function should."""
+"""Type of a function that reads shards in one batch and returns them, decoded, by id. The function leaves out ids that
+do not exist, or raises an error for them. The index does not cache shards, so the function should."""
 
 
 class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A whole index as one immutable value, nested in a commit or in a table object.
+    """A whole index as one immutable value, stored within a commit or a table object.
 
-    The embedded part (`keys`, `pointers`, `values`) holds recent changes, oldest first. These changes override the
-    tree. A value of None means that the key is removed.
+    The embedded part (`keys`, `pointers`, `values`) holds recent changes that are not in the tree yet, oldest first.
+    These changes override the tree. A value of None means that the key is removed.
     """
 
     shard: Strong = 0
     """Id of the root shard of the tree; 0 if the tree is empty."""
     height: int = 0
-    """Levels of branches above the leaves."""
+    """Number of levels of branches above the leaves."""
     count: int = 0
     """Number of entries in the tree; embedded changes are not counted."""
     keys: tuple[bytes, ...] = ()
@@ -54,7 +54,8 @@ class IndexSettings:
     fill: float = 0.7
     """Size of the shards that result from a split, as a fraction of `max_shard_bytes`."""
     keep: float = 0.125
-    """Fraction of the quota for the most recent changes, which stay embedded when other changes are spilled."""
+    """Fraction of the quota (maximum size of the embedded changes) that stays embedded for the most recent changes when
+    the others are moved into the tree."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_shard_bytes * 2.5 <= self.max_shard_bytes:
@@ -85,14 +86,14 @@ def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
 
 
 def as_leaf(shard: Shard, id: int) -> Leaf:
-    """Return the shard as a leaf; raise CorruptionError if it is not a leaf."""
+    """Return `shard`, if it is a leaf; otherwise raise CorruptionError. `id` is for the error message."""
     if not isinstance(shard, Leaf):
         raise CorruptionError(f"shard {id} of an index is a {type(shard).__name__.lower()} instead of a leaf")
     return shard
 
 
 def as_branch(shard: Shard, id: int) -> Branch:
-    """Return the shard as a branch; raise CorruptionError if it is not a branch."""
+    """Return `shard`, if it is a branch; otherwise raise CorruptionError. `id` is for the error message."""
     if not isinstance(shard, Branch):
         raise CorruptionError(
             f"shard {id} of an index is a {type(shard).__name__.lower()} instead of a branch"

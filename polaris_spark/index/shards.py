@@ -35,8 +35,8 @@ _INT_BYTES = 32
 
 
 class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Sorted byte strings: numbers of bytes shared with the previous string, lengths of the remaining bytes, and the
-    remaining bytes joined."""
+    """Sorted byte strings, front-coded. The fields are, for each string, the number of bytes that it shares with the
+    previous string, and the length of its remaining bytes; then the remaining bytes of all strings, joined."""
 
     shared: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -44,7 +44,8 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, keys: Sequence[bytes]) -> FrontCoded:
-        """Return keys in front-coded form. Keys should be strictly ascending, but `keys()` restores any sequence."""
+        """Return keys in front-coded form. They should be strictly ascending, but any sequence can be encoded and
+        decoded again."""
         shared: list[int] = []
         rests: list[bytes] = []
         previous = b""
@@ -62,7 +63,7 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return 2 * _BYTES_BYTES + len(self.rests) + whole + (25 + _BYTES_BYTES) * len(self.lengths)
 
     def keys(self) -> list[bytes]:
-        """Return the byte strings.
+        """Decode and return the byte strings.
 
         Raises:
             CorruptionError: the lengths do not agree with each other.
@@ -156,7 +157,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return values
 
     def entry(self, position: int) -> Entry:
-        """Return the entry at a position of `keys`."""
+        """Return the entry of the key at a position in `keys`."""
         return Entry(self.pointers[position], self.values[position])
 
     @property
@@ -234,8 +235,8 @@ def separator(before: bytes, after: bytes) -> bytes:
 
 
 def _pointer_bytes(pointers: Sequence[int]) -> int:
-    """Return the number of bytes that pointers take in a row: ids in the header, and positions in the payload (an array
-    of small integers)."""
+    """Return the number of bytes that pointers take in a row: the ids in the header, and their positions in the payload
+    (an array of small integers)."""
     present = sum(map(bool, pointers))
     positions = [*range(1, present + 1), *([0] * (len(pointers) - present))]
     head = 1 if present < 16 else 3 if present < 65536 else 5

@@ -1,8 +1,8 @@
-"""Spilling: moving embedded changes into the tree by rewriting few shards.
+"""Spilling: moving embedded changes of an index root into the tree by rewriting few shards.
 
-Pending keys are grouped by leaf. The leaves with the most pending changes per rewritten shard are rewritten first,
-until the embedded part shrinks to half the quota. The new tree shares with the old tree all shards that are not on the
-path from the root to a rewritten leaf.
+The changes are grouped by the leaf to which their keys belong. The leaves with the most changes per rewritten shard are
+rewritten first, until the embedded changes take only half the quota (the maximum size of the embedded part). The new
+tree shares with the old tree all shards that are not on the path from the root to a rewritten leaf.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polaris_spark.index.shards import Branch, FrontCoded, Leaf, Shard
 
 class Spilled(NamedTuple):
     """The result of a spill: the root of the new tree, the new shards with their ids (children before parents), and the
-    changes that stay embedded. The root in `tree` does not contain these changes; the caller embeds them in it."""
+    changes that stay embedded. The root in `tree` does not contain the embedded changes; the caller adds them."""
 
     tree: IndexRoot
     shards: list[tuple[int, Shard]]
@@ -30,15 +30,16 @@ class Spilled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a spill. About half of `quota` bytes stays embedded. Keys below `floor` are dropped (None: no keys)."""
+    """Limits of a spill. The changes that stay embedded take about half of `quota` bytes. Keys below `floor` are
+    dropped, unless `floor` is None."""
 
     quota: int
     floor: bytes | None = None
 
 
 class _Group(NamedTuple):
-    """Pending keys that belong to one leaf. `leaf` is its id, `upper` the separator after it (None if it is the last),
-    and `parent` the id of the branch above it (0 if the leaf is the root)."""
+    """Keys with embedded changes that belong to one leaf. `leaf` is the leaf's id, `upper` the separator after the leaf
+    (None if it is the last), and `parent` the id of the branch above it (0 if the leaf is the root)."""
 
     leaf: int
     upper: bytes | None
@@ -83,7 +84,8 @@ def spill(
 def _choose(
     groups: Sequence[_Group], pending: Mapping[bytes, Pending], limits: Limits, settings: IndexSettings
 ) -> list[_Group]:
-    """Return the groups to spill, in the order of their keys, each with only the keys that leave the embedded part."""
+    """Return the groups to move into the tree, in the order of their keys, each with only the keys that leave the
+    embedded part."""
     floor = limits.floor
     sizes = {key: embedded_size(key, *pending[key][1:]) for group in groups for key in group.keys}
     recent = _recent(sizes, pending, int(limits.quota * settings.keep))
@@ -109,11 +111,11 @@ def _choose(
 
 
 def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> list[_Group]:
-    """Return groups in the order in which to rewrite them: most pending keys per rewritten shard first.
+    """Return groups in the order in which to rewrite their leaves: most changed keys per rewritten shard first.
 
-    Rewriting a leaf also rewrites its branch, so the leaves of one branch are taken together. Branches are ordered by
-    their pending keys per rewritten shard, counting the leaves with pending keys and the branch itself. Among equal
-    branches, the one with the oldest change comes first.
+    Rewriting a leaf also rewrites its branch, so the leaves of one branch are rewritten together. Branches are ordered
+    by their number of changed keys per rewritten shard, which counts the leaves with changed keys and the branch
+    itself. Among equal branches, the one with the oldest change comes first.
     """
     keys, leaves, oldest = Counter[int](), Counter[int](), dict[int, int]()
     for group in groups:
@@ -181,8 +183,8 @@ class TreeChange:
         self._keys: list[bytes] = []
 
     def groups(self) -> list[_Group]:
-        """Return all pending keys, grouped by leaf, in the order of the keys. Each level of branches takes one batched
-        read."""
+        """Return all keys with pending changes, grouped by leaf, in the order of the keys. Each level of branches takes
+        one batched read."""
         keys = sorted(self._pending)
         spans: list[tuple[int, bytes | None, int, int, int]] = (
             [(self._root.shard, None, 0, len(keys), 0)] if keys else []
@@ -217,8 +219,8 @@ class TreeChange:
         return self.rooted(nodes, height)
 
     def rooted(self, nodes: list[Node], height: int) -> tuple[list[Node], int]:
-        """Return a list with a single root above the nodes, which have the height `height` (an empty list if there are
-        no nodes), and the height of this root."""
+        """Return a list with a single root above `nodes`, and the height of this root. `height` is the height of the
+        nodes. If there are no nodes, the list is empty."""
         while len(nodes) > 1:
             nodes = branch_nodes(nodes, b"", self._settings)
             height += 1
@@ -228,7 +230,8 @@ class TreeChange:
         return nodes, height if nodes else 0
 
     def _rebuilt(self, node: Node, level: int, low: int, high: int) -> list[Node]:
-        """Return the nodes that replace an old node after the changes to the keys at positions `low` to `high`."""
+        """Return the nodes that replace an old node after applying the changes of the keys at positions `low` to
+        `high`."""
         if level == 0:
             leaf = self.leaf(node)
             changed = self._changed(leaf, self._keys[low:high])
@@ -342,8 +345,8 @@ class TreeChange:
 def _routes(
     separators: Sequence[bytes], keys: Sequence[bytes], low: int, high: int
 ) -> list[tuple[int, int, int]]:
-    """Return the children to which the sorted keys at positions `low`, inclusive, to `high`, exclusive, belong, as
-    tuples (child, first position, end position)."""
+    """Return which children the sorted keys at positions `low`, inclusive, to `high`, exclusive, belong to, as tuples
+    (child, first position, end position)."""
     routes = []
     while low < high:
         child = bisect_right(separators, keys[low])

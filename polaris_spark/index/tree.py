@@ -32,7 +32,7 @@ class Columns(NamedTuple):
 
 
 class Index:
-    """A working copy over a root: changes stay in memory until `freeze` returns a new root. Not thread-safe.
+    """A working copy of an index: changes stay in memory until `freeze` returns them as a new root. Not thread-safe.
 
     Every method that reads raises CorruptionError if a shard is missing or unreadable, in addition to the errors that
     the reader raises.
@@ -67,10 +67,11 @@ class Index:
         self._ordered = True
 
     def copy(self, read: ShardReader | None = None) -> Index:
-        """Return an independent working copy with the same content, without the savepoints.
+        """Return an independent working copy with the same content, but without the savepoints.
 
         Args:
-            read: another reader of the same shards, such as one that refuses shards that must not be rewritten.
+            read: another reader of the same shards, for example one that raises an error for shards that must not be
+                rewritten.
         """
         copy = object.__new__(Index)
         copy._root, copy._read, copy._settings = self._root, read or self._read, self._settings
@@ -81,8 +82,9 @@ class Index:
         return copy
 
     def reopened(self, root: IndexRoot, read: ShardReader) -> Index:
-        """Return a working copy over a root that `freeze` of this index returned, like `Index(root, read)`. If `freeze`
-        spilled no changes, this is faster: the embedded part is copied from this index instead of from the root."""
+        """Return a working copy of `root`, which `freeze` of this index returned. The result equals `Index(root,
+        read)`. If `freeze` moved no changes into the tree, this is faster, because it copies the embedded changes of
+        this index instead of decoding those of the root."""
         if root.shard != self._root.shard or len(root.keys) != len(self._pending):
             return Index(root, read, self._settings)
         copy = self.copy(read)
@@ -113,7 +115,7 @@ class Index:
     def range(
         self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Entry]]:
-        """Return an iterator over keys and entries from `start`, inclusive, to `end`, exclusive (None: to the last);
+        """Return an iterator over (key, entry) from `start`, inclusive, to `end`, exclusive (None: to the last);
         ascending, or descending if `reverse`.
 
         The iterator shows the content at the time of the call. Shards are read during the iteration: first one leaf,
@@ -134,9 +136,9 @@ class Index:
 
     def keys(self, start: bytes, end: bytes | None, limit: int | None = None) -> list[bytes]:
         """Return the keys from `start`, inclusive, to `end`, exclusive (None: to the last), ascending: all of them, or
-        the first `limit`.
+        only the first `limit`.
 
-        The keys are the same as those from `range`, but this method is several times as fast if there are many.
+        For many keys, this is several times as fast as `range`.
         """
         if end is not None and start >= end:
             return []
@@ -158,7 +160,7 @@ class Index:
     def columns(self) -> Columns:
         """Return all keys, pointers and values, ascending by key.
 
-        The content is the same as that of `range`, but this method is several times as fast if there are many entries.
+        For many entries, this is several times as fast as `range`.
         """
         keys: list[bytes] = []
         pointers: list[int] = []
@@ -235,8 +237,8 @@ class Index:
         return IndexRoot(self._root.shard, self._root.height, self._root.count)
 
     def embedded(self, start: bytes = b"", end: bytes | None = None) -> dict[bytes, Entry | None]:
-        """Return the embedded changes from `start`, inclusive, to `end`, exclusive (None: to the last), by key. The
-        value is None for a removed key."""
+        """Return the embedded changes (those not yet in the tree) from `start`, inclusive, to `end`, exclusive (None:
+        to the last), by key. The value is None for a removed key."""
         low, high = self._span(start, end)
         return {key: _entry(self._pending[key]) for key in self._sorted_keys()[low:high]}
 
@@ -254,7 +256,7 @@ class Index:
 
     @property
     def embedded_bytes(self) -> int:
-        """Approximate size of the embedded part in its row, in bytes, within a few percent."""
+        """Approximate size of the embedded changes in the row of the index root, in bytes; off by a few percent."""
         if self._size is None:
             self._size = embedded_total(self._root.keys, self._root.pointers, self._root.values)
         return self._size
@@ -264,15 +266,15 @@ class Index:
     ) -> tuple[IndexRoot, list[tuple[int, Shard]]]:
         """Return the content as a new root, with the new shards to write (children first).
 
-        If at most `quota` bytes are embedded, no shard changes. Otherwise changes are spilled into the tree until
-        about half the quota stays embedded. The spill also drops keys below `floor`: whole old leaves, and embedded
-        keys. (Entries below `floor` in the leaf that contains `floor` stay until that leaf is rewritten.) The working
-        copy itself does not change; to continue, use a new working copy over the new root.
+        If the embedded changes take at most `quota` bytes, no shard changes. Otherwise changes are moved into the tree
+        until about half the quota stays embedded. In that case, keys below `floor` are also dropped: whole old leaves,
+        and embedded keys. (Entries below `floor` in the leaf that contains `floor` stay until that leaf is rewritten.)
+        The working copy itself does not change; to continue, use a new working copy of the new root.
 
         Args:
-            quota: maximum size of the embedded part, in bytes.
+            quota: maximum size of the embedded changes, in bytes.
             new_id: returns a new object id at each call.
-            floor: keys below `floor` are dropped when changes are spilled; None drops no keys.
+            floor: keys below `floor` are dropped when changes are moved into the tree; None drops no keys.
         """
         if self.embedded_bytes <= quota:
             return (_rooted(self._root, self._in_order()) if self._changed else self._root), []
@@ -304,7 +306,7 @@ class Index:
         self._changed = True
 
     def _in_order(self) -> dict[bytes, Pending]:
-        """Return the pending changes, oldest first. They are sorted only after a rollback, which breaks the order."""
+        """Return the pending changes, oldest first. They are sorted only if a rollback has broken their order."""
         if not self._ordered:
             self._pending = dict(sorted(self._pending.items(), key=lambda item: item[1][0]))
             self._ordered = True

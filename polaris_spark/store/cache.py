@@ -1,7 +1,7 @@
 """Least-recently-used (LRU) cache of immutable objects: one per process, bounded in bytes of memory.
 
 Objects never change, so entries are never invalidated. The LRU cache of cachetools is not used: it is not thread-safe,
-and it is written in Python, so that one access under a lock takes longer than a whole read through this cache should.
+so each access would need a lock, and it is written in Python, which makes it slower than this cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ObjectCache:
         _caches.add(self)
 
     def space(self, store_key: str, realm: str) -> int:
-        """Return the number that identifies a realm of a store in this cache: the first part of the keys."""
+        """Return the number that stands for a realm of a store in this cache. It is the first part of the keys."""
         with self._lock:
             number = self._spaces.get((store_key, realm))
             if number is None:
@@ -52,7 +52,8 @@ class ObjectCache:
             return number
 
     def get(self, key: Key) -> Decoded | None:
-        """Return the object, or None. Marks it as the most recently used. Takes no lock: each step is atomic."""
+        """Return the object and mark it as the most recently used; None if it is not cached. No lock is needed, because
+        each step is atomic."""
         try:
             self._entries.move_to_end(key)
             return self._entries[key][0]
@@ -79,7 +80,8 @@ class ObjectCache:
             self._resize(capacity)
 
     def provide(self, capacity: int) -> None:
-        """Change the capacity to the largest value that any call of this method has requested, in bytes."""
+        """Request a capacity, in bytes. The cache gets the largest capacity that was requested by any call of this
+        method."""
         with self._lock:
             self._asked = max(self._asked, capacity)
             self._resize(self._asked)

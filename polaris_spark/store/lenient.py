@@ -1,4 +1,5 @@
-"""Reading of objects for damage checks: an object that cannot be read is returned as `Unreadable`, not raised.
+"""Reading of objects for damage checks: for an object that cannot be read, the result contains an `Unreadable`, and no
+error is raised.
 
 Reads bypass the cache, because the cache may hold rows that the database has lost.
 """
@@ -34,7 +35,7 @@ class Unreadable(NamedTuple):
     missing: bool = False
     """Whether the part `part` is missing from the database; False if it is present but damaged."""
     newer: NewerFormatError | None = None
-    """The error, if a newer release may have written the object; else None."""
+    """The error that was found if a newer release may have written the object; else None."""
 
 
 def read_each(

@@ -1,9 +1,9 @@
-"""Estimates of the memory that decoded objects take, so that the cache is bounded by memory and not by row lengths.
+"""Estimates of the memory that decoded objects take. With them, the cache is bounded by memory and not by row lengths.
 
-A decoded object takes three to eight times the bytes of its row, depending on its type. Types whose instances grow
-after decoding have a property `memory_bytes` with their final size; index shards, for example, decode their keys at the
-first look-up. For all other types, the first `_FIRST` objects and then one in `_EVERY` are measured, and the rest are
-assumed to have the same ratio of memory to row length.
+A decoded object takes three to eight times the bytes of its row, depending on its type. Some types, such as index
+shards, decode parts of an object at the first look-up. These types have a property `memory_bytes`, which includes these
+parts. For all other types, the first `_FIRST` objects and then one in `_EVERY` are measured, and the rest are assumed
+to have the same ratio of memory to row length.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Footprints:
 
 
 class _Seen:
-    """Statistics of one object type: the number of objects so far, and the total row bytes and total memory of those
-    whose memory was measured."""
+    """Statistics of one object type: the number of objects seen, and the total row bytes and total memory of the
+    objects that were measured."""
 
     __slots__ = ("memory_bytes", "number", "row_bytes", "says")
 

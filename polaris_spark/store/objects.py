@@ -30,7 +30,7 @@ class ObjectRows(list[ObjectRow]):
 
 
 class ObjectStore:
-    """Objects of one realm of one store. Thread-safe; holds no connection of its own."""
+    """Reader and writer of the objects of one realm of a store. Thread-safe; uses the connections of the backend."""
 
     def __init__(
         self,
@@ -47,9 +47,10 @@ class ObjectStore:
             realm: instance id of the realm.
             cache: shared by all stores of the process.
             store_key: identifies the store in the cache (`StoreURI.key`).
-            revisions: the highest revision that writers may use, by type name, from the realm record. Types
-                that are not listed are not limited. If a row with a higher revision is read, that revision is
-                allowed from then on: the realm was upgraded after this process opened it.
+            revisions: the highest revision (version of the encoding) of each object type that writers may use, by type
+                name, from the realm record. Types that are not listed are not limited. If an object with a higher
+                revision is read, that revision is allowed from then on: the realm was upgraded after this process
+                opened it.
         """
         self.backend = backend
         self.realm = realm
@@ -68,7 +69,7 @@ class ObjectStore:
         return ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
 
     def get(self, id: int, cls: type[S]) -> S:
-        """Return the object `id`, which must be a `cls`.
+        """Return the object `id`, which must be of type `cls`.
 
         Raises:
             CorruptionError: the object is missing, of another type, or cannot be decoded.
@@ -82,10 +83,11 @@ class ObjectStore:
         return value
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Return the objects `ids`, which must be of type `cls`. Objects that are not cached take one batched read.
+        """Return the objects `ids`, by id. They must be of type `cls`. Objects that are not cached take one batched
+        read.
 
         Raises:
-            CorruptionError: as `get`.
+            CorruptionError: an object is missing, of another type, or cannot be decoded.
         """
         values: dict[int, S] = {}
         for id, found in self.read(ids).items():
@@ -100,7 +102,7 @@ class ObjectStore:
         read; `get` reads it later.
 
         Raises:
-            CorruptionError: as `get`.
+            CorruptionError: an object is missing or cannot be decoded.
         """
         missing = [id for id in ids if (self._space, id) not in self._cache]
         if len(missing) > 1:
@@ -111,7 +113,7 @@ class ObjectStore:
 
         Raises:
             NewerFormatError: a newer release wrote the object, and the copy would lose fields that are unknown here.
-            CorruptionError: as `get`.
+            CorruptionError: the object is missing, of another type, or cannot be decoded.
         """
         found = self._cache.get((self._space, id)) or self.read((id,))[id]
         self._note_revision(found)
@@ -122,8 +124,8 @@ class ObjectStore:
         raise self._wrong_type(id, found, cls)
 
     def read(self, ids: Collection[int]) -> dict[int, Decoded]:
-        """Return the objects `ids` with their headers. Objects that are not cached take one batched read, and a
-        second one for their further parts.
+        """Return the objects `ids` with their headers, by id. Objects that are not cached take one batched read. If
+        some of these have several parts (rows), the further parts take a second batched read.
 
         Raises:
             CorruptionError: an object is missing or cannot be decoded; the message names the realm and the id.
@@ -144,7 +146,7 @@ class ObjectStore:
         return result
 
     def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> ObjectRows:
-        """Return objects as rows; large objects are split into several parts.
+        """Encode objects, given as (id, value), and return their rows; large objects are split into several parts.
 
         Raises:
             NewerFormatError: the realm does not yet allow a type's revision to be written.
@@ -167,18 +169,19 @@ class ObjectStore:
         return self._revisions.get(objects.type_name(cls), newest) >= newest
 
     def write(self, values: Collection[tuple[int, msgspec.Struct]]) -> None:
-        """Write objects durably and cache them. Idempotent.
+        """Write objects, given as (id, value), durably and cache them. Idempotent.
 
         Raises:
-            NewerFormatError, ObjectTooLargeError: as `rows`; nothing was written.
-            TryAgainError, OutcomeUnknownError: from the database; repeat the call.
+            NewerFormatError: the realm does not yet allow a type's revision to be written; nothing was written.
+            ObjectTooLargeError: an object points to more objects than a row can list; nothing was written.
+            TryAgainError, OutcomeUnknownError: the database failed; repeat the call.
         """
         rows = self.rows(values)
         self.backend.write_objects(self.realm, rows)
         self.remember(rows)
 
     def remember(self, rows: ObjectRows) -> None:
-        """Cache the objects of rows that have been written to the database, to save the next reader a read."""
+        """Cache the objects of rows that have been written to the database, to save later reads."""
         for id, decoded, row_bytes in rows.decoded:
             self._keep(id, decoded, row_bytes)
 
@@ -217,8 +220,8 @@ class ObjectStore:
             whole[id] = b"".join(joined)
 
     def _note_revision(self, found: Decoded) -> None:
-        """Allow the revision of a stored object, if this release supports it: another process wrote the object after
-        the realm was upgraded."""
+        """Allow writers to use the revision of an object that was read, if this release supports it: another process
+        wrote the object after the realm was upgraded."""
         name, revision = found.header.type, found.header.revision
         if revision <= self._revisions.get(name, revision) or found.value is None:
             return
@@ -251,11 +254,11 @@ class ObjectStore:
 def read_each(
     ids: Collection[int], read: Callable[[Collection[int]], Mapping[int, R]]
 ) -> dict[int, R | CorruptionError]:
-    """Return the result of `read` for each object, in one batch; for an unreadable object, the error that names it.
+    """Return, by id, the result of `read` for each object, or the error of an object that cannot be read.
 
     Args:
-        read: reads several objects, and raises CorruptionError if one of them is unreadable. In this case, `read` is
-            called for each object alone.
+        read: reads several objects in one batch, and raises CorruptionError if one of them cannot be read. In that
+            case, `read` is called again for each object alone.
     """
     try:
         return dict(read(ids))

@@ -21,13 +21,15 @@ _random_bytes: Callable[[int], bytes] = os.urandom
 
 
 def new_version() -> bytes:
-    """Return a version token that no swap has used: 16 random bytes from the kernel, different in forked processes."""
+    """Return a new version token for the row of a reference: 16 random bytes from the kernel, different in forked
+    processes."""
     return _random_bytes(16)
 
 
 @contextlib.contextmanager
 def versions_from(source: Callable[[int], bytes]) -> Iterator[None]:
-    """Take every version token of this process from `source` within the block, so that simulations can be replayed."""
+    """Return a context manager. Within its block, every version token of this process comes from `source`, so that
+    simulations can be replayed."""
     global _random_bytes
     before, _random_bytes = _random_bytes, source
     try:
@@ -37,14 +39,14 @@ def versions_from(source: Callable[[int], bytes]) -> Iterator[None]:
 
 
 class Versioned(NamedTuple, Generic[V]):
-    """A reference as read: the version to expect in a swap, and the value."""
+    """A reference as it was read: its version, which the next swap must expect, and its value."""
 
     version: bytes
     value: V
 
 
 class ReferenceStore:
-    """References of one realm. Thread-safe; nothing is cached."""
+    """Reads and changes the references of one realm. Thread-safe; nothing is cached."""
 
     def __init__(self, backend: Backend, realm: str) -> None:
         """
@@ -56,7 +58,7 @@ class ReferenceStore:
         self.realm = realm
 
     def read(self, name: str, cls: type[V]) -> Versioned[V] | None:
-        """Return the newest version and value, or None if the reference does not exist.
+        """Return the present version and value of a reference, or None if the reference does not exist.
 
         Raises:
             CorruptionError: the value cannot be decoded as `cls`.
@@ -65,14 +67,14 @@ class ReferenceStore:
         return None if row is None else self.decode(name, row, cls)
 
     def row(self, value: object, version: bytes | None = None) -> ReferenceRow:
-        """Return a value as the row to swap in, with a fresh version unless one is given.
+        """Encode a value and return the row to insert or to swap in, with a fresh version if `version` is None.
 
         To repeat a swap whose outcome is unknown, use the *same* row again.
         """
         return ReferenceRow(version or new_version(), _encode(value))
 
     def decode(self, name: str, row: ReferenceRow, cls: type[V]) -> Versioned[V]:
-        """Return a row, such as the row in a `Conflict`, as version and value.
+        """Decode a row, such as the row in a `Conflict`, and return its version and value.
 
         Raises:
             CorruptionError: the value cannot be decoded as `cls`.
@@ -119,14 +121,14 @@ class ReferenceStore:
         return self.backend.delete_reference(self.realm, name, expected_version)
 
     def put(self, name: str, expected_version: bytes | None, new: ReferenceRow, *, attempts: int = 5) -> bool:
-        """Insert a row (if `expected_version` is None) or swap it, and repeat while the outcome is unknown.
+        """Insert a row (if `expected_version` is None) or swap it, and repeat this while the outcome is unknown.
 
         Return True if this call wrote the row. After a conflict, return True only if the row now has the version of
         `new`, because then an earlier attempt succeeded.
 
-        Use this only for rows whose value is replaced by nobody but the owner of that value (leases, realm records,
-        tasks). If such a row has another version after a conflict, the new row either was never written or has already
-        been replaced. In both cases it is not in force, so False is right.
+        Use this only for rows whose value is replaced only by the owner of that value (leases, realm records, tasks).
+        If such a row has another version after a conflict, the new row either was never written or has already been
+        replaced. In both cases its value is not in force, so False is right.
 
         Raises:
             OutcomeUnknownError: the outcome is still unknown after `attempts` attempts.

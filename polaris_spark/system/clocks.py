@@ -32,15 +32,16 @@ from polaris_spark.errors import ClockError
 from polaris_spark.system.stores import system_references
 
 BEHIND_MS: Final = 60_000
-"""Largest accepted lag of a clock behind the noted time, in milliseconds. A clock that is further behind is refused."""
+"""Maximum time by which a clock may be behind the time in the record `clock`, in milliseconds. A clock that is further
+behind is refused."""
 
 TRUST_MS: Final = 8 * 24 * 60 * 60_000
-"""Largest distance from the last trusted time (`ClockRecord.trusted_ms`) to the time of the clock at which jobs may
-delete old data, in milliseconds."""
+"""Maximum time by which a clock may be past the last trusted time (`ClockRecord.trusted_ms`), in milliseconds. If it is
+further past, jobs that delete old data refuse to run."""
 
 APART_MS: Final = 2 * FAR_MS
-"""Largest difference between two clocks that a store accepts, in milliseconds. It does not cover a clock that is far
-ahead, which a store whose database has no clock cannot detect."""
+"""Maximum difference between two clocks that a store accepts, in milliseconds. There is one exception: if the database
+has no clock, the store cannot detect a clock that is far ahead."""
 
 CLOCK: Final = "clock"
 _NEWEST_GAPS = 4
@@ -48,20 +49,21 @@ _WIDEST_GAPS = 4
 
 
 class ClockRecord(msgspec.Struct, frozen=True):
-    """The time that was noted last, and the process that noted it. Times are milliseconds since 1970."""
+    """The time last noted in the store, and the process that noted it. Times are milliseconds since 1970."""
 
     time_ms: int
     holder: str
     floor_ms: int = 0
-    """No lease begins before this time."""
+    """No lease of a node number begins before this time."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Spans (start, end) of more than `FAR_MS` that the noted times skipped, oldest first. Only the newest and the
-    widest spans are kept."""
+    """Spans (start, end) of more than `FAR_MS` between two noted times in succession, oldest first. The store was idle
+    then, or a clock was ahead. Only the newest and the widest spans are kept."""
     trusted_ms: int = 0
-    """The trusted time: the newest noted time that was confirmed, or that is later than the previous trusted time by at
-    most `TRUST_MS`."""
+    """The newest noted time that is trusted: it was confirmed by another clock, or is at most `TRUST_MS` later than the
+    trusted time before it."""
     ahead_ms: int = 0
-    """Ids and times up to this time are accepted even if they lie in the future, because a repair accepted them."""
+    """Ids and times up to this time are accepted even if they lie in the future, because an operator's repair accepted
+    them."""
 
 
 class StoreClock:
@@ -71,7 +73,7 @@ class StoreClock:
         """
         Args:
             clock: this machine's clock.
-            holder: name under which times are noted; by default this host and process.
+            holder: name of this process in the record `clock`; by default host name and process id.
         """
         self._backend = backend
         self._references = system_references(backend)
@@ -83,11 +85,12 @@ class StoreClock:
 
     @property
     def holder(self) -> str:
-        """The name under which times are noted."""
+        """Name of this process in the record `clock`."""
         return self._holder or process_name()
 
     def note(self) -> tuple[int, int]:
-        """Compare this machine's clock with the database's clock and the record, and note its time in the record.
+        """Compare this machine's clock with the database's clock and with the record `clock`, and note its time in the
+        record.
 
         Returns:
             (now, the time before which no lease may begin), in milliseconds since 1970.
@@ -115,15 +118,16 @@ class StoreClock:
 
     def _has_measured(self, now_ms: int) -> bool:
         """Whether the monotonic clock confirms the time `now_ms` of the wall clock: since this process last trusted its
-        clock, the wall clock advanced by at most `FAR_MS` more. False if this process never trusted its clock."""
+        wall clock, the wall clock has advanced at most `FAR_MS` more than the monotonic clock. False if it never
+        trusted its wall clock."""
         if self._measured is None:
             return False
         elapsed, wall = self._measured
         return now_ms <= wall + self._clock.elapsed_ms() - elapsed + FAR_MS
 
     def trusts(self, now_ms: int) -> bool:
-        """Whether `now_ms` is trusted enough to delete old data, as of the last `note`; False before the first `note`.
-        Does not read the database."""
+        """Whether the time `now_ms` is trusted enough to delete old data, according to the last call of `note`. False
+        before the first call. Does not read the database."""
         return now_ms <= self._trusted_until
 
     def compare_with_database(self) -> bool:
@@ -149,7 +153,7 @@ class StoreClock:
         return True
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """Confirm a wall clock that jumped ahead of the monotonic clock.
+        """Confirm a wall clock that jumped ahead of the monotonic clock, or raise an error.
 
         Args:
             now_ms: time of the wall clock.
@@ -171,10 +175,11 @@ class StoreClock:
         )
 
     def refuse_behind(self) -> None:
-        """Refuse a wrong clock like `note`, but write nothing. For operations that rely on the clock but make no ids.
+        """Raise an error if this machine's clock is wrong, like `note`, but write nothing. For operations that rely on
+        the clock but make no ids.
 
         Raises:
-            ClockError: as `note`.
+            ClockError: this machine's clock differs from the database's, or is behind the record `clock`.
         """
         if self.compare_with_database():
             return
@@ -187,7 +192,7 @@ class StoreClock:
         can.
 
         Raises:
-            ClockError: as `note`.
+            ClockError: this machine's clock differs from the database's, or is behind the record `clock`.
         """
         found = None if self.compare_with_database() else self._references.read(CLOCK, ClockRecord)
         if found is None:
@@ -204,13 +209,14 @@ class StoreClock:
         )
 
     def refuse_deleting(self, *, clock_is_right: bool = False) -> None:
-        """Refuse jobs that delete old data if the clock cannot be trusted.
+        """Raise an error if jobs must not delete old data because this machine's clock cannot be trusted.
 
         Args:
             clock_is_right: True if the operator has checked that this machine's clock is right. Then a clock in doubt
                 is accepted, and its time becomes the trusted time.
         Raises:
-            ClockError: as `note`; or the clock is too far past the last trusted time, and `clock_is_right` is False.
+            ClockError: this machine's clock differs from the database's, or is behind the record `clock`; or it is too
+                far past the last trusted time, and `clock_is_right` is False.
         """
         doubt = self.doubt()
         if doubt is not None and not clock_is_right:
@@ -219,7 +225,8 @@ class StoreClock:
             self._change(lambda last, now: msgspec.structs.replace(last, trusted_ms=now))
 
     def repair(self, ahead_ms: int = 0) -> int:
-        """Note this machine's time even if a later time was noted. Undoes the effect of a clock that was far ahead.
+        """Note this machine's time in the record `clock`, even if a later time was noted. This undoes the effect of a
+        clock that was far ahead.
 
         The caller must have checked that this machine's clock is right. Even if the clock is wrong, ids stay unique,
         because the spans of leases never overlap, whatever the record says.
@@ -274,7 +281,7 @@ def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool)
 
 
 def _newest_before(last: ClockRecord, now: int) -> int:
-    """Return the newest noted time before `now`: the start of the gap that contains `now`, or `now` if no gap does."""
+    """Return the newest noted time before `now`: the start of the gap that contains `now`, or `now` if in no gap."""
     return max((start for start, end in last.gaps if start <= now < end), default=now)
 
 

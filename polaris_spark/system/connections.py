@@ -31,7 +31,7 @@ _numbers = count()
 
 
 class StoreConnection:
-    """An open store, shared by all who opened it. The backend is closed when each of them has called `close`."""
+    """An open store, shared by all callers that opened it. The backend is closed when all have called `close`."""
 
     def __init__(self, uri: StoreURI, backend: Backend, clock: Clock) -> None:
         self.uri = uri
@@ -44,12 +44,12 @@ class StoreConnection:
         self.users = 0
         self._cache_key = f"{uri.key}#{next(_numbers)}" if backend.scope == "process" else uri.key
         """Key of this store in the cache. A store in the memory of this process gets a new key each time it is opened,
-        because it is then a different store."""
+        because it is a different store each time."""
         self._references: dict[object, References] = {}
         self._guard = threading.Lock()
 
     def realm(self, name: str, *, create: bool, initialize: Callable[[References], None]) -> RealmRecord:
-        """Return the ACTIVE realm of that name.
+        """Return the realm of that name, which must be ACTIVE.
 
         Args:
             create: True to create the realm if it is missing, and to finish its creation if that was interrupted.
@@ -72,10 +72,10 @@ class StoreConnection:
     def references(
         self, realm: RealmRecord, settings: CommitSettings, files: FileWriter | None, key: object
     ) -> References:
-        """Return the references of a realm.
+        """Return an object that reads, creates and changes the references of a realm.
 
         Args:
-            key: identifies the settings and the file writer: calls with an equal key share the references.
+            key: identifies the settings and the file writer. Calls with an equal key return the same object.
         """
         with self._guard:
             found = self._references.get((realm.instance, key))
@@ -104,8 +104,8 @@ class StoreConnection:
         return ObjectStore(self.backend, instance, process_cache(), store_key=self._cache_key)
 
     def close(self) -> None:
-        """Give up one use of this connection. The call that gives up the last use also releases the lease of ids and
-        closes the backend."""
+        """Close this connection for one of the callers that opened it. The last call also releases the lease under
+        which this process makes ids, and closes the backend."""
         with _guard:
             self.users -= 1
             if self.users:

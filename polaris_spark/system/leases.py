@@ -5,8 +5,8 @@ A record is never deleted. If a holder gives a lease back, the record contains t
 not use, and the node's next lease begins at that millisecond or later. If a lease runs out, the node's next lease
 begins at the end of the lease's span or later. So the spans of one node never overlap, whatever clocks say. If a
 holder's clock was far ahead, the node's next lease would begin in the future, so the node is used only if no other node
-is free. The record `clock` decides which clocks may lease (`system.clocks`), and contains the millisecond before which
-no lease may begin (`start_over`).
+is free. The record `clock` decides whose clocks are accepted (`system.clocks`), and contains the millisecond before
+which no lease may begin (`start_over`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class NodeRecord(msgspec.Struct, frozen=True):
     start_ms: int
     end_ms: int
     released: bool = False
-    """True if the holder cannot renew the lease, because it gave the lease back (then `end_ms` is the first millisecond
-    that it did not use), or because `end_lease` or `start_over` ended the lease."""
+    """Whether the holder can no longer renew the lease: it gave the lease back (then `end_ms` is the first millisecond
+    that it did not use), or `end_lease` or `start_over` ended the lease."""
 
 
 class NodeLeases:
-    """Leases of node numbers in one store: the lease source of `IdGenerator`. Thread-safe."""
+    """Leases of node numbers in one store, from which an `IdGenerator` makes ids. Thread-safe."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class NodeLeases:
         self._seed = seed
 
     def acquire(self, after_ms: int) -> Lease:
-        """Return a lease on a free node that begins after `after_ms` (milliseconds since 1970).
+        """Lease a free node number and return the lease. It begins after `after_ms` (milliseconds since 1970).
 
         Raises:
-            ClockError: as `StoreClock.note`.
-            TryAgainError: every node is leased.
+            ClockError: this machine's clock differs from the database's, or is behind the record `clock`.
+            TryAgainError: every node number is leased.
         """
         now, floor = self.store_clock.note()
         least = max(now, after_ms + 1, floor, EPOCH_MS)
@@ -99,8 +99,8 @@ class NodeLeases:
         )
 
     def _taken(self, node: int, found: Versioned[NodeRecord] | None, least: int) -> Lease | None:
-        """Return a lease on `node` that begins at `least` (milliseconds since 1970) or later; None if another process
-        changed the node's record first."""
+        """Lease the number `node` and return the lease, which begins at `least` (milliseconds since 1970) or later;
+        return None if another process changed the node's record first."""
         start = max(least, found.value.end_ms if found else 0)
         new = self._references.row(NodeRecord(self.store_clock.holder, start, start + LEASE_MS))
         if self._references.put(f"{_NODE}/{node}", found.version if found else None, new):
@@ -108,10 +108,11 @@ class NodeLeases:
         return None
 
     def renew(self, lease: Lease) -> Lease | None:
-        """Return the lease, renewed for at least `LEASE_MS` from now; None if this process no longer holds the node.
+        """Renew the lease for at least `LEASE_MS` from now and return it; return None if this process no longer holds
+        the node number.
 
         Raises:
-            ClockError: as `acquire`.
+            ClockError: this machine's clock differs from the database's, or is behind the record `clock`.
         """
         now, _ = self.store_clock.note()
         name = f"{_NODE}/{lease.node}"
@@ -126,7 +127,7 @@ class NodeLeases:
 
     def release(self, lease: Lease, last_id: int) -> None:
         """Give a lease back, so that the node's next lease can begin right after `last_id`, the last id that was made
-        under the lease (0 if none)."""
+        under this lease (0 if none)."""
         found = self._holding(lease)
         if found is not None:
             end = id_time_ms(last_id) + 1 if last_id else found.value.start_ms
@@ -134,7 +135,8 @@ class NodeLeases:
             self._references.put(f"{_NODE}/{lease.node}", found.version, self._references.row(record))
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """Confirm a wall clock that jumped, like `StoreClock.confirm`."""
+        """Confirm a wall clock that jumped ahead of the monotonic clock. For the arguments and errors, see
+        `StoreClock.confirm`."""
         self.store_clock.confirm(now_ms, expected_ms)
 
     def _holding(self, lease: Lease) -> Versioned[NodeRecord] | None:
@@ -142,7 +144,7 @@ class NodeLeases:
         return found if found is not None and found.version == lease.token else None
 
     def _candidates(self) -> Iterator[int]:
-        """Yield the nodes to try: a few at random, which is nearly always enough, then all of them."""
+        """Yield the node numbers to try: first a few at random, one of which is nearly always free, then all."""
         choice = random.Random(self._seed)
         yield from choice.sample(range(self._nodes), min(_PROBES, self._nodes))
         first = choice.randrange(self._nodes)
@@ -163,7 +165,7 @@ def node_records(backend: Backend) -> dict[int, NodeRecord]:
 
 
 def end_lease(backend: Backend, node: int, record: NodeRecord) -> bool:
-    """Mark a lease as given back. Return True if it was marked, False if its record has changed.
+    """End a lease by marking it as given back. Return True if it was marked, False if its record is no longer `record`.
 
     The holder can use the rest of the lease's span but cannot renew the lease. The node's next lease begins after the
     span.
@@ -187,8 +189,8 @@ def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
       lease lasts for `LEASE_MS` from its holder's time, or from its beginning if that is later.
     - The returned time is `LEASE_MS + APART_MS` after the latest of those ids and times that are still in the store. So
       every lost lease ends before the returned time, and every new lease begins at the returned time or later.
-    - Every remaining record gets a fresh version. So its holder, or an earlier holder whose record was restored, cannot
-      renew its lease. A process whose lease was lost can use that lease until its end.
+    - Every remaining record gets a fresh version. So neither its holder nor an earlier holder whose record was restored
+      can renew a lease. A process whose lease was lost can use that lease until its end.
 
     If the database has no clock, a holder's clock may have been far ahead of all others. The returned time is then late
     enough for its lease only if the store still holds one of these: the record of its lease; the time that it wrote to

@@ -59,11 +59,11 @@ FOLLOWING: Final[Mapping[RealmState, frozenset[RealmState]]] = {
     _S.PURGED: frozenset({_S.GONE}),
     _S.GONE: frozenset(),
 }
-"""The states to which a realm can move, by its present state."""
+"""The states to which a realm can move from each state."""
 
 
 class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a realm: its instance id, its state, and the revisions that its writers may use."""
+    """The record of a realm: its instance id, its state, and the revisions of object types that its writers may use."""
 
     name: str
     instance: str
@@ -71,7 +71,7 @@ class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: RealmState
     format: int = STORE_FORMAT
     revisions: dict[str, int] = {}
-    """The highest revision that writers may use, by object type."""
+    """The highest revision that writers may use, by name of the object type."""
     created_ms: int = 0
     properties: dict[str, str] = {}
 
@@ -83,7 +83,7 @@ insert only rows that are never deleted before the realm is."""
 
 
 class Realms:
-    """The realms of one store. Thread-safe; nothing is cached."""
+    """The records of the realms of one store. Thread-safe; nothing is cached."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         """
@@ -106,11 +106,12 @@ class Realms:
         return None if found is None or found.value.state is RealmState.GONE else found.value
 
     def active(self, name: str) -> RealmRecord:
-        """Return the ACTIVE realm of that name.
+        """Return the realm of that name, which must be ACTIVE.
 
         Raises:
             RealmStateError: the realm does not exist or is not ACTIVE; the message contains its state.
-            InputError, NewerFormatError: as `find`.
+            InputError: the name is not a valid realm name.
+            NewerFormatError: a newer release made the realm.
         """
         record = self.find(name)
         if record is None:
@@ -124,7 +125,8 @@ class Realms:
         return [record for record in self.records() if record.state is not RealmState.GONE]
 
     def records(self) -> list[RealmRecord]:
-        """Return the records of all realms, including realms that are GONE, ordered by name. A name has one record.
+        """Return the records of all realms, including realms that are GONE, ordered by name. There is one record for
+        each name.
 
         Raises:
             CorruptionError: a record cannot be read.
@@ -196,7 +198,7 @@ class Realms:
         return self.move(name, RealmState.LOADING, instance=record.instance)
 
     def move(self, name: str, state: RealmState, *, instance: str | None = None) -> RealmRecord:
-        """Move a realm to a state, and return its record. If the realm is already in that state, change nothing.
+        """Change the state of a realm, and return its record. If the realm is already in the state, change nothing.
 
         Args:
             name: name of the realm.
@@ -297,7 +299,7 @@ class Realms:
 
 
 def check_realm_name(name: str) -> None:
-    """Refuse a text that is not a valid realm name.
+    """Raise an error if a text is not a valid realm name.
 
     Raises:
         InputError: the name is empty, reserved, too long, or not Unicode text.
@@ -317,7 +319,7 @@ def check_realm_name(name: str) -> None:
 
 
 def _check_new_name(name: str) -> None:
-    """Refuse a name that a new realm must not have.
+    """Raise an error for a name that no new realm may have.
 
     Raises:
         InputError: the name is not printable (`polaris_spark.names`).

@@ -1,7 +1,8 @@
-"""References of a realm, read without write access: nothing is created, completed, leased or remembered.
+"""Reading of a realm's references without write access: nothing is created, completed, leased or remembered.
 
-Opening a reference in order to commit to it (`registry`) writes the row of the reference if the row is missing. Readers
-of this module return the reference's first head instead, and the caller decides what happens if the row was lost.
+Opening a reference in order to commit to it (`registry`) writes the row of the reference if the row is missing. The
+reader in this module returns the reference's first head instead, and its caller decides what happens if the row was
+lost.
 """
 
 from __future__ import annotations
@@ -29,20 +30,19 @@ def head_in_row(backend: Backend, realm: str, row_name: str) -> Head | None:
 
 
 class ReferenceReader:
-    """Reader of the references of one realm. Thread-safe. Every method reads the rows of references again."""
+    """Reader of the references of one realm. Thread-safe. Nothing is cached: every method reads the rows again."""
 
     def __init__(self, store: ObjectStore, *, missing: Callable[[Registered], None] | None = None) -> None:
         """
         Args:
-            missing: called if a live reference has no row. It raises an error if the row was lost, as
-                `recovery.lost.refuse_lost` does. If it returns, the row is read again. If None, missing rows are
-                accepted.
+            missing: called if a live reference has no row; it should raise an error if the row was lost, and return if
+                the row was never written. If it returns, the row is read again. If None, missing rows are accepted.
         """
         self.store = store
         self._missing = missing
 
     def head(self, row_name: str) -> Head | None:
-        """Return the head in a row; None if there is no row.
+        """Return the head in the row of a reference; None if there is no row.
 
         Raises:
             CorruptionError: the row cannot be decoded.
@@ -72,5 +72,5 @@ class ReferenceReader:
         return [] if registry is None else listed_in(registry.index(REFERENCES))
 
     def open(self, head: Head) -> CommitReader:
-        """Return the commit of a head."""
+        """Return a reader of the commit that a head points to."""
         return CommitReader(self.store, b"", head, self.store.get(head.commit, Commit))

@@ -1,4 +1,5 @@
-"""Registrations of references in the registry, and the changes of the registry: create, drop, undrop, end."""
+"""Registrations of references in a realm's registry, and the changes of the registry: create, drop, undrop, and end a
+registration."""
 
 from __future__ import annotations
 
@@ -18,18 +19,19 @@ from polaris_spark.index import Entry, Index
 P = TypeVar("P")
 
 ROOT = "root"
-"""Name of the reference that is a realm's registry."""
+"""Name of the registry, the reference that lists the other references of a realm."""
 
 REFERENCES = "references"
-"""Name of the registry's index, which maps a reference's name to its source commit and registration."""
+"""Name of the registry's index, which maps the name of a reference to its registration and to the commit it started
+from."""
 
 ENDED = "end-reference"
-"""Action of the log entries that end registrations of dropped references."""
+"""Value of `LogEntry.action` in log entries about the end of a dropped reference's registration."""
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """Registration of a reference: the value of its entry in the registry's index. The entry's pointer is the commit
-    that the reference started from."""
+    """Registration of a reference: the value of its entry in the registry's index. The entry's pointer is the id of the
+    commit that the reference started from."""
 
     generation: int
     state: Literal["live", "dropped"]
@@ -41,7 +43,8 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     floor_number: int = 0
     floor_time: int = 0
     time_resets: tuple[int, ...] = ()
-    """The time resets of the head from which the reference started."""
+    """`Head.time_resets` of the head from which the reference started: numbers of commits that are earlier than their
+    parents."""
 
     @classmethod
     def from_head(
@@ -80,14 +83,16 @@ class Registered(NamedTuple):
 
     @property
     def row_name(self) -> str:
-        """Name of the reference row of this generation."""
+        """Name of the reference's row: name and generation. A reference that is created again gets a new generation and
+        row."""
         return f"{self.name}@{self.registration.generation:x}"
 
     def first_head(self, *, sealed: bool = False) -> Head:
-        """Return the first head of the reference, which is the first value of its row.
+        """Return the first value of the reference's row: the head that points to the commit from which the reference
+        started.
 
         The head's fence is the generation, which is not below the registry's fence. So objects that were prepared for
-        an earlier generation of the reference are not used for this generation.
+        an earlier reference of the same name are not used for this one.
         """
         r = self.registration
         return Head(
@@ -108,7 +113,7 @@ def listed_in(index: Index) -> list[Registered]:
 
 
 def registered_by(name: str, entry: Entry) -> Registered:
-    """Return the decoded entry of `name` in the index `REFERENCES`."""
+    """Decode the entry of the reference `name` in the registry's index, and return it."""
     return Registered(name, entry.pointer, _decode(entry.value))
 
 
@@ -134,11 +139,11 @@ class OpenReferences(Protocol):
     clock: Clock
 
     def read(self, name: str) -> CommitReader:
-        """Return a reader of a live reference's current head, after reading its row."""
+        """Read the row of a live reference, and return a reader of its newest commit."""
         ...
 
     def sealed_head(self, registered: Registered) -> Head:
-        """Seal a dropped reference and return its last head."""
+        """Seal the row of a dropped reference against commits, and return its last head."""
         ...
 
 
@@ -152,8 +157,8 @@ class RegistryChange(Change[P, Registered]):
         self.clock = references.clock
 
     def seal_dropped(self, view: State) -> None:
-        """Seal the row of the reference if its registration is dropped. The process that dropped the reference may have
-        died before it sealed the row, and other processes can commit to the reference until the row is sealed."""
+        """If the registration is dropped, seal the row of the reference. The process that dropped the reference may
+        have died before it sealed the row, and other processes can commit to the reference until the row is sealed."""
         found = self.found(view)
         if found is not None and found.registration.state == "dropped":
             self.references.sealed_head(found)
@@ -200,11 +205,16 @@ class Create(RegistryChange[tuple[int, Head | None]]):
         return self.clock.now_ms(), None if self.source is None else self._begin(view, self.source)
 
     def _begin(self, view: State, source: CommitReader) -> Head:
-        """Return the first head of the new reference: the head of `source`, with the present history floor. The head
-        must still be in the history of the source reference.
+        """Return the first head of the new reference: the head of `source`, with the history floor that the source
+        reference has now.
 
         The source reference is read after the registry. If the registry is fenced, or the source's registration
         changes, before this change is applied, the source is read again. So a sweep never overlooks the returned head.
+
+        Raises:
+            ReferenceGoneError: the source reference was dropped.
+            NotFoundError, HistoryTrimmedError: the head of `source` is not, or no longer, in the history of the source
+                reference.
         """
         name, _, generation = source.row_name.rpartition("@")
         entry = view.lookup(REFERENCES, name.encode())

@@ -1,10 +1,10 @@
-"""Creating and dropping references by commits to `root`, the registry of a realm.
+"""Creating and dropping references by commits to the registry, which is the reference `root` of a realm.
 
 To create a reference, a process first commits its registration to the registry; the registration points to an existing
-source commit. Then it writes the reference's row, whose name contains the registration's generation. A process that
-finds the row missing writes it. A reference that is created again under an old name gets a new generation and hence a
-new row: an old row is never recreated. To drop a reference, a process commits to the registry, then *seals* the row by
-a swap. A process that reads a sealed row looks in the registry again.
+source commit. Then it writes the reference's row, whose name contains the registration's generation. If another process
+finds the row missing, it writes the row. A reference that is created again under an old name gets a new generation and
+hence a new row: an old row is never recreated. To drop a reference, a process commits to the registry, then *seals* the
+row by a swap. A process that reads a sealed row looks in the registry again.
 
 Rows are never deleted: otherwise a delayed process that began to create a reference long ago could recreate the row.
 When a dropped reference is given up permanently, its registration ends and its row becomes a *tombstone*, which is
@@ -80,8 +80,8 @@ it again. After that, the read or commit fails."""
 
 
 class References:
-    """The references of one realm. A reference's committer is cached by name until the reference's row is found
-    sealed."""
+    """Reads, creates, drops and commits to the references of one realm. The committer of each reference is cached by
+    name, until the reference's row turns out to be sealed."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class References:
         self.root = self._committer(ROOT)
 
     def writing(self, files: FileWriter) -> References:
-        """Return another `References` of this realm that writes metadata files with `files` and forms its own commit
-        groups."""
+        """Return another `References` of this realm. It writes metadata files with `files`, and does not batch its
+        commits with those of this object."""
         return References(
             self.store, ids=self.ids, clock=self.clock, settings=self._settings, files=files, rng=self._rng
         )
@@ -122,8 +122,8 @@ class References:
         )
 
     def initialize(self) -> None:
-        """Create `root` with an empty first commit, unless it exists. If several processes do this at once, the row of
-        one of them is kept."""
+        """Create the registry with an empty first commit, unless it exists. If several processes do this at once, the
+        row of one of them is kept."""
         backend, realm = self.store.backend, self.store.realm
         if backend.read_reference(realm, ROOT) is not None:
             return
@@ -133,8 +133,7 @@ class References:
         backend.insert_reference(realm, ROOT, ReferenceRow(new_version(), encode_head(Head(id, 0, now))))
 
     def lookup(self, name: str) -> Registered | None:
-        """Return the registration of a name, live or dropped, from the registry's current head; None if it is not
-        listed."""
+        """Return the registration of a name, live or dropped, in the registry's newest commit; None if not found."""
         entry = self.root.read().index(REFERENCES).get(name.encode())
         return None if entry is None else registered_by(name, entry)
 
@@ -143,7 +142,8 @@ class References:
         return listed_in(self.root.read().index(REFERENCES))
 
     def open(self, name: str) -> Committer:
-        """Return the committer of a live reference. If its creator died before it wrote the row, the row is written.
+        """Return the committer of a live reference. If the process that created the reference died before it wrote the
+        row, write the row.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
@@ -160,15 +160,16 @@ class References:
             return self._open.setdefault(name, self._committer(registered.row_name))
 
     def forget(self, name: str) -> None:
-        """Forget the cached committer of `name`, so that the next `open` looks in the registry again."""
+        """Remove the committer of `name` from the cache, so that the next `open` looks in the registry again."""
         with self._guard:
             self._open.pop(name, None)
 
     def read(self, name: str) -> CommitReader:
-        """Return a reader of a live reference's current head, after reading its row.
+        """Read the row of a live reference, and return a reader of its newest commit.
 
         Raises:
-            ReferenceGoneError, CorruptionError: as `open`.
+            ReferenceGoneError: the registry lists no live reference of that name.
+            CorruptionError: the reference's row was lost.
         """
         for committer in self._live(name):
             try:
@@ -178,8 +179,8 @@ class References:
         raise _dropped_again(name)
 
     def commit(self, name: str, change: Change[P, R]) -> R:
-        """Commit a change to a reference, and return its result. If the reference turns out to be dropped, look up its
-        name in the registry again."""
+        """Commit a change to a reference, and return its result. If the reference was dropped and created again, commit
+        to the new reference of that name."""
         try:
             for committer in self._live(name):
                 try:
@@ -195,11 +196,12 @@ class References:
             return self._committer(registered_by(name, entry).row_name).result_if_already_done(change, error)
 
     def _live(self, name: str) -> Iterator[Committer]:
-        """Yield the committer of a live reference. If the caller finds its row sealed and asks for the next committer,
-        look up the name in the registry again; stop after `_LOOKUPS` committers.
+        """Yield the committer of a live reference. If the caller finds its row sealed and continues the iteration, look
+        up the name in the registry again; stop after `_LOOKUPS` committers.
 
         Raises:
-            ReferenceGoneError, CorruptionError: as `open`.
+            ReferenceGoneError: the registry lists no live reference of that name.
+            CorruptionError: the reference's row was lost.
         """
         for _ in range(_LOOKUPS):
             yield self.open(name)
@@ -214,8 +216,9 @@ class References:
         Raises:
             AlreadyExistsError: a live reference has this name.
             ReferenceGoneError: the source reference was dropped.
-            HistoryTrimmedError: the head is already below the history floor of the source reference.
-            NotFoundError: the head is not in the history of the source reference.
+            HistoryTrimmedError: the head `source` is below the history floor of its reference: its commit may be
+                deleted.
+            NotFoundError: the head `source` is not in the history of its reference.
         """
         registered = self.root.commit(Create(name, operation, source, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
@@ -236,7 +239,8 @@ class References:
         return registered
 
     def undrop(self, name: str, operation: Operation) -> Registered:
-        """Restore a dropped reference with its last head, under a new generation. Return its new registration.
+        """Restore a dropped reference with its last head, under a new generation, which means with a new row. Return
+        its new registration.
 
         Raises:
             NotFoundError: no dropped reference has this name; it may have been given up after the grace period.
@@ -249,8 +253,8 @@ class References:
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> list[Registered]:
         """Permanently give up the references that were dropped at least the grace period ago, and return them.
 
-        References that were given up cannot be undropped, so their rows and files can be deleted. A job finds them by
-        reading the registry, and does not use its own clock.
+        They can no longer be restored, so their rows and files can be deleted. Deleting jobs read from the registry
+        that a reference was given up. They do not decide this by their own clock.
 
         Args:
             grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
@@ -258,9 +262,10 @@ class References:
         return self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
-        """Permanently give up dropped references, except those whose registration has changed.
+        """End the registrations of dropped references, which gives them up permanently. Skip registrations that have
+        changed.
 
-        Their rows are sealed first, so the last head of each reference contains every change that was committed to it.
+        Rows are sealed first, so that the last head of each reference contains every change that was committed to it.
 
         Returns:
             the references whose registrations were ended.
@@ -270,7 +275,8 @@ class References:
         return self.root.commit(End(dropped, operation, self.clock)) if dropped else []
 
     def make_tombstone(self, row_name: str) -> None:
-        """Replace a sealed row, whose registration has ended, by a tombstone. A row that is not sealed is unchanged."""
+        """Replace a sealed row by a tombstone, which has no commit. The registration must have ended. A row that is not
+        sealed does not change."""
         self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 
     def _afterwards(self, name: str, once: Callable[[], None]) -> None:
@@ -295,7 +301,8 @@ class References:
             self._insert(registered)
 
     def complete(self, registered: Registered) -> None:
-        """Write the row of a live registration if it is missing because the creator died before it wrote the row.
+        """Write the row of a live reference if it is missing because the reference's creator died before it wrote the
+        row.
 
         Raises:
             ReferenceGoneError: the registration is no longer live, so its row must never be written again.
@@ -335,12 +342,12 @@ class References:
         )
 
     def fence(self, row_name: str) -> int:
-        """Fence a row, so that every commit attempt that began earlier, in any process, fails its swap. That process
-        then writes the objects that it prepared again, under new ids.
+        """Set a new fence in a row. Every commit attempt that began earlier, in any process, then fails its swap, and
+        the process writes the objects that it prepared again, under new ids.
 
         Returns:
             the fence: an id above every id and fence that this process has seen, and above any earlier fence of this
-            row.
+                row.
         Raises:
             ReferenceGoneError: the row is missing.
             TryAgainError, OutcomeUnknownError: the database failed until the deadline passed.
@@ -354,11 +361,11 @@ class References:
             self.ids.observe(head.fence)
 
     def sealed_head(self, registered: Registered) -> Head:
-        """Seal a dropped reference and return its last head.
+        """Seal the row of a dropped reference against commits, and return its last head.
 
         Raises:
-            ReferenceGoneError: the reference can no longer be restored: its registration has ended, and its row is a
-                tombstone.
+            ReferenceGoneError: the reference can no longer be restored, because its registration has ended and its row
+                is a tombstone (a row without a commit).
         """
         self._seal(registered)
         head = head_in_row(self.store.backend, self.store.realm, registered.row_name)
@@ -370,8 +377,8 @@ class References:
 
 
 def _tombstone(head: Head) -> Head:
-    """Return the tombstone of a sealed head. The tombstone's history floor is above all commits, so that reading a
-    commit raises `HistoryTrimmedError`."""
+    """Return a head without a commit, to replace a sealed head permanently. Its history floor is above all commits, so
+    that reading a commit raises `HistoryTrimmedError`."""
     return Head(0, head.number, head.time, head.number + 1, head.time, fence=head.fence, sealed=True)
 
 

@@ -30,7 +30,8 @@ class StoreRecord(msgspec.Struct, frozen=True):
     format: int
     created_ms: int
     needs: str = ""
-    """The release that can use this format, such as `polaris_spark 2.0`; older releases show it in an error message."""
+    """Name of the release that can use this format, such as `polaris_spark 2.0`, for the error message of older
+    releases."""
 
 
 def system_references(backend: Backend) -> ReferenceStore:
@@ -71,12 +72,12 @@ def check_store(backend: Backend) -> StoreRecord:
 def open_checked(
     uri: StoreURI, options: Options | None = None, *, check: Callable[[Backend], object] = check_store
 ) -> Backend:
-    """Return the open backend of a store that passed a check.
+    """Open the backend of a store, check the store, and return the backend.
 
     Args:
-        options: properties under `store.` without that prefix.
-        check: raises an error if the store cannot be used, and the backend is then closed. The default is
-            `check_store`, which requires a store and writes nothing.
+        options: options of the store: the catalog properties that begin with `store.`, without that prefix.
+        check: raises an error if the store cannot be used; the backend is then closed. The default is `check_store`,
+            which requires a store and writes nothing.
     """
     backend = open_backend(uri, options)
     try:
@@ -88,7 +89,7 @@ def open_checked(
 
 
 def refuse_newer_format(format: int, what: str, needs: str = "") -> None:
-    """Refuse a store or realm whose format is newer than `STORE_FORMAT`.
+    """Raise an error if the format of a store or realm is newer than `STORE_FORMAT`.
 
     Args:
         what: the store or realm, for the message.

@@ -1,5 +1,5 @@
-"""Coordinated tasks: only one task of a kind and scope runs at a time, because it must hold a lease, which is a record
-in the system realm.
+"""Tasks of maintenance that must not run twice at the same time. A task of a kind and scope runs only while its process
+holds a lease, which is a record in the system realm.
 
 The record `task/<kind>/<scope>` contains the holder, the end of the lease, and the outcome of the last run. It changes
 by compare-and-swap and is never deleted. The lease avoids duplicate work but does not protect data, because a holder
@@ -50,22 +50,22 @@ _ASK_MS = 500
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """The present or last run of a task of one kind in one scope. Times are milliseconds since 1970."""
+    """The current or last run of a task of one kind in one scope. Times are milliseconds since 1970."""
 
     holder: str
     run: bytes
     """Unique id of the run."""
     started_ms: int
     until_ms: int
-    """End of the lease; after a release, the time of the release."""
+    """End of the lease; if the lease was released, the time of the release."""
     duration_ms: int
-    """Duration of the lease without renewal, in milliseconds."""
+    """Duration of the lease after each renewal, in milliseconds."""
     released: bool = False
     """True if the run has ended and its holder gave the lease back."""
     outcome: str = ""
     """Outcome of the run; empty while it runs, or if the process ended without a release."""
     doing: str = ""
-    """The present step of the run, or its last one."""
+    """The current step of the run, or its last step."""
     done: int = 0
     """Amount of work done in the step, in the unit of `total`; the unit depends on the step."""
     total: int = 0
@@ -73,7 +73,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
 
 class Tasks:
-    """Tasks of one store. Thread-safe."""
+    """Acquires the leases of the tasks of one store. Thread-safe."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._references = system_references(backend)
@@ -98,8 +98,8 @@ class Tasks:
             duration_ms: duration of the lease without renewal, in milliseconds.
             renew: True to renew the lease by a thread in the background until it is released; False if the holder calls
                 `renew` in time.
-            waiting: if given, wait while another holder has the lease, and call this function at every poll (every
-                500 ms). An error that the function raises ends the wait.
+            waiting: if given, wait while another holder has the lease, and call this function at every poll (every 500
+                ms). An error that the function raises ends the wait.
         Raises:
             TaskRunningError: another holder has the lease, and `waiting` is None.
             InputError: the kind is empty or contains a slash, the scope is empty, or the duration is not positive.
@@ -142,12 +142,12 @@ class Tasks:
         """Hold the lease of a task during a `with` block.
 
         The recorded outcome is `DONE` if the block ends normally, `failed: ` and the exception's class if an exception
-        ends it, and else `interrupted`.
+        ends it, and `interrupted` if it is ended by an interrupt such as Ctrl-C.
 
         Args:
-            waiting: as of `acquire`.
+            waiting: if given, wait while another holder has the lease, and call this function at every poll.
         Raises:
-            TaskRunningError: as `acquire`.
+            TaskRunningError: another holder has the lease, and `waiting` is None.
         """
         held = self.acquire(kind, scope, holder=holder, waiting=waiting)
         outcome = "interrupted"
@@ -184,11 +184,11 @@ class HeldTask:
 
     @property
     def record(self) -> TaskRecord:
-        """The record of this run as this process last wrote it, with the newest progress."""
+        """The record of this run: as last written, except that its progress may be newer."""
         return self._record
 
     def check(self) -> None:
-        """Raise an error if this process no longer holds the lease.
+        """Raise an error if this process no longer holds the lease, as far as it knows. Does not read the database.
 
         Raises:
             TaskLostError: another holder took the lease over, it was released, or this process is a forked child.
@@ -203,7 +203,7 @@ class HeldTask:
         """Extend the lease, so that it lasts for its whole duration from now.
 
         Raises:
-            TaskLostError: as `check`.
+            TaskLostError: another holder took the lease over, it was released, or this process is a forked child.
             OutcomeUnknownError: it is unknown whether the lease was renewed; try again.
         """
         if self._process != os.getpid():
@@ -222,11 +222,11 @@ class HeldTask:
         renewal also writes the latest progress.
 
         Args:
-            doing: the present step.
+            doing: the current step.
             done: amount of work done in the step.
             total: total amount of work in the step, in the same unit; 0 if it is not known.
         Raises:
-            TaskLostError: as `check`.
+            TaskLostError: another holder took the lease over, it was released, or this process is a forked child.
         """
         with self._guard:
             self.check()
@@ -297,8 +297,8 @@ def process() -> str:
 
 
 def _may_run(record: TaskRecord, now: int) -> bool:
-    """Whether a task's holder may still be running. If False, it is not, provided that its clock differs from this
-    machine's clock by at most a minute."""
+    """Whether a task's holder may still be running. False means that its lease has ended, even if its clock is behind
+    this machine's clock by a minute."""
     return not record.released and now <= record.until_ms + BEHIND_MS
 
 

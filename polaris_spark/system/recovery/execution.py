@@ -8,10 +8,10 @@
 | 4. add lost registrations and drops to the registry | it lists every reference | run the recovery again |
 | 5. set the other references to complete commits | they can be used | run the recovery again for the references left |
 
-Step 5 sets each reference by one swap. A reference is set back by a new commit whose parent is the complete commit, so
-that the reference's log records the recovery. The numbers of lost commits are used again, but ids never are. A process
-that does not know whether its commit took place looks for the commit's id at the commit's number. If the commit was
-lost, the process finds that it did not take place.
+Step 5 sets each reference by one swap. The swap adds a commit whose parent is the complete commit, so that the
+reference's log records the recovery. The numbers of lost commits are used again, but ids never are. A process that does
+not know whether its commit took place looks for the commit's id at the commit's number. If the commit was lost, the
+process finds that it did not take place.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from polaris_spark.system.recovery.plan import RecoveryStep
 from polaris_spark.system.registry import REFERENCES, ROOT, Registration, encode_registration
 
 ACTION = "recover"
-"""Action of the log entries that recoveries write."""
+"""Value of `LogEntry.action` in the log entries that a recovery writes."""
 
 
 class Recovered(NamedTuple):
@@ -71,11 +71,11 @@ class Recovery:
         self._principal = principal
 
     def carry_out(self, steps: Sequence[RecoveryStep], highest_id: int) -> Recovered:
-        """Execute a plan. If the execution is interrupted, make a new survey and a new plan, and execute the new plan.
+        """Execute a plan. If this is interrupted, make a new survey and a new plan, and execute the new plan.
 
         Args:
             steps: the registry's step, followed by the steps of the references to recover.
-            highest_id: the highest id that the survey saw.
+            highest_id: `Survey.highest_id`, the highest id that is known to be in use.
         Raises:
             StateError: the registry cannot be recovered, or another process changed a reference since the survey.
         """
@@ -103,7 +103,7 @@ class Recovery:
         return self._amend(step, lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
 
     def _amend(self, step: RecoveryStep, change: Callable[[Head], Head]) -> ReferenceRow:
-        """Amend the row of a reference, and return the new row.
+        """Change the head in a reference's row by `change`, without a commit, and return the new row.
 
         Raises:
             StateError: another process has changed the row since the survey.
@@ -149,7 +149,7 @@ class Recovery:
         return new.head
 
     def _built(self, step: RecoveryStep, head: Head) -> tuple[CommitReader, list[tuple[int, msgspec.Struct]]]:
-        """Return a new commit that follows `head`, as a reader, and the objects to write for it, as (id, object).
+        """Return a new commit that follows `head`, as a reader, and the new objects to write, as (id, object).
 
         The commit has the same content as `head`, and its log entry records the recovery.
         """
@@ -205,8 +205,8 @@ class Recovery:
 
 
 class _Tell(Change[int, None]):
-    """Change of the registry that records which references and drops the registry had lost, and which sealed rows the
-    recovery set back."""
+    """Change of the registry that adds the registrations and drops that the registry had lost. Its log entries also
+    record the recovery of references whose rows are sealed."""
 
     def __init__(self, steps: Sequence[RecoveryStep], operation: Operation, clock: Clock) -> None:
         self.steps = steps
@@ -242,7 +242,7 @@ class _Tell(Change[int, None]):
 
 
 def log_entry(step: RecoveryStep, principal: str, now: int) -> LogEntry:
-    """Return the log entry that records a step."""
+    """Return the log entry that records a step of the plan."""
     found, head = step.found, step.head
     summary = {"why": step.why}
     if found.head is not None:

@@ -29,9 +29,9 @@ _FORESEEN = 2
 def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> None:
     """Raise an error if the row of a live reference was lost.
 
-    A missing row was not lost if nobody has committed to the reference: then the process that created the reference has
-    not written the row yet, or died before it wrote the row. This function reads one row if the row exists, else all
-    rows of the realm.
+    A missing row was not lost if no process has committed to the reference: then the process that created the reference
+    has not written the row yet, or died before it wrote the row. This function reads one row if the row exists, else
+    all rows of the realm.
 
     Raises:
         CorruptionError: the reference's row was lost.
@@ -51,7 +51,7 @@ def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> Non
 
 
 def strict_reader(store: ObjectStore, clock: Clock) -> ReferenceReader:
-    """Return a reader of a realm's references that refuses live references whose row was lost, as `refuse_lost`."""
+    """Return a reader of a realm's references that raises CorruptionError for a live reference whose row was lost."""
     return ReferenceReader(store, missing=lambda registered: refuse_lost(store, registered, clock))
 
 
@@ -59,8 +59,8 @@ def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known
     """Return the complete commits of a registered reference whose row is missing, newest first.
 
     The returned commits descend from the commit that the reference began from, have ids above the reference's
-    generation, and do not descend from a later commit of another reference. The result may contain commits that never
-    took effect: failed attempts to commit to another reference.
+    generation (an id made when the reference was created), and do not descend from a later commit of another reference.
+    The result may contain commits that never took effect: failed attempts to commit to another reference.
     """
     objects = Completeness(store.backend, store.realm)
     stored = StoredCommits(store.backend, store.realm, objects)
@@ -74,10 +74,11 @@ def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known
 
 
 def _show_loss(registered: Registered, newer: list[Known]) -> bool:
-    """Whether the commits `newer` prove that the reference had a row.
+    """Whether the commits in `newer` prove that the reference had a row.
 
-    One or two commits after a commit that other references share do not prove it. They may be attempts to commit to
-    another reference: a failed attempt, and the next batch, which was written before the first outcome was known.
+    If the commit from which the reference began is shared with other references, one or two commits after it do not
+    prove this. They may be attempts to commit to another reference: a failed attempt, and the next batch, which was
+    written before the outcome of the failed attempt was known.
     """
     said = registered.registration
     is_own = (said.number, said.commit_time) == (0, said.time) and registered.source > said.generation
@@ -85,7 +86,8 @@ def _show_loss(registered: Registered, newer: list[Known]) -> bool:
 
 
 def unlisted(store: ObjectStore) -> Iterator[tuple[str, Head]]:
-    """Yield (row name, head) of the rows that the registry does not list and that are not tombstones.
+    """Yield (row name, head) of the rows that the registry does not list, except rows of references that were given up
+    permanently, which have no commit.
 
     A registration is written before its row, and ends after its row is sealed. So an unlisted row that is not sealed
     means that the registry lost its registration, which a recovery restores.
@@ -107,7 +109,8 @@ def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
 
 
 def _made_by_others(store: ObjectStore, registered: Registered, objects: Completeness) -> set[int]:
-    """Return the ids of the commits that were made to other references in the same folder after `registered` began.
+    """Return the ids of the commits that were made to other references after `registered` began. Only references whose
+    names have the same prefix, up to the last slash, are considered.
 
     The numbers of these commits are above the number of the commit that `registered` began from, and their ids are
     above the generation of the reference that they were made to. Commits from which those references forked, and

@@ -9,13 +9,14 @@ from polaris_spark.commits.rows import Head, RecentHead
 from polaris_spark.system.recovery.survey import SurveyedReference
 
 Action = Literal["keep", "set", "insert", "leave", "give-up"]
-"""`keep` the head unchanged; `set` the row to another head; `insert` a missing row. If no commit of the reference is
-complete: `leave` the reference unchanged, so that its remaining data can still be read and the lost data can be
-restored from a backup; or `give-up` a reference that the registry does not list, by sealing its row."""
+"""What to do with a reference. `keep`: leave a complete head unchanged. `set`: set the row to another head. `insert`:
+insert a missing row. `leave`: no commit of the reference is complete; leave it unchanged, so that its remaining data
+can be read and the lost data can be restored from a backup. `give-up`: no commit is complete and the registry does not
+list the reference; seal its row."""
 
 Registry = Literal["", "list", "drop"]
-"""Change to make in the registry: `list` a reference that is not registered; `drop` a reference that is registered as
-live although its row is sealed, which means that it was dropped. Empty: no change."""
+"""Change to make in the registry. `list`: register a reference that is not registered. `drop`: mark a reference as
+dropped, because its row is sealed although it is registered as live. Empty: no change."""
 
 
 class RecoveryStep(NamedTuple):
@@ -27,11 +28,11 @@ class RecoveryStep(NamedTuple):
     """For `set` and `insert`: the head to which the commit that records the recovery is added."""
     registry: Registry
     why: str
-    """Reason, in words; empty if there is nothing to do."""
+    """Reason for the step, in words; empty if there is nothing to do."""
 
 
 def plan(found: Sequence[SurveyedReference]) -> list[RecoveryStep]:
-    """Return one step for each of the surveyed references, in the same order. The registry must be the first."""
+    """Return one step for each of the surveyed references, in the same order. The first must be the registry."""
     return [_step(one) for one in found]
 
 
@@ -69,8 +70,8 @@ def _registry(found: SurveyedReference) -> tuple[Registry, str]:
 
 
 def _head(found: SurveyedReference) -> Head:
-    """Return a head that points to the target. Its history is the complete part of the target's history, and its recent
-    heads are the surveyed heads in that part."""
+    """Return a head that points to the commit `found.target`. Its history is the complete part of the target's history,
+    and its recent heads are the surveyed heads in that part."""
     target, first, before = found.target, found.history_from, found.head
     assert target is not None
     assert first is not None

@@ -1,4 +1,4 @@
-"""Commits that are no longer reachable from any reference, found by reading the whole realm once."""
+"""Search for commits that are no longer reachable from any reference, by reading the whole realm once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Stored(NamedTuple):
     known: Known
     ancestors: tuple[int, ...]
     near: int
-    """Number of parents. They are the first of the `ancestors`."""
+    """Number of parents, which are the first of the `ancestors`."""
     registry: bool
     """Whether the commit has the index of registrations, which only commits of the registry have."""
     empty: bool
@@ -87,13 +87,12 @@ class StoredCommits:
         return id < base.id if stored is None else stored.known.number < base.number
 
     def of_missing(self, base: int, *, others: Collection[int], above: int) -> list[Known]:
-        """Return the commits that descend from the commit `base`, but not from a later commit of another reference.
-
-        The newest comes first.
+        """Return the commits that descend from the commit `base`, but not from a later commit of another reference,
+        newest first.
 
         Args:
             others: ids of commits after `base` that belong to other references.
-            above: only commits with higher ids than this one are returned.
+            above: only commits with ids higher than this id are returned.
         """
         found = {base}
         for id in self._oldest_first():
@@ -105,7 +104,7 @@ class StoredCommits:
         return _newest_first(self._stored[id].known for id in found)
 
     def of_registry(self) -> list[Known]:
-        """Return the commits of the registry, newest first.
+        """Return the commits of the registry (the reference that lists all others), newest first.
 
         If the realm's oldest commit is empty, it is the last in the list, because the registry begins with an empty
         commit.

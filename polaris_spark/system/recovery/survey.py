@@ -25,7 +25,7 @@ from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
 
 ReferenceState = Literal["live", "dropped", "unlisted"]
-"""State of a reference in the registry. `unlisted`: it has a row but no registration."""
+"""State of a reference in the registry. `unlisted` means that the reference has a row but no registration."""
 
 
 class HeadState(NamedTuple):
@@ -34,18 +34,18 @@ class HeadState(NamedTuple):
     known: Known
     complete: bool
     lost: tuple[Lost, ...]
-    """The lost objects that this head needs."""
+    """The lost objects that are needed to read this head."""
 
 
 class Undone(NamedTuple):
-    """Commits that are undone if a reference is set back to an older commit."""
+    """Commits that are lost from a reference's history if the reference is set back to an older commit."""
 
     commits: int
     """Number of commits that are undone."""
     unreadable: int
     """Number of undone commits whose log entries cannot be read."""
     entries: tuple[tuple[Known, LogEntry], ...]
-    """Log entries of the other commits, newest first, each with its commit."""
+    """Log entries of the undone commits that can be read, newest first, each with its commit."""
 
 
 NOTHING_UNDONE = Undone(0, 0, ())
@@ -66,14 +66,16 @@ class SurveyedReference(NamedTuple):
     """The commit to set the reference to: the newest complete commit that is not below the floor, or the requested
     commit. None if no commit is complete."""
     history_from: Known | None
-    """The oldest commit such that all commits from it to the target are complete."""
+    """The oldest commit such that all commits from it to the target are complete; None if there is no target."""
     lost_history: tuple[Lost, ...]
-    """The objects whose loss ends the complete history, if it does not go back to the floor."""
+    """The lost objects of the newest incomplete commit below `history_from`; empty if the history is complete down to
+    the floor."""
     time_resets: tuple[int, ...]
     """Numbers of commits in the target's history whose time is not later than their parent's, ascending."""
     undone: Undone
     newer: tuple[Known, ...]
-    """Complete, unreachable commits after the head, newest first; empty unless the realm was searched."""
+    """Complete commits after the head that no reference points to, newest first; empty unless the realm was searched.
+    """
 
     @property
     def generation(self) -> int:
@@ -92,7 +94,8 @@ class SurveyedReference(NamedTuple):
 
     @property
     def given_up(self) -> bool:
-        """Whether this is an unlisted row that a recovery has sealed, and no commit of it is complete."""
+        """Whether this is a row that the registry does not list, that a recovery has sealed, and that has no complete
+        commit."""
         return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
 
 
@@ -113,7 +116,7 @@ class _Row(NamedTuple):
 
 
 class Survey:
-    """Survey of the references of one realm. Changes nothing."""
+    """Finds out which heads and commits of a realm's references are complete. Changes nothing."""
 
     def __init__(
         self,
@@ -125,8 +128,8 @@ class Survey:
         """
         Args:
             store: the realm's objects.
-            search: whether to search the whole realm for commits after the heads. This is done anyway for a reference
-                whose row is missing or whose head is not complete.
+            search: whether to search the whole realm for commits after the heads. The realm is searched anyway if a row
+                is missing or a head is not complete.
             on_read: called after each read, with the number of objects that were read.
         """
         self._objects = Completeness(store.backend, store.realm, on_read)
@@ -136,17 +139,19 @@ class Survey:
         self._stored: StoredCommits | None = None
         self._lineages: dict[str, Lineage] = {}
         self.highest_id = 0
-        """The highest id among the fences and heads in rows, and the commits that were found for the references."""
+        """The highest id that was found: of fences and heads in rows, and of commits of the references."""
 
     def run(self, name: str | None = None, to: int | None = None) -> list[SurveyedReference]:
-        """Return the results for the registry, then for the other references, ordered by name.
+        """Survey the references, and return the results: the registry first, then the other references, ordered by
+        name.
 
         Args:
-            name: the only reference to survey besides the registry; by default all.
+            name: the only reference to survey besides the registry; None surveys all.
             to: id of the commit to set the reference `name` to, instead of the newest complete commit.
         Raises:
             NotFoundError: no reference has this name.
-            InputError: `to` is not complete, or not in the history of `name`.
+            InputError: the commit `to` cannot be read, is not complete, or neither precedes nor follows the head of
+                `name`.
             CorruptionError: the value of a row cannot be read.
             NewerFormatError: a newer release wrote a row.
         """
@@ -162,7 +167,11 @@ class Survey:
         return [one for one in found if not one.given_up]
 
     def _others(self, root: Known | None) -> list[_Row]:
-        """Return every reference that has a registration or a row, except the registry, ordered by name."""
+        """Return every reference except the registry that has a registration or a row, ordered by name.
+
+        Args:
+            root: the registry's newest complete commit, which contains the registrations; None if there is none.
+        """
         listed = [] if root is None else self._listed(root.id)
         rows = [self._row(r.name, r.row_name, r.registration.state, r) for r in listed]
         # A dropped reference without a row was swept.
@@ -183,7 +192,8 @@ class Survey:
         return listed_in(Index(index, StoredObjects(self._store).read_shards))
 
     def _generations(self) -> Iterator[tuple[str, int]]:
-        """Yield (name, generation) of every row, except the registry's."""
+        """Yield (name, generation) of every row, except the registry's. The generation tells apart references of the
+        same name."""
         for row_name in ReferenceStore(self._store.backend, self._store.realm).names():
             name, at, generation = row_name.rpartition("@")
             if at:
@@ -196,7 +206,7 @@ class Survey:
         return _Row(name, row_name, state, registered, head)
 
     def _commits(self, row: _Row) -> Lineage:
-        """Return the history of a reference, as far as it is reachable from its row and its registration."""
+        """Return the commits of a reference that are reachable from its row or its registration, by number."""
         if row.row_name not in self._lineages:
             began = _began(row)
             named = [*([] if row.head is None else named_by(row.head)), *([] if began is None else [began])]
@@ -263,8 +273,8 @@ class Survey:
     def _newest(self, row: _Row, others: Sequence[_Row]) -> Known | None:
         """Return the newest complete commit of a reference, or None.
 
-        The commit is in the history of the row. If the row is missing, the commit may also follow the commit that the
-        reference began from, provided that it cannot belong to another reference.
+        The commit is in the history of the head in the row. If the row is missing, it may also be a commit after the
+        commit that the reference began from, provided that it cannot belong to another reference.
         """
         began, commits = _began(row), self._commits(row)
         newest = first_complete(self._objects, sorted(commits.values(), reverse=True))
@@ -295,7 +305,7 @@ class Survey:
         return [known for known in candidates if self._objects.complete(known.id)]
 
     def _own(self, row: _Row) -> list[Known]:
-        """Return the commits of a reference that are not commits of the reference that it forked from."""
+        """Return the commits of a reference after the commit that it forked from."""
         began = _began(row)
         shared = -1 if began is None else began.number
         return [known for known in self._commits(row).values() if known.number > shared]
@@ -338,7 +348,8 @@ class Survey:
 
 
 def _base(row: _Row) -> Known | None:
-    """Return the row's head commit; if the row is missing, the commit that the reference began from."""
+    """Return the head commit in the reference's row; if the row is missing, return the commit that the reference began
+    from."""
     if row.head is None:
         return _began(row)
     return Known(row.head.number, row.head.commit, row.head.time)
@@ -364,6 +375,6 @@ def _forks(rows: Sequence[_Row]) -> set[int]:
 
 
 def _place(row: _Row) -> str:
-    """Return the prefix that is common to references that can fork from each other: `cat/1/heads` for
-    `cat/1/heads/main`."""
+    """Return the part of a reference's name before the last slash, such as `cat/1/heads` for `cat/1/heads/main`.
+    References can fork from each other only if this part is equal."""
     return row.name.rpartition("/")[0]
