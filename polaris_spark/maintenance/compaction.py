@@ -102,7 +102,7 @@ class _Portion(Change[None, Compacted]):
         return state.compact(self.index, self.start, self.leaves)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Compacted:
-        raise AssertionError("compaction has no operation id, so it is never recognized as a repeated request")
+        raise AssertionError("compaction has no operation id, so it cannot be a repeated request")
 
 
 def size_of(store: ObjectStore, snapshot: CommitReader, name: str) -> IndexSize:

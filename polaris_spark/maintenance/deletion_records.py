@@ -79,7 +79,7 @@ class _Record(Change[None, None]):
             state.put(DELETIONS, batch.time.to_bytes(8, "big") + id.to_bytes(8, "big"), Entry(id))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("recording deletions has no operation id, so it is never recognized as a repeated request")
+        raise AssertionError("recording deletions has no operation id, so it cannot be a repeated request")
 
 
 def record_deletions(

@@ -25,7 +25,7 @@ _NODE, _REALM, _TASK = "node", "realm", "task"
 
 
 class System(NamedTuple):
-    """The realm records of a store, and the problems found in its system realm (which holds the store's own records)."""
+    """The realm records of a store, and the problems found in all of the store's own records."""
 
     realms: list[RealmRecord]
     """The records of all realms, sorted by name, including realms in the state GONE."""
