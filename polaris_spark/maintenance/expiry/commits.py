@@ -115,7 +115,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         return (found, decision) if decision and decision.updates() else None
 
     def prepare(self, view: State) -> tuple[Prepared, NameEntry, Decision]:
-        raise AssertionError("_ExpireTables prepares this change together with the other tables of its commit")
+        raise AssertionError("_ExpireTables prepares this change together with other tables")
 
     def apply(self, state: State, prepared: tuple[Prepared, NameEntry, Decision]) -> StoredContent[Table]:
         fixed, found, decision = prepared
@@ -219,7 +219,7 @@ class _Removing:
 
     def remove(self, tables: Sequence[ToExpire]) -> None:
         """Remove the expired parts of some tables, in one commit if possible."""
-        self._refused = 0  # the files of these tables may be in another storage than those of the tables before
+        self._refused = 0  # these tables may have their files in another storage than the earlier tables
         start = len(self.done)
         context = self._catalog.context
         parts = [_ExpireTable(context, self._operation, table, self._asked) for table in tables]

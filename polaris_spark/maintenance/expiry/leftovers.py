@@ -1,5 +1,4 @@
-"""Leftovers: the tables with expired snapshots whose files may still exist, these files, and the result for each table.
-"""
+"""Leftovers: tables with expired snapshots whose files may still exist, with these files and the result for the table."""
 
 from __future__ import annotations
 

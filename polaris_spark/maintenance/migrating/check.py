@@ -1,5 +1,4 @@
-"""Comparison of a realm's rows in two databases. All rows that can be reached from the realm's references are compared.
-"""
+"""Comparison of a realm in two databases: all rows that can be reached from the realm's references."""
 
 from __future__ import annotations
 

@@ -194,7 +194,8 @@ class Switch:
         except BaseException:
             if self._source.end_pause(self._token):
                 raise
-            heads, copied = self._source.heads(), Copied()  # the decision took effect, but its answer was lost
+            # The decision took effect, but the database's answer was lost.
+            heads, copied = self._source.heads(), Copied()
         retried(
             self._clock,
             lambda: target.realms.move(record.name, RealmState.ACTIVE, instance=record.instance),

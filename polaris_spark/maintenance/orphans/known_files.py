@@ -27,8 +27,7 @@ from polaris_spark.store.objects import ObjectStore
 TABLES_PER_TASK = 200
 COMMITS_PER_TASK = 1_000
 TASKS_PER_CORE = 4
-"""Number of tasks for each core. Tables and manifests differ in size, so several tasks for each core balance the load.
-"""
+"""Number of tasks for each core. More than one balances the load, because tables and manifests differ in size."""
 
 CONTENT, MANIFEST, LIST, METADATA, PLACE, BROKEN = range(6)
 """Kinds of rows. The first four are files, in the order of deletion: a file is deleted after the files that it names.
@@ -42,7 +41,7 @@ _FIRST = (
 )
 """Columns of the rows for the files and locations that metadata names. `partitions` is a JSON array."""
 _NEXT = f"source string, location string, {NAME}, problem string, missing boolean"
-"""Columns of the rows for the files that manifest lists and manifests name. `source` is the manifest list or manifest."""
+"""Columns of the rows for files in manifest lists and manifests. `source` is the manifest list or manifest."""
 
 
 class Names:
@@ -119,7 +118,7 @@ def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> Iterator[Known
 
 
 class KnownFiles:
-    """The files and locations that tables and views reference, as rows in an engine. The rows are computed only once."""
+    """The files and locations that tables and views reference, as rows in an engine that are computed only once."""
 
     def __init__(
         self,
@@ -250,8 +249,7 @@ def place_of(row: Row) -> OwnedLocation:
 
 
 def _contents(reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_ms: int) -> Iterator[Row]:
-    """Yield the files and locations that the metadata of a task's tables and views names, with the columns of `_FIRST`.
-    """
+    """Yield the files and locations in the metadata of a task's tables and views, with the columns of `_FIRST`."""
     store = reach.own.of_realm(task.head.realm)
     for content in task.contents(store, oldest_purge_ms):
         needs = needs_of(content, StoredObjects(store), reach.files)
