@@ -143,7 +143,7 @@ class Purge:
             )
             raise InputError(
                 f"instance {instance!r} belongs to {whose}: only rows that belong to no realm can be purged by "
-                "instance; purge a realm by its name"
+                "instance id; purge a realm by its name"
             )
         if not INSTANCE.fullmatch(instance):
             raise InputError(f"{instance!r} is not the instance id of a realm, such as 5c3f0a12b4d6e000")
@@ -180,7 +180,7 @@ class Purge:
             if not self._has_rows(instance):
                 return references, objects
         raise TryAgainError(
-            f"rows of {instance} are still being written after {_PASSES} passes: "
+            f"rows of instance {instance} are still being written after {_PASSES} passes: "
             "end the processes that write them, and purge again"
         )
 

@@ -286,12 +286,12 @@ class _Fencing:
             self._progress("listing commits", position, len(self.floors))
             head = self._head(row_name)
             if head is None or not head.commit:
-                raise ReferenceGoneError(f"{row_name!r} was given up during the sweep")
+                raise ReferenceGoneError(f"reference {row_name!r} was permanently removed during the sweep")
             found += _history(self._references, head, floor)
         return found
 
     def _close(self, registered: Registered) -> None:
-        """Fence the row of a live reference; seal the row of a dropped reference."""
+        """Give the row of a live reference a new fence. Seal the row of a dropped reference, to stop commits to it."""
         references = self._references
         if registered.registration.state == "live":
             try:

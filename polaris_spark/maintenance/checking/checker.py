@@ -99,7 +99,7 @@ def _unit_problems(backend: Backend, unit: Unit) -> Iterator[Problem]:
 
 
 class Check:
-    """One check of a store."""
+    """One run of `fsck` on a store, or on one realm of the store."""
 
     def __init__(
         self,

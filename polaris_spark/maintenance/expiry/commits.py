@@ -36,7 +36,7 @@ from polaris_spark.errors import (
 from polaris_spark.maintenance.expiry.retention import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
-"""Number of tables whose snapshots are removed in one commit: few enough that other writers hardly wait for it."""
+"""Maximum number of tables from which one commit removes snapshots. It is small, so that other writers hardly wait."""
 
 REFUSALS = 3
 """Number of consecutive tables whose metadata files cannot be written, after which storage counts as unreachable.

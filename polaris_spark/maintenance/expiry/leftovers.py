@@ -1,4 +1,4 @@
-"""Leftovers: tables with expired snapshots whose files may still exist, with these files and the result for the table."""
+"""Leftovers: tables with expired snapshots whose files may still exist, the files, and the result for each table."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The result of a comparison."""
+    """The result of comparing a realm's rows in the source and in the target of a migration."""
 
     objects: int
     """Number of objects that were compared one by one; 0 if the comparison of all rows at once was enough."""

@@ -91,7 +91,7 @@ class SourceRealm:
         """
         found = self._realms.find(self.name)
         if found is None or found.instance != self.store.realm:
-            raise RealmStateError(f"realm {self.name!r} of instance {self.store.realm} no longer exists")
+            raise RealmStateError(f"realm {self.name!r} with instance id {self.store.realm} no longer exists")
         return found
 
     def serving(self) -> RealmRecord:
@@ -216,7 +216,7 @@ class SourceRealm:
         """
         if record.properties.get(MOVING_TO_INSTANCE, instance) != instance:
             raise RealmStateError(
-                f"realm {self.name!r} is being moved to {record.properties[MOVING_TO]} already: "
+                f"realm {self.name!r} is already being moved to {record.properties[MOVING_TO]}: "
                 "finish that migration with the same target and target_realm, or abort it"
             )
 
@@ -327,7 +327,7 @@ class SourceRealm:
             if MOVED_TO in record.properties:
                 finished = record.state is not RealmState.ACTIVE
                 raise RealmStateError(
-                    f"realm {self.name!r} was moved to {record.properties[MOVED_TO]} already, which cannot be undone; "
+                    f"realm {self.name!r} was already moved to {record.properties[MOVED_TO]}, which cannot be undone; "
                     + ("open it there" if finished else "run the migration again to finish it")
                 )
             return _without(record.properties, MOVING_TO, MOVING_TO_INSTANCE, PAUSE)

@@ -159,13 +159,13 @@ class Copying:
         """
         if record.state is not RealmState.LOADING:
             raise TaskLostError(
-                f"realm {record.name!r} of {self.target.uri} is {record.state.value} by now: another run finished this "
+                f"realm {record.name!r} of {self.target.uri} is now {record.state.value}: another run finished this "
                 "migration, or it was aborted"
             )
 
 
 class Switch:
-    """One attempt to switch from the source to the target."""
+    """One attempt to switch a realm from the source to the target. If it succeeds, the target serves the realm."""
 
     def __init__(self, copying: Copying, to: str, max_pause_ms: float) -> None:
         self._copying = copying

@@ -119,7 +119,7 @@ def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str]
 def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     for names, of in given.items():
         if of is None:  # SQL allows null values
-            raise InputError(f"{what} has a null value for {names!r}; give a name")
+            raise InputError(f"{what} has a null value for the key {names!r}; the value must be a name")
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")
     }

@@ -293,7 +293,7 @@ def places_of(content: Content, needs: Needs, names: Names) -> Iterator[OwnedLoc
 def place_name(location: str, names: Names) -> FileName:
     """Return a table's location, normalized for comparison with files.
 
-    A plain path is local; listing its folder returns `file` URIs.
+    A location without a scheme is treated as a `file` URI, because listing a local folder returns `file` URIs.
     """
     return names.of(f"file://{location}" if location.startswith("/") else location)
 
