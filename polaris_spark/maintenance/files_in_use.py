@@ -357,7 +357,7 @@ class Question:
 
 
 class Watching:
-    """A check that is repeated before files are deleted: whether tables need some of them since the last check."""
+    """A check that is repeated before files are deleted: whether some table has begun to need one of the files."""
 
     def __init__(
         self,

@@ -95,12 +95,12 @@ class Policy(NamedTuple):
     """How long a sweep keeps history, dropped references and unreachable rows. Periods are in milliseconds."""
 
     retention_ms: int
-    """Retention period: minimum time for which history is kept."""
+    """Retention period: minimum time for which history is kept, in milliseconds."""
     grace_ms: int
-    """Grace period: minimum time for which unreachable rows and dropped references are kept."""
+    """Grace period: minimum time for which unreachable rows and dropped references are kept, in milliseconds."""
     catalogs: Mapping[str, tuple[int, int]] = {}
-    """Retention period and grace period of each catalog that has its own periods, by the prefix of the names of the
-    catalog's references."""
+    """Retention period and grace period, in milliseconds, of each catalog that has its own periods. Keys are the
+    prefixes of the names of the catalogs' references."""
 
     def retention_of(self, reference: str) -> int:
         """Return the minimum time for which the history of a reference is kept, in milliseconds.
@@ -126,7 +126,7 @@ class Policy(NamedTuple):
 
     @property
     def shortest_grace_ms(self) -> int:
-        """The shortest grace period of all catalogs, in milliseconds."""
+        """The shortest grace period of all catalogs, in milliseconds: no dropped reference is deleted sooner."""
         return min([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     def _of(self, reference: str, position: int) -> int:
@@ -143,7 +143,8 @@ class Roots(NamedTuple):
     commits: array[int]
     """Ids of all commits that are roots."""
     fence: int
-    """The first fence (an id) that the sweep set; in a dry run, the same as `limit`."""
+    """The first fence that the sweep set: an id. New commits must not use unreferenced rows with lower ids. In a dry
+    run, no fence is set, and this is the same as `limit`."""
     limit: int
     """An id. Rows with this id or a higher id are kept, even if they are unreachable."""
     ended: tuple[str, ...]
@@ -157,8 +158,9 @@ def trim_fence_and_list_roots(
 ) -> Roots:
     """Trim history, fence every reference, and return the roots. These are steps 1 to 4 of a sweep (see the module).
 
-    This also ends the registrations of references that were dropped longer ago than the grace period, so that they
-    cannot be restored any more. For a dry run, use `list_roots_only`, which changes nothing.
+    A fence is an id: a commit to a fenced reference must not use unreferenced rows with lower ids. This function also
+    ends the registrations of references that were dropped longer ago than the grace period, so that they cannot be
+    restored any more. For a dry run, use `list_roots_only`, which changes nothing.
 
     Raises:
         ClockError: this machine's clock is too far behind the store's.
@@ -263,7 +265,10 @@ class _Fencing:
             self.floors[registered.row_name] = floor
 
     def run(self) -> int:
-        """Fence every reference. Return the first fence, which is an id."""
+        """Write a new fence to the row of every reference. Return the first fence, which is an id.
+
+        A commit to a fenced reference must not use unreferenced rows with lower ids.
+        """
         references = self._references
         first = references.ids.next_id()
         for position, registered in enumerate(self._present):

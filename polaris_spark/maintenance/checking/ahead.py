@@ -26,9 +26,10 @@ class Repaired(NamedTuple):
     """The result of a repair. Times are in milliseconds since 1970."""
 
     now_ms: int
-    """This machine's time, which the repair wrote to the store's clock record."""
+    """This machine's time, which the repair wrote to the store's clock record, in milliseconds since 1970."""
     ahead_ms: int | None
-    """Checks accept ids and times in the future up to this time; None if the store contains no time in the future."""
+    """Time in milliseconds since 1970. Checks accept ids and times in the future up to this time. None if the store
+    contains no time in the future."""
     leases: int
     """Number of node leases that the repair ended, because they would have lasted far into the future."""
 

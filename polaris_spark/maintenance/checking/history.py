@@ -20,8 +20,8 @@ WRONG_HEAD = "wrong-head"
 NO_LOG = "no-log"
 
 _ROW = 0
-"""Value that stands for the reference's row in lists of holders. A holder is a commit (listed by its id) or the row; it
-states which id another commit has."""
+"""Value that stands for the reference's row in a list of holders. Other holders are commits, listed by their ids. A
+holder states which id the commit with a certain number has."""
 
 
 class Root(NamedTuple):

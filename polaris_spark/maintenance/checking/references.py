@@ -42,11 +42,12 @@ class Times(NamedTuple):
     """Times with which a check compares other times, in milliseconds since 1970."""
 
     dropped_ms: int
-    """The objects of a reference that was dropped before this time need not exist any more."""
+    """Time in milliseconds since 1970. The objects of references that were dropped before this time need not exist."""
     young_ms: int
-    """Objects made at or after this time may be incomplete, because their writer may still be at work."""
+    """Time in milliseconds since 1970. Objects made at or after this time may be incomplete, because their writer may
+    still be at work."""
     latest_ms: int
-    """The latest time at which an id can have been made."""
+    """The latest time at which an id can have been made, in milliseconds since 1970."""
 
 
 class FoundReferences(NamedTuple):

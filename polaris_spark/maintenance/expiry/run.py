@@ -194,7 +194,7 @@ class ExpiryRun:
         return found
 
     def _entity(self, view: State, table: ExportItem) -> int:
-        """Return the entity id of a table; 0 if the table has been dropped since `tables` were listed."""
+        """Return the entity id of a table; 0 if the table no longer exists."""
         found = find(view, table_key(table.name))
         return 0 if found is None else found.entity_id
 

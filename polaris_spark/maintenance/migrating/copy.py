@@ -130,7 +130,7 @@ def copy_since(
 
     Args:
         heads: the heads of the source's references, read after the fence was set.
-        fence: an id. All objects with lower ids that the heads need must be in the target already.
+        fence: an id. The caller must have copied all objects with lower ids that the heads need.
         watch: called with the number of objects that have been copied.
     Raises:
         MissingObjectError: a row is missing in the source. This is harmless if history was trimmed after the heads were
@@ -176,7 +176,7 @@ class Walk:
                 yield level[start : start + TOGETHER]
 
     def saw(self, realm: str, found: dict[int, list[ObjectRow]]) -> None:
-        """Add the objects to which the given objects point to the walk.
+        """Continue the walk with the objects to which the given objects point.
 
         Args:
             realm: instance id of the realm, for messages.

@@ -1,7 +1,7 @@
 """Marks in a realm record and in references during a migration: they decide which store accepts commits.
 
-The source's realm record decides which store serves the realm. It changes by compare-and-swap only. Below, *the record*
-is this realm record.
+The source's realm record decides which store serves the realm, so that clients can commit there. It changes by
+compare-and-swap only. Below, *the record* is this realm record.
 
 | property of the record | meaning |
 | --- | --- |
@@ -138,9 +138,9 @@ class SourceRealm:
     def fence(self) -> int:
         """Set a new fence in the row of every reference. Return the fence, which is an id.
 
-        Every object to which later commits point has a higher id than the fence, or can be reached from a commit that
-        was in force when this method returned. The registry is fenced last, and then the references that were
-        registered meanwhile.
+        Later commits must not use unreferenced rows with lower ids. So every object to which a later commit points has
+        a higher id than the fence, or can be reached from a commit that was in force when this method returned. The
+        registry is fenced last, and then the references that were registered meanwhile.
         """
         for held in self.heads():
             self.references.ids.observe_head(held.head.commit, held.head.fence)
@@ -229,7 +229,7 @@ class SourceRealm:
         Returns:
             the heads of all references. They do not change while the realm record contains the token.
         Raises:
-            RealmStateError: it was already decided that the target serves, or the migration was aborted.
+            RealmStateError: the switch to the target was already decided, or the migration was aborted.
             TaskLostError: another run ended this attempt, or the migration was aborted.
         """
 
@@ -263,7 +263,7 @@ class SourceRealm:
         )
 
     def decide(self, to: str, token: str) -> None:
-        """Record in the realm record that the target store serves the realm from now on. This cannot be undone.
+        """Record in the realm record that clients use the realm in the target store from now on. This cannot be undone.
 
         Args:
             to: URI of the target store.
@@ -300,8 +300,8 @@ class SourceRealm:
         Args:
             token: the token of the attempt to end; None to end any attempt.
         Returns:
-            True if the attempt has ended. False if nothing was changed, because it was already decided that the target
-            store serves the realm.
+            True if the attempt has ended. False if nothing was changed, because the switch to the target was already
+            decided.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -320,7 +320,7 @@ class SourceRealm:
         """Abort the migration, and allow commits again. Can be repeated.
 
         Raises:
-            RealmStateError: it was already decided that the target store serves the realm.
+            RealmStateError: the switch to the target was already decided.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:

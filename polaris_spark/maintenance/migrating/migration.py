@@ -11,9 +11,12 @@
 | 7. the target's realm becomes ACTIVE: commits are possible again | the target serves |
 | 8. mark the source's references as moved; the source's realm becomes INACTIVE | the same; a new run finishes |
 
-`abort` ends the migration and lets the source serve. If it is called with `target`, it also gives the target's realm
-the state PURGING, so that `purge_realm` can delete its rows. After a crash in step 7 or 8, processes that still have
-the source open can read its last state, which does not change any more.
+A store *serves* the realm if clients can open the realm there and commit. `abort` ends the migration and lets the
+source serve. If it is called with `target`, it also gives the target's realm the state PURGING, so that `purge_realm`
+can delete its rows. After a crash in step 7 or 8, processes that still have the source open can read its last state,
+which does not change any more.
+
+A *fence* is an id in a reference's row: commits to the reference must not use unreferenced rows with lower ids.
 
 Why a round copies everything: consider an object to which a commit made after a fence points. Either it was reachable
 from a commit that was in force when the fence was set, or its id is above the fence (`SourceRealm.fence`). Why no id is
@@ -169,7 +172,7 @@ class Migration:
         )
 
     def _decided_realm(self) -> RealmRecord:
-        """Return the target's realm, which need not be ACTIVE yet. An earlier run has decided that it serves.
+        """Return the target's realm, after an earlier run has decided to switch to it. It need not be ACTIVE yet.
 
         Raises:
             RealmStateError: the earlier run moved the realm to another target.

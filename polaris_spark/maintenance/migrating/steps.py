@@ -32,8 +32,8 @@ from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmRecord, RealmState
 
 COPIED: Final = "moving-copied"
-"""Property of the target's realm record. Its value is two ids: a fence, for which all rows that were needed when it was
-set have been copied, and the highest id that was copied."""
+"""Property of the target's realm record: two ids. The first id is the last fence that the migration set in the source;
+all rows that were needed at that time have been copied. The second id is the highest id that was copied."""
 
 
 class MigrationStep(NamedTuple):
@@ -86,7 +86,8 @@ class Copying:
         self.highest = 0
         """The highest id of a row that was copied."""
         self._fence = 0
-        """The last fence (an id). All objects needed by commits that were in force when it was set have been copied."""
+        """The id that was last set as the fence of the source's references. All objects that the source's commits
+        needed at that time have been copied."""
         self._engine = engine
         self._open_target = open_target
         self._rounds = 0
@@ -108,7 +109,10 @@ class Copying:
         yield MigrationStep("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
 
     def catch_up(self) -> MigrationStep:
-        """Set a new fence. Copy the commits made since the last fence, and all objects that these commits need."""
+        """Copy the commits that were made since the last round, and all objects that they need.
+
+        First set a new fence in the source, which marks where the next round begins.
+        """
         self._rounds += 1
         begun = self.clock.monotonic_ms()
         fence = self.source.fence()
@@ -165,7 +169,7 @@ class Copying:
 
 
 class Switch:
-    """One attempt to switch a realm from the source to the target. If it succeeds, the target serves the realm."""
+    """One attempt to switch a realm from the source to the target. After a success, clients use the target's realm."""
 
     def __init__(self, copying: Copying, to: str, max_pause_ms: float) -> None:
         self._copying = copying
@@ -177,7 +181,7 @@ class Switch:
         self._begun = 0.0
 
     def run(self) -> MigrationStep:
-        """Stop commits, copy the last commits, and make the target serve.
+        """Stop commits in the source, copy the last commits, and make the target's realm ACTIVE.
 
         Raises:
             PauseTooLongError: the switch took longer than the maximum pause; the source continues to serve.
@@ -212,7 +216,11 @@ class Switch:
             )
 
     def _write_references(self, heads: Sequence[Held]) -> None:
-        """Write the heads to the target's reference rows, with a fence above every id that was copied."""
+        """Write the heads to the target's reference rows.
+
+        Each gets a fence above every id that was copied. A process makes no id below a fence that it has read, so it
+        does not use any of these ids again.
+        """
         target, record = self._copying.target, self._copying.record
         target.ids.observe(max(self._copying.highest, *(max(h.head.commit, h.head.fence) for h in heads)))
         fence = retried(self._clock, target.ids.next_id)

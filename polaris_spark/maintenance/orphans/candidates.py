@@ -53,7 +53,7 @@ class Search(NamedTuple):
     permit: Permit
     """Permission to delete files below `roots`, except files of stores. Links below the roots are not followed."""
     oldest_purge_ms: int
-    """Time in milliseconds since 1970. The files of a table dropped with PURGE are kept if it was dropped later."""
+    """Time in milliseconds since 1970. Files of a table that was dropped with PURGE after this time are kept."""
     max_files: int
     """Maximum number of files that the search returns."""
     keeps_strays: bool = False

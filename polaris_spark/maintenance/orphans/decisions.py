@@ -30,11 +30,11 @@ class Mismatch(str, Enum):
     """How to treat a listed file if tables name its path only with another scheme or authority."""
 
     ERROR = "error"
-    """The search fails, and nothing is deleted."""
+    """Fail with an error, and delete no file."""
     IGNORE = "ignore"
-    """The file is not an orphan."""
+    """Keep the file, as if tables named it."""
     DELETE = "delete"
-    """The file is an orphan."""
+    """Treat the file as an orphan, which may be deleted."""
 
     @classmethod
     def parse(cls, text: str) -> Mismatch:

@@ -216,7 +216,8 @@ class KnownFiles:
         """Return two dicts from owners (tables and views) to problems.
 
         The first dict has the owners whose metadata, manifest lists or manifests cannot be read. The second dict has
-        the owners with missing manifest lists or manifests, without dropped tables, whose files may be missing.
+        the owners with missing manifest lists or manifests. It leaves out dropped tables, because their files may have
+        been deleted.
         """
         unread = self._query(
             "SELECT source, problem, missing FROM {lists} WHERE problem IS NOT NULL "

@@ -73,7 +73,7 @@ class Purges(NamedTuple):
 
 
 def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, oldest_ms: int) -> Purges:
-    """Return the tables that were dropped with PURGE, without those for which a `PURGED` log entry exists.
+    """Return the tables that were dropped with PURGE and whose files are not recorded as deleted yet.
 
     Args:
         heads: heads of the branches of one catalog.
