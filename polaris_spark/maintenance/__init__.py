@@ -1,1 +1,4 @@
-"""Maintenance of realms: decides which rows and files may be deleted. Large work runs on executors."""
+"""Maintenance jobs for realms (the tenants of a store). They find and delete rows and files that are no longer needed.
+
+Large jobs run on Spark executors.
+"""

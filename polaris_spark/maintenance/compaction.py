@@ -1,12 +1,12 @@
-"""Compaction of indexes: rewriting the shards of a reference's indexes into fewer, fuller ones, while commits go on.
+"""Compaction of indexes: rewrites the shards (nodes) of a reference's indexes into fewer, fuller shards.
 
-Each portion is an ordinary change: it rewrites some consecutive leaves on top of the current head, in a commit without
-a log entry, since no content changes. Embedded changes of the same keys go into the new leaves. Leaves that are full
-enough stay as they are. Writers therefore wait for one portion at most, and compaction can be interrupted and
-repeated.
+Other processes can commit meanwhile. Compaction makes several commits. Each rewrites a group of consecutive leaves on
+top of the current head. Changes of the same keys that the head's commit embeds go into the new leaves. Leaves that are
+full enough stay as they are. These commits have no log entry, because they change no table. A writer waits for one such
+commit at most. Compaction can be interrupted and repeated.
 
-The indexes within tables (snapshots, statistics) are not compacted. Each has only a few shards, loading a table reads
-only the shards that it needs, and rewriting them would make a new version of the table for every client.
+The indexes within tables (snapshots, statistics) are not compacted. Each has only a few shards, and loading a table
+reads only the shards that it needs. Rewriting them would make a new version of the table for every client.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT, References
 
 LEAVES = 64
-"""Number of leaves in a portion. They have about 400 KiB, and rewriting them takes about 20 ms."""
+"""Number of leaves that one commit rewrites. They have about 400 KiB, and rewriting them takes about 20 ms."""
 
 _TOGETHER = 256
 
 
 class IndexSize(NamedTuple):
-    """The size of an index."""
+    """The size of an index in one commit."""
 
     shards: int
     bytes: int
@@ -40,7 +40,7 @@ class IndexSize(NamedTuple):
     depth: int
     """Number of levels of shards."""
     embedded: int
-    """Size of the changes that the commit embeds, in bytes."""
+    """Size of the index changes that are stored in the commit itself, in bytes."""
 
 
 class CompactionResult(NamedTuple):
@@ -60,12 +60,14 @@ def compact_reference(
     leaves: int = LEAVES,
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Iterator[CompactionResult]:
-    """Compact every index of a reference except the index of operations, whose shards expire by themselves.
+    """Compact every index of a reference except the index `operations`, whose entries expire by themselves.
 
-    Yields the sizes of each index, after it was compacted.
+    Yields the sizes of each index after the index was compacted.
 
     Args:
-        leaves: number of leaves in a portion.
+        principal: the user in whose name the commits are made.
+        leaves: number of leaves that one commit rewrites.
+        progress: called with the step, the number of leaves done, and the total.
     Raises:
         ReferenceGoneError: no live reference has this name.
     """
@@ -83,7 +85,7 @@ def compact_reference(
 
 
 class _Portion(Change[None, Compacted]):
-    """Change that rewrites some leaves of an index, if that reduces their number."""
+    """Change that rewrites a group of consecutive leaves of an index, if that reduces their number."""
 
     def __init__(self, index: str, start: bytes, leaves: int, operation: Operation) -> None:
         self.index = index
@@ -92,7 +94,7 @@ class _Portion(Change[None, Compacted]):
         self.operation = operation
 
     def prepare(self, view: State) -> None:
-        """Read the shards into the cache, so that other changes in the same commit do not wait for the database."""
+        """Read the shards into the cache, so that `apply` does not make other changes wait for the database."""
         scratch = State(view.base, iter(range(1, 1 << 62)).__next__, rewrites=False)
         scratch.compact(self.index, self.start, self.leaves)
 
@@ -100,11 +102,11 @@ class _Portion(Change[None, Compacted]):
         return state.compact(self.index, self.start, self.leaves)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Compacted:
-        raise AssertionError("compaction has no operation id, so a repeated request cannot be recognized")
+        raise AssertionError("compaction has no operation id, so it cannot be a repeated request")
 
 
 def size_of(store: ObjectStore, snapshot: CommitReader, name: str) -> IndexSize:
-    """Return the size of an index of a commit. Reads all shards of the index."""
+    """Return the size of the index `name` in a commit. Reads all shards of the index."""
     index = snapshot.index(name)
     tree = index.tree
     shards = size = 0

@@ -1,9 +1,9 @@
 """The record of deleted files: which job deleted which file of which table, at what time, and for which principal.
 
-The record of deleted files is separate from the catalog's history. It is in the reference `cat/<id>/deletions`, whose
-index `deletions` maps a time and an id to a batch of files. A batch is recorded before its files are deleted, so that
-every deleted file is recorded. Files that could not be deleted are recorded again, as failed. Batches older than
-`history-retention` are removed when new ones are added.
+This record is separate from the catalog's history. It is in the reference `cat/<id>/deletions`, whose index `deletions`
+maps a time and an id to a batch of files. A batch is recorded before its files are deleted, so that every deleted file
+is recorded. Files that could not be deleted are then recorded again, with the outcome `failed`. Batches older than the
+catalog property `history-retention` are removed when new batches are added.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from polaris_spark.index import Entry
 from polaris_spark.objects import object_type
 
 DELETIONS: Final = "deletions"
-"""Index of the reference: time and id -> `DeletedFiles`."""
+"""Name of the index of the reference `cat/<id>/deletions`. It maps a time and an id to a `DeletedFiles`."""
 
 FILES_OF_A_BATCH: Final = 1_000
 
@@ -36,31 +36,31 @@ class DeletedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     location: str
     kind: str
     bytes: int
-    """Size of the file; 0 if it was not known."""
+    """Size of the file in bytes; 0 if the size was not known."""
 
 
 @object_type("deleted-files", revision=1)
 class DeletedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some files of one table that a job deleted."""
+    """Some files of one table that a job deleted, or could not delete."""
 
     time: int
-    """Milliseconds since 1970."""
+    """Time of the deletion, in milliseconds since 1970."""
     principal: str
     job: str
     entity_id: int
-    """Stable id of the table."""
+    """Id of the table, which stays the same when the table is renamed."""
     table: str
     outcome: Literal["deleted", "failed"]
     files: tuple[DeletedFile, ...]
 
 
 def deletions_reference(row: CatalogRow) -> str:
-    """Return the name of the reference that holds a catalog's record of deletions."""
+    """Return the name of the reference that holds a catalog's record of deleted files."""
     return f"cat/{row.entity_id:x}/deletions"
 
 
 class _Record(Change[None, None]):
-    """Change that adds batches, and removes some of the batches that are too old."""
+    """Change that adds batches of deleted files, and removes some of the batches from before the time `before`."""
 
     def __init__(self, batches: Sequence[DeletedFiles], before: int, operation: Operation) -> None:
         self.batches = batches
@@ -79,17 +79,18 @@ class _Record(Change[None, None]):
             state.put(DELETIONS, batch.time.to_bytes(8, "big") + id.to_bytes(8, "big"), Entry(id))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("records of deletions have no operation id")
+        raise AssertionError("recording deletions has no operation id, so it cannot be a repeated request")
 
 
 def record_deletions(
     catalog: Catalog, operation: Operation, batches: Sequence[DeletedFiles], *, keep_ms: int
 ) -> None:
-    """Record files that are about to be deleted, or could not be deleted.
+    """Add batches to a catalog's record of deleted files: files about to be deleted, or that could not be deleted.
 
     Args:
+        operation: names the principal.
         batches: batches of at most `FILES_OF_A_BATCH` files each.
-        keep_ms: minimum time for which batches stay recorded, in milliseconds.
+        keep_ms: minimum time for which a batch stays in the record, in milliseconds.
     """
     if not batches:
         return

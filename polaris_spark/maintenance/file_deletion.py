@@ -1,4 +1,4 @@
-"""Deleting files and checking which files exist, in portions that an engine may distribute to executors."""
+"""Deletion of files, and checks which files exist. An engine may distribute this work to executors."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.errors import PolarisError
 
 FILES_OF_AN_ITEM = 50
-"""Number of files in an item of work; an item's files are processed one after the other."""
+"""Maximum number of files in one item of work for an engine. The files of an item are processed one after the other."""
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.2
 
 
 class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some files to delete."""
+    """Some files to delete, given as permissions to delete them."""
 
     files: tuple[Grant, ...]
     changed_before: int | None = None
-    """Files changed at or after this time (in milliseconds since 1970) stay; None to delete files of any age."""
+    """Time in milliseconds since 1970: files that were changed at or after this time are kept. None to delete files of
+    any age."""
 
 
 class DeleteFiles(MapFunction[ToDelete, dict[str, str]]):
     """Function that deletes files, with retries. Missing files count as deleted.
 
-    It returns the locations of files that were not deleted, each with the reason.
+    It returns a dict from the location of each file that was not deleted to the reason.
     """
 
     item = ToDelete
@@ -58,10 +59,14 @@ class DeleteFiles(MapFunction[ToDelete, dict[str, str]]):
 def delete_files(
     engine: Engine, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
 ) -> Iterator[dict[str, str]]:
-    """Delete files that a permit allows. Yield for each portion the files that were not deleted, each with the reason.
+    """Delete files that a permit allows.
 
     Args:
-        changed_before: see `ToDelete`.
+        changed_before: time in milliseconds since 1970: files that were changed at or after this time are kept. None to
+            delete files of any age.
+    Yields:
+        for each group of up to `FILES_OF_AN_ITEM` files, a dict from the location of each file that was not deleted to
+        the reason.
     """
     parts = [
         ToDelete(tuple(files[start : start + FILES_OF_AN_ITEM]), changed_before)
@@ -71,9 +76,9 @@ def delete_files(
 
 
 class FindAbsent(MapFunction[list[str], list[str]]):
-    """Function that returns the locations of files that do not exist, out of the given ones.
+    """Function that returns which of the given files do not exist.
 
-    If storage gives no clear answer, the file counts as existing.
+    A file counts as existing if storage fails, so that this is not known.
     """
 
     item = list[str]
@@ -98,10 +103,12 @@ def _is_there(folders: Folders, location: str) -> bool:
 
 
 def absent_files(engine: Engine, locations: Sequence[str], doing: str) -> Iterator[list[str]]:
-    """Check which files exist, and yield for each portion the files that do not.
+    """Find the files that do not exist.
 
     Args:
-        doing: see `Engine.map`.
+        doing: the step that is reported as progress.
+    Yields:
+        for each group of up to `FILES_OF_AN_ITEM` files, the locations of the files that do not exist.
     """
     starts = range(0, len(locations), FILES_OF_AN_ITEM)
     parts = [list(locations[start : start + FILES_OF_AN_ITEM]) for start in starts]

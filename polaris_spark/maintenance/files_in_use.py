@@ -1,16 +1,16 @@
-"""Finds which files of a given set the tables of a store name. Jobs check this before they delete any file.
+"""Search for the files in a given set that some table of a store names. Jobs check this before they delete any file.
 
 The search covers every table of every live or recoverable head, with all its snapshots, whatever the table's location.
-It also covers tables that can be restored from a history (`catalog.drops`), as far as their files still exist. If
-several branches have the same version of a table, that version is read only once. If several tables name the same
-manifest, that manifest is read only once.
+It also covers dropped tables that can be restored (`catalog.drops`), as far as their files still exist. If several
+branches have the same version of a table, that version is read only once. If several tables name the same manifest,
+that manifest is read only once.
 
 The driver reads the indexes. Functions that an `Engine` runs read the rows of tables and views, the manifest lists and
-the manifests. They return the locations of manifests, for some thousand tables at a time, and the given files that were
-found.
+the manifests. They return the locations of manifests, for up to 20,000 tables at a time, and the files of the given set
+that were found.
 
-If a manifest list or manifest does not exist, only the files in the locations of the tables that name it are kept
-(`orphans.search` says why). If one cannot be read for another reason, all files are kept.
+If a manifest list or manifest does not exist, all files in the locations of the tables that name it are kept, but no
+other files (`orphans.search` says why). If it cannot be read for another reason, all files are kept.
 """
 
 from __future__ import annotations
@@ -42,57 +42,58 @@ from polaris_spark.maintenance.store_tables import Holder, Objects, changed_sinc
 
 TABLES_OF_AN_ITEM = 10
 TABLES_OF_A_WAVE = 20_000
-"""Number of tables whose manifests the driver holds in memory at a time."""
+"""Maximum number of tables whose manifest locations the driver holds in memory at a time."""
 MANIFESTS_OF_AN_ITEM = 20
 
 T = TypeVar("T")
 
 
 class Holders(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some tables of a realm."""
+    """Some table versions of one realm."""
 
     realm: str
-    """Instance id."""
+    """Instance id of the realm."""
     tables: tuple[Holder, ...]
 
 
 class ListedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The files that some tables, or some manifests, name."""
+    """The result of reading some tables or some manifests."""
 
     manifests: tuple[str, ...] = ()
-    """Manifests that may name content files."""
+    """Manifests that may list content files."""
     dropped: tuple[str, ...] = ()
-    """Manifests that may name content files, and that only dropped tables name: tables that are in no head."""
+    """Further manifests that may list content files. Only dropped tables, which are in no head, name them."""
     found: tuple[str, ...] = ()
-    """Those of the named files that are wanted; a digest may be equal by chance (`FileDigests`)."""
+    """The named files that are in the set to search for (`FileDigests`). May contain false positives."""
     missing: tuple[str, ...] = ()
-    """Missing manifest lists and manifests of tables in heads."""
+    """Locations of missing manifest lists and manifests that tables in heads name."""
     problem: str = ""
-    """Why the result is not known; empty if it is."""
+    """The error that prevented the search, so that the result is incomplete; empty if there was none."""
 
 
 class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table with missing manifest lists or manifests."""
 
     owner: str
+    """The table's catalog and name, for messages."""
     places: tuple[str, ...]
-    """Locations that the table owns or names."""
+    """Locations in which the table may have files, whether or not it owns these locations."""
     missing: str
-    """One of the missing files, or why a table that could be read before cannot be read now."""
+    """Location of one of the missing files, or the error if the table cannot be read any more."""
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Locations of some manifests."""
+    """Locations of some manifests to read."""
 
     locations: tuple[str, ...]
     dropped: bool = False
-    """Whether the manifests may have been deleted, because only dropped tables name them."""
+    """True if only dropped tables name the manifests, which may therefore have been deleted."""
 
 
 class FileDigests:
-    """A set of files, stored as digests of eight bytes.
+    """A set of files, stored as digests of eight bytes, so that it can be sent to executors.
 
-    Membership tests may give false positives, so callers compare the whole location of each file found.
+    Membership tests may give false positives, so callers compare the whole location of each file that is found.
     """
 
     def __init__(self, locations: Iterable[str], naming: Names) -> None:
@@ -103,12 +104,16 @@ class FileDigests:
         return any(_digest(path) in self._digests for path in self._naming.paths(location))
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
-        """Return those of some locations that are in the set, with false positives."""
+        """Return the locations that are in the set. The result may contain false positives."""
         return tuple(location for location in locations if location in self)
 
 
 class ListManifests(MapFunction[Holders, ListedFiles]):
-    """Function that reads tables and their manifest lists."""
+    """Function that reads tables and their manifest lists, and finds which of the wanted files these name.
+
+    `wanted` is the set of files to search for. The function also returns the locations of the manifests, but does not
+    read them.
+    """
 
     few = 32
     item = Holders
@@ -138,16 +143,16 @@ class ListManifests(MapFunction[Holders, ListedFiles]):
 def _named_by(
     reach: Reach, reader: ObjectReader, table: Holder, missing: set[str]
 ) -> tuple[set[str], set[str]]:
-    """Return the files that a table or view names.
+    """Return the files that a table or view names in its metadata and manifest lists.
 
-    Leaves out the manifest lists and manifests that the version before (`Holder.before`) names already.
+    Manifest lists and manifests that the metadata of the earlier version `table.before` names are left out.
 
     Args:
-        missing: missing manifest lists are added to this set, unless the table was dropped.
+        missing: set to which the locations of missing manifest lists are added, unless the table was dropped.
     Returns:
-        the files that metadata and manifest lists name; those manifests among them that may name live files.
+        two sets of locations: the named files, and those of them that are manifests that may list live files.
     Raises:
-        OSError, ValueError, PolarisError: it is not known which files the table names.
+        OSError, ValueError, PolarisError: the table cannot be read.
     """
     needs = _needs(reach, reader, table, table.content)
     if needs.missing and table.dropped:
@@ -178,7 +183,10 @@ def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> N
 
 
 class FindNamed(MapFunction[ManifestFiles, ListedFiles]):
-    """Function that finds which of the wanted files are listed in manifests."""
+    """Function that reads manifests and finds which of the wanted files they list.
+
+    `wanted` is the set of files to search for.
+    """
 
     few = 64
     item = ManifestFiles
@@ -202,7 +210,10 @@ class FindNamed(MapFunction[ManifestFiles, ListedFiles]):
 
 
 class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
-    """Function that finds the tables that name missing manifest lists or manifests."""
+    """Function that finds which tables name missing manifest lists or manifests.
+
+    `missing` has the locations of the files that are known to be missing.
+    """
 
     few = 32
     item = Holders
@@ -241,12 +252,15 @@ class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
 
 
 class Question:
-    """A search for those files of a given set that tables name. `ask` can be called again for changed tables.
+    """A search for the files of a given set that some table names. `ask` can be called again for changed tables.
 
-    Manifests that were read before are not read again. `needed` holds the files that some table names or may name, as
-    they were spelled in `locations`. `incomplete` maps each table with missing manifest lists or manifests to one of
-    them; the files in the locations of these tables count as needed. A `problem` that is not empty says why it is not
-    known whether tables name the other files.
+    Manifests that were read before are not read again. Results are in these attributes:
+
+    - `needed`: the files that some table names or may name, spelled as in `locations`.
+    - `incomplete`: each table with missing manifest lists or manifests, mapped to one of the missing files. All files
+      of the set in the locations of these tables are in `needed`.
+    - `problem`: the error that ended the search; empty if there was none. After an error, any file of the set may be
+      needed.
     """
 
     def __init__(
@@ -259,7 +273,8 @@ class Question:
     ) -> None:
         """
         Args:
-            naming: normalizes locations for comparison; by default as the search for orphan files does.
+            locations: the files to search for.
+            naming: normalizes locations for comparison; by default with the default rules of `Comparison`.
             any_storage: whether only paths are compared, not schemes and authorities.
         """
         naming = naming or Names(Comparison())
@@ -275,19 +290,19 @@ class Question:
         )
         self._seen: set[int] = set()
         self._seen_dropped: set[int] = set()
-        """Digests of manifests that only dropped tables named, and that may therefore be missing."""
+        """Digests of the manifests that were read because dropped tables name them. These manifests may be missing."""
         self._missing: set[str] = set()
         self.needed: set[str] = set()
         self.incomplete: dict[str, str] = {}
         self.problem = ""
 
     def ask(self, tables: Iterable[tuple[str, Holder]]) -> set[str]:
-        """Look for the files of the set among the files that some tables name.
+        """Search the given tables for the files of the set, and add the files found to `needed`.
 
         Args:
-            tables: pairs of a realm's instance id and a table.
+            tables: pairs of a realm's instance id and a table version.
         Returns:
-            the files that were not in `needed` before.
+            the files that this call added to `needed`.
         """
         before = set(self.needed)
         self._ask(tables)
@@ -317,7 +332,7 @@ class Question:
                 self._keep_incomplete(wave)
 
     def _keep_incomplete(self, tables: Sequence[tuple[str, Holder]]) -> None:
-        """Count all files in the locations of the tables that name missing manifest lists or manifests as needed."""
+        """Add to `needed` all files in the locations of tables that name missing manifest lists or manifests."""
         places: set[str] = set()
         for found in self._engine.map(FindIncomplete(self._missing), _items(tables)):
             for table in found:
@@ -328,7 +343,7 @@ class Question:
                 self.needed.update(location for _, location in asked)
 
     def _note(self, listed: ListedFiles) -> bool:
-        """Add a partial result. Return False if it has a problem, and the search must therefore end."""
+        """Add a partial result to the result. Return False if it reports a problem, which ends the search."""
         self.problem = listed.problem
         self._missing.update(listed.missing)
         for location in listed.found:
@@ -342,7 +357,7 @@ class Question:
 
 
 class Watching:
-    """A check before files are deleted: finds tables that have come to need them since the heads were last read."""
+    """A check that is repeated before files are deleted: whether some table has begun to need one of the files."""
 
     def __init__(
         self,
@@ -354,10 +369,11 @@ class Watching:
     ) -> None:
         """
         Args:
-            question: the files to look for; the tables of `seen` have been searched already.
+            question: the search for the files. The tables of `seen` have been searched already.
             seen: the heads whose tables have been searched.
-            heads: reads the heads of the store.
-            oldest_purge_ms: see `Drop.keeps_files`.
+            heads: function that reads the heads of the store.
+            oldest_purge_ms: time in milliseconds since 1970: the files of a table that was dropped with PURGE are only
+                kept if it was dropped after this time.
         """
         self.question = question
         self.heads = list(seen)
@@ -368,9 +384,12 @@ class Watching:
         self._oldest_purge_ms = oldest_purge_ms
 
     def look(self) -> set[str]:
-        """Return those of the files that are named by tables changed, registered or branched since the last look.
+        """Read the heads again, and search the tables that were changed, registered or branched since the last call.
 
-        Tables that were dropped since the last look count as well.
+        Tables that were dropped since the last call are searched, too.
+
+        Returns:
+            the files that are needed now and were not needed at the last call.
         """
         self.heads = self._heads()
         changed = changed_since(self._seen.values(), self.heads, self._objects, self._oldest_purge_ms)

@@ -1,7 +1,7 @@
-"""The files that a table or view needs: its metadata files, manifest lists, manifests, data and delete files.
+"""The files that a table or view needs: its metadata files, manifest lists, manifests, data files and delete files.
 
-Every job that deletes files uses this module to find out which files must be kept. Each step is a function of values
-that were read before, so that the steps can run in one process or in many.
+Every job that deletes files uses this module to find out which files must be kept. Each step is a separate function of
+values that can be sent to executors, so that the steps can run in one process or in several.
 """
 
 from __future__ import annotations
@@ -29,26 +29,28 @@ from polaris_spark.catalog.snapshot_expiry import gc_enabled
 from polaris_spark.errors import BadRequestError, CorruptionError, MissingFileError, PolarisError
 
 EVERYWHERE = "/"
-"""A location that contains all files: the location of a table that cannot be read and might need any file."""
+"""The location that contains all files. It stands for the location of a table that cannot be read, because this table
+might need any file."""
 
 
 class Content(NamedTuple):
-    """A table or view as a head or a log entry holds it."""
+    """A version of a table or view, to which a head or a log entry points."""
 
     owner: str
     """The table's catalog and name, for messages."""
     value: Table | View | Unloaded | None
-    """The row; None if its type is not installed here."""
+    """The value of the table's or view's row; None if it cannot be read or its object type is not installed here."""
     strict: bool = True
     """Whether missing files are a problem. False for a dropped table, whose files may have been deleted."""
     levels: tuple[Mapping[str, str], ...] = ()
-    """Properties of the table's namespaces from the nearest upwards, and of the catalog."""
+    """Properties of the table's namespace, then of each namespace above it, then of the catalog."""
     problem: str = ""
-    """Why the table cannot be read; empty unless it is damaged."""
+    """The error, if the table's row or log entry cannot be read; otherwise empty."""
     moved: bool = False
-    """True if the realm was moved: later versions of the table in another store may need any file in its locations."""
+    """Whether the realm was moved to another store. Later versions there may need any file in the table's locations."""
     warehouse: str = ""
-    """The warehouse of a moved realm, where the other store may have made more tables since; empty for a table."""
+    """If not empty, this stands for the tables that were made after the realm was moved to another store: the location
+    of the realm's warehouse, all of whose files must be kept."""
 
 
 class Needs(NamedTuple):
@@ -61,18 +63,19 @@ class Needs(NamedTuple):
     lists: tuple[str, ...] = ()
     """Manifest lists."""
     manifests: tuple[str, ...] = ()
-    """Manifests that snapshots of format version 1 name directly."""
+    """Manifests that snapshots of format version 1 name directly, without a manifest list."""
     collected: bool = True
     """True if `gc.enabled` allows jobs to delete files of the table (see `catalog.snapshot_expiry.gc_enabled`)."""
     partitions: tuple[str, ...] = ()
-    """`<name>=` of each partition field whose name begins with `_` or `.`, as the names of hidden files do."""
+    """`<name>=` for each partition field whose name begins with `_` or `.`. Files in these partition folders are not
+    treated as hidden files."""
     problem: str = ""
-    """Why the table cannot be read; empty if it can."""
+    """The error, if the table cannot be read; otherwise empty."""
     missing: bool = False
     """Whether the problem is that the metadata file does not exist."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations that the table names but does not own (`catalog.ownership`). Jobs do not delete files there for this
-    table."""
+    """Locations that the table names but does not own (`catalog.ownership`). No job deletes files in these locations on
+    behalf of this table."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
@@ -115,10 +118,11 @@ _decode = msgspec.json.Decoder(_Metadata).decode
 def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: Collection[int] = ()) -> Needs:
     """Return the files and locations that a table or view names.
 
-    A table that was imported without being read is read from its metadata file.
+    The metadata file of a lazily imported table, which was not read at its import, is read now. Errors are reported in
+    `Needs.problem`.
 
     Args:
-        reader: reads the table's pieces.
+        reader: reads the rows of the table's schemas, snapshots and other parts.
         without: ids of snapshots whose files are left out of the result.
     """
     value = content.value
@@ -127,7 +131,7 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
     if content.warehouse:
         return Needs((content.warehouse,))
     if value is None:
-        return Needs(problem=f"{content.owner} is of a kind that is not installed here")
+        return Needs(problem=f"{content.owner} has an object type that is not installed here")
     if isinstance(value, View):
         collected = gc_enabled([value.properties, *content.levels])
         mine, away = owned_names(value.location, value.properties, value.unconfirmed)
@@ -177,7 +181,7 @@ def _needs(
             value.metadata_location,
             *(previous.metadata_file for previous in metadata.metadata_log or ()),
             *(one.statistics_path for one in statistics),
-            # A table that Hadoop's catalog made has this file.
+            # A table created by Iceberg's Hadoop catalog has this file.
             *([f"{location}/metadata/version-hint.text"] if location else []),
         ),
         tuple(one.manifest_list for one in snapshots if one.manifest_list),
@@ -193,7 +197,7 @@ class NamedLocations(NamedTuple):
 
     locations: tuple[str, ...] = ()
     problem: str = ""
-    """Why the manifest list or manifest cannot be read; empty if it can."""
+    """The error, if the manifest list or manifest cannot be read; otherwise empty."""
     missing: bool = False
     """Whether the problem is that the manifest list or manifest does not exist."""
 
@@ -205,11 +209,11 @@ class Manifests:
         self._files = files
 
     def of_list(self, location: str) -> NamedLocations:
-        """Return the manifests that a manifest list names."""
+        """Return the locations of the manifests in a manifest list."""
         return _named(lambda: [manifest.path for manifest in manifests_of_list(self._files, location)])
 
     def of_manifest(self, location: str) -> NamedLocations:
-        """Return the data and delete files that a manifest lists, without its entries of status DELETED."""
+        """Return the locations of the data and delete files in a manifest, without its entries of status DELETED."""
         manifest = ListedManifest(location)
 
         def read() -> list[str]:
@@ -219,7 +223,7 @@ class Manifests:
 
 
 def manifests_of_list(files: Files, location: str) -> list[ListedManifest]:
-    """Return the entries of a manifest list. Retries when storage fails.
+    """Return the entries of a manifest list. Reading is retried if storage fails.
 
     Raises:
         MissingFileError: the file does not exist.

@@ -1,6 +1,7 @@
-"""How long history and dropped references of a realm are kept: each catalog has its own periods.
+"""How long a realm's history and dropped references are kept.
 
-A job on a whole realm must not apply the periods of the session's catalog to other catalogs.
+Each catalog can set its own periods. A job that works on a whole realm must not apply the periods of the session's
+catalog to other catalogs.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from polaris_spark.maintenance.sweep_roots import Policy
 
 
 def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms: int | None = None) -> Policy:
-    """Return the periods of a catalog's realm, from the current properties of all its catalogs.
+    """Return how long history and dropped references are kept in the realm of `catalog`.
+
+    The current properties of all catalogs of the realm are read.
 
     Args:
         catalog: the catalog that the session has open.
-        retention_ms: overrides the session's `history-retention`, in milliseconds. A catalog's own period is kept if it
-            is longer.
-        grace_ms: overrides `grace` in the same way, in milliseconds.
+        retention_ms: replaces the session's property `history-retention`, in milliseconds. If a catalog's own period is
+            longer, the longer period is used.
+        grace_ms: replaces the session's property `grace` in the same way, in milliseconds.
     """
     binding, lifetime_ms = catalog.context.binding, catalog.context.operation_lifetime_ms
     own: dict[str, tuple[int, int]] = {}
@@ -38,6 +41,6 @@ def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms:
 
 
 def own_policy(catalog: Catalog) -> Policy:
-    """Return the periods of one catalog, from its current properties."""
+    """Return how long history and dropped references of one catalog are kept, according to its current properties."""
     policy = realm_policy(catalog)
     return Policy(policy.retention_of(catalog.reference), policy.grace_of(catalog.reference))

@@ -1,15 +1,16 @@
-"""Purging of realms: deletes every row of a realm that no longer serves, and rows that belong to no realm.
+"""Purge of realms (tenants of a store): deletes every row of an inactive realm, and rows that belong to no realm.
 
 | step | state after a crash right after the step |
 | --- | --- |
-| the realm record becomes PURGING | a realm that no longer serves; a second purge continues |
+| the realm record becomes PURGING | a realm that cannot be opened; a second purge continues |
 | delete reference rows, the registry's first, then object rows; repeat until none is left | fewer rows; the same |
 | the realm record becomes PURGED, then GONE, which frees the name | a realm record without rows; the same |
 
-A writer that opened the realm before it was deactivated finds no reference to swap any more, so none of its commits can
-take effect. Rows that it was writing at that moment may still arrive, under an instance id that is never used again. No
-process reads these rows. A check of the store finds them (`leftover`), and purging that instance deletes them. Files of
-tables are not deleted: drop and purge tables first, or delete the warehouse's folder.
+If a writer opened the realm before it was deactivated, none of its commits can take effect any more, because the
+reference row that it would change is deleted. Rows that it was writing may still arrive after the purge. Their instance
+id (the key of a realm's rows) is never used again, and no process reads them. `fsck` reports them as problems of the
+kind `leftover`, and a purge of this instance id deletes them. Files of tables are not deleted: drop the tables with
+PURGE before, or delete the warehouse's folder.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
 
 INSTANCE = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
-"""Pattern of instance ids: snowflake ids in hexadecimal."""
+"""Pattern of instance ids, which are 63-bit ids in hexadecimal."""
 
 BATCH = 1_000
-"""Number of object rows that are deleted in one batch."""
+"""Maximum number of object rows that are deleted in one batch."""
 
 _PASSES = 10
-"""Maximum number of passes over the rows. More than one is needed if other processes still write rows."""
+"""Maximum number of passes over the rows of a realm. Several are needed if other processes still write rows."""
 
 ENDED = frozenset({RealmState.PURGED, RealmState.GONE})
 """States in which a realm has no rows."""
@@ -45,7 +46,7 @@ _UNFINISHED = frozenset({RealmState.CREATED, RealmState.LOADING})
 
 
 class Purged(NamedTuple):
-    """A realm that was or can be purged, or an instance id that belongs to no realm, with the numbers of its rows."""
+    """A realm that was purged or can be purged, or an instance id that belongs to no realm, with its number of rows."""
 
     realm: str | None
     """Name of the realm; None if the rows belong to no realm."""
@@ -55,12 +56,13 @@ class Purged(NamedTuple):
     references: int
     """Number of reference rows found."""
     objects: int
-    """Number of object rows found; -1 where the database deleted them in bulk without a count."""
+    """Number of object rows found; -1 if the database deleted them all at once without counting them."""
     deleted: bool
+    """Whether the rows were deleted; False if they were only counted."""
 
 
 class Purge:
-    """Purging of the realms of one store."""
+    """Purge of realms in one store."""
 
     def __init__(
         self,
@@ -74,7 +76,10 @@ class Purge:
         self._progress = progress
 
     def candidates(self) -> list[Purged]:
-        """Return the realms that can be purged, and instances with rows but without a realm. Reads every row's key."""
+        """Return the realms that can be purged, and the instance ids that occur in rows but belong to no realm.
+
+        This reads the keys of all rows of the store.
+        """
         references = self._instances("references")
         objects = self._instances("objects")
         records = self._realms.records()  # read last: a realm has a record before it has rows
@@ -91,13 +96,14 @@ class Purge:
         return found
 
     def realm(self, name: str, *, deactivate: bool = False) -> Purged:
-        """Delete a realm with all its rows. Continues a purge that was interrupted.
+        """Delete a realm with all its rows, or continue such a purge that was interrupted.
 
         Args:
-            deactivate: deactivate the realm first if it is ACTIVE, and purge it even if a migration is filling it.
+            deactivate: True to deactivate the realm first if it is ACTIVE, and to purge it even if it is the unfinished
+                target of a migration.
         Raises:
-            RealmStateError: no realm has that name; or `deactivate` is false, and the realm is ACTIVE or a migration is
-                filling it.
+            RealmStateError: no realm has that name. Or `deactivate` is false, and the realm is ACTIVE or is the
+                unfinished target of a migration.
             TryAgainError: other processes are still writing rows of the realm.
         """
         record = self._realms.find(name)
@@ -111,9 +117,9 @@ class Purge:
             self._realms.move(name, RealmState.INACTIVE, instance=record.instance)
         if record.state in _UNFINISHED and MOVING_FROM_INSTANCE in record.properties and not deactivate:
             raise RealmStateError(
-                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and may already be the "
-                "copy that serves: abort the migration first; if the store that it is moved from is lost, purge with "
-                "'deactivate'"
+                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and clients may "
+                "already use this copy: abort the migration first; if the store that it is moved from is lost, purge "
+                "with 'deactivate'"
             )
         references = objects = 0
         if record.state is not RealmState.PURGED:
@@ -124,11 +130,11 @@ class Purge:
         return _purged(record, references, objects)._replace(deleted=True)
 
     def instance(self, instance: str) -> Purged:
-        """Delete the rows of an instance that belongs to no realm: rows that arrived after its realm was purged.
+        """Delete all rows with an instance id that belongs to no realm: rows that arrived after a realm was purged.
 
         Raises:
-            InputError: the instance belongs to a realm or to the store itself, or is not an instance id.
-            TryAgainError: other processes are still writing rows of the instance.
+            InputError: the instance id belongs to a realm or to the store itself, or is malformed.
+            TryAgainError: other processes are still writing rows with this instance id.
         """
         owner = next((r for r in self._realms.records() if r.instance == instance), None)
         if instance == SYSTEM_REALM or (owner is not None and owner.state not in ENDED):
@@ -137,7 +143,7 @@ class Purge:
             )
             raise InputError(
                 f"instance {instance!r} belongs to {whose}: only rows that belong to no realm can be purged by "
-                "instance; purge a realm by its name"
+                "instance id; purge a realm by its name"
             )
         if not INSTANCE.fullmatch(instance):
             raise InputError(f"{instance!r} is not the instance id of a realm, such as 5c3f0a12b4d6e000")
@@ -154,8 +160,10 @@ class Purge:
         return found
 
     def _delete_rows(self, instance: str) -> tuple[int, int]:
-        """Delete every row of an instance, and return the number of references and of objects (-1: not counted).
+        """Delete all rows with an instance id.
 
+        Returns:
+            the number of reference rows, and the number of object rows (-1 if the database does not count them).
         Raises:
             TryAgainError: other processes are still writing rows.
         """
@@ -172,14 +180,14 @@ class Purge:
             if not self._has_rows(instance):
                 return references, objects
         raise TryAgainError(
-            f"rows of {instance} are still being written after {_PASSES} passes: "
+            f"rows of instance {instance} are still being written after {_PASSES} passes: "
             "end the processes that write them, and purge again"
         )
 
     def _delete_references(self, instance: str) -> int:
-        """Delete the rows of references, and return their number.
+        """Delete all reference rows with an instance id, and return their number.
 
-        The registry's row is deleted first: without it, no process can find or create another reference.
+        The registry's row is deleted first. Without this row, no process can find or create another reference.
         """
         deleted = 0
         names = ReferenceStore(self._backend, instance).names()
@@ -201,7 +209,7 @@ class Purge:
 
 
 def _delete_objects(backend: Backend, splits: Sequence[Split]) -> Iterable[int]:
-    """Delete the objects of ranges of rows, and yield the number of rows deleted in each portion."""
+    """Delete the object rows in the given ranges. Yield the number of rows after each batch that was deleted."""
     for split in splits:
         for batch in backend.scan(split):
             by_realm: dict[str, list[ObjectKey]] = {}

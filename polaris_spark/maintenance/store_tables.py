@@ -1,5 +1,8 @@
-"""Finding the versions of tables that the heads of a store have, the dropped versions whose files are kept, and the
-versions of both kinds that are new since the heads were last read."""
+"""Search for all table versions whose files must be kept.
+
+These are the versions in the heads of a store (the newest commits of its branches), and dropped versions whose files
+are still kept. The module also finds those that are new since the heads were last read.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
 
 Objects = Callable[[str], ObjectStore]
-"""A function that returns the object store of a realm, given the realm's instance id."""
+"""A function that returns the `ObjectStore` of a realm, given the realm's instance id."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A version of a table or view that some head has, or that a history has dropped."""
+    """A version of a table or view that is in some head, or that was dropped."""
 
     owner: str
     """The table's catalog and name, for messages."""
     content: int
     """Object id of the version's row."""
     without: tuple[int, ...] = ()
-    """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
+    """Ids of snapshots that are about to be removed from the table. Their files need not be kept."""
     before: int = 0
     """Object id of an earlier version whose files have been searched already; 0 if there is none."""
     is_view: bool = False
     dropped: bool = False
-    """True if no head has the table, only a history: its files may have been deleted."""
+    """Whether this version was dropped, so that its files may have been deleted."""
     problem: str = ""
-    """The error, if this stands for a part of a log that cannot be read and may contain drops. Empty otherwise."""
+    """If not empty, this stands for a part of a log that cannot be read and may contain drops: the error."""
 
 
 def tables_of_store(
@@ -45,11 +48,11 @@ def tables_of_store(
     own: tuple[str, str],
     without: Mapping[int, tuple[int, ...]],
 ) -> Iterator[tuple[str, Holder]]:
-    """Yield every version of a table that a head has, each once, with its realm's instance id.
+    """Yield all table versions in the given heads, each only once, as pairs of the realm's instance id and the version.
 
     Args:
-        own: instance id and reference of the branch that the job works on.
-        without: ids of snapshots that are about to be removed from tables of that branch, by the object id of the
+        own: instance id and reference name of the branch on which the job works.
+        without: ids of the snapshots that are about to be removed from tables of this branch, by the object id of the
             table's row.
     """
     families: dict[tuple[str, str], list[StoreHead]] = {}
@@ -63,7 +66,10 @@ def tables_of_store(
 
 
 class StoreDrops:
-    """The drops that the histories of a store contain (`catalog.drops`). Each history is read once, at first use."""
+    """The tables and views that were dropped in the histories of a store's branches (`catalog.drops`).
+
+    Each history is read once, when it is first needed.
+    """
 
     def __init__(self, heads: Iterable[StoreHead], objects: Objects) -> None:
         """
@@ -75,14 +81,14 @@ class StoreDrops:
         self._read: dict[tuple[str, str], list[Drop | Damage]] = {}
 
     def of(self, head: StoreHead) -> list[Drop | Damage]:
-        """Return the drops in one of the histories, newest first."""
+        """Return the drops in the history of a head, newest first, and the parts of its log that cannot be read."""
         key = (head.realm, head.reference)
         if key not in self._read:
             self._read[key] = list(drops_of(self._objects(head.realm), head))
         return self._read[key]
 
     def last(self, head: StoreHead) -> dict[int, Drop]:
-        """Return the last drop of each table and view, by stable id."""
+        """Return the last drop of each table and view in the history of a head, by entity id."""
         found: dict[int, Drop] = {}
         for one in self.of(head):
             if isinstance(one, Drop):
@@ -92,11 +98,16 @@ class StoreDrops:
     def holders(
         self, oldest_purge_ms: int, around: Collection[tuple[str, ...]] | None = None
     ) -> Iterator[tuple[str, Holder]]:
-        """Yield every dropped version of a table or view whose files are kept, each once, with its realm's instance id.
+        """Yield all dropped versions of tables and views whose files are still kept, each only once.
+
+        The result has pairs of the realm's instance id and the version. For a part of a log that cannot be read, it has
+        a `Holder` with a `problem`.
 
         Args:
-            oldest_purge_ms: see `Drop.keeps_files`.
-            around: if given, only tables whose locations overlap with one of these are returned.
+            oldest_purge_ms: time in milliseconds since 1970: the files of a table dropped with PURGE are only kept if
+                it was dropped after this time.
+            around: locations, as tuples of URI segments. If given, only tables are returned whose locations overlap
+                with one of these, or are not known.
         """
         seen: set[tuple[str, int]] = set()
         for head in self._heads:
@@ -119,8 +130,10 @@ class StoreDrops:
 def _around(
     store: ObjectStore, found: Iterable[Drop | Damage], around: Collection[tuple[str, ...]]
 ) -> list[Drop | Damage]:
-    """Return the drops whose locations overlap with one of `around`. Drops whose locations are not known, and all
-    damaged parts of logs, are returned too."""
+    """Return the dropped tables whose locations overlap with a location in `around`, or are not known.
+
+    All damaged parts of logs are returned, too.
+    """
     found = list(found)
     above = {place[:n] for place in around for n in range(1, len(place) + 1)}
     owned = places_of(store, [one.content for one in found if isinstance(one, Drop)])
@@ -144,13 +157,16 @@ def _holder(found: Drop | Damage, before: int = 0) -> Holder:
 def changed_since(
     seen: Iterable[StoreHead], heads: Iterable[StoreHead], objects: Objects, oldest_purge_ms: int
 ) -> Iterator[tuple[str, Holder]]:
-    """Yield the tables and views of heads that are new or changed since earlier heads were read.
+    """Yield the versions of tables and views that are new since earlier heads were read.
 
-    Also yields versions of tables that were both made and dropped since, and whose files are kept. A new branch is
-    compared with another branch of its catalog.
+    The result has pairs of the realm's instance id and the version. It also has versions that were both made and
+    dropped since, if their files are still kept. A new branch is compared with another branch of its catalog.
 
     Args:
-        oldest_purge_ms: see `Drop.keeps_files`.
+        seen: the earlier heads.
+        heads: the heads as they are now.
+        oldest_purge_ms: time in milliseconds since 1970: the files of a table dropped with PURGE are only kept if it
+            was dropped after this time.
     """
     before = {(head.realm, head.reference): head for head in seen}
     families = {_family(head): head for head in before.values()}
@@ -180,7 +196,10 @@ def changed_since(
 
 
 def _dropped_since(store: ObjectStore, earlier: StoreHead | None, head: StoreHead) -> Iterator[Drop | Damage]:
-    """Yield the drops in a history since an earlier head; all of its drops if that head is not part of the history."""
+    """Yield the drops in the history of `head` after the commits that it shares with the history of `earlier`.
+
+    If these commits are not known, yield all drops in the history of `head`.
+    """
     low = None
     if earlier is not None:
         shared = min(earlier.head.number, head.head.number)
@@ -192,14 +211,18 @@ def _dropped_since(store: ObjectStore, earlier: StoreHead | None, head: StoreHea
 
 
 def _family(head: StoreHead) -> tuple[str, str]:
-    """Return a key that all branches of a catalog share."""
+    """Return a key that is the same for all branches of a catalog: the instance id, and a prefix of the reference."""
     return head.realm, head.reference.partition("/heads/")[0]
 
 
 def _tables_of_branches(
     store: ObjectStore, first: StoreHead, others: Sequence[StoreHead], without: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Holder]:
-    """Yield the tables of the first branch, and the versions of tables in other branches that it does not have."""
+    """Yield the table versions of the first branch, then those of other branches that the first branch does not have.
+
+    Args:
+        without: see `tables_of_store`.
+    """
     read = StoredObjects(store).read_shards
     root, *roots = (_names(store, head) for head in (first, *others))
     indexes = [Index(other, read) for other in roots] if without else []
@@ -227,5 +250,5 @@ def _names(store: ObjectStore, head: StoreHead) -> IndexRoot:
 
 
 def _table(head: StoreHead, key: bytes) -> str | None:
-    """Return the name of a table, given its key; None if the key is not a table's."""
+    """Return the catalog and name of a table, given its key in the index `names`; None if the key is not a table's."""
     return head.owner(key) if decode_key(key).kind == TABLE else None

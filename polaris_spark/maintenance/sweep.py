@@ -1,8 +1,8 @@
-"""Mark the reachable objects of a realm, and delete all other rows.
+"""Sweep of a realm: marks the reachable objects, and deletes all other object rows.
 
 Headers are read once, in a scan that also finds the rows to delete. Reading headers by id, level by level, would read
-most rows a second time, and in random order. The caller's process only holds the ids of the commits from which marking
-starts, eight bytes each; the engine holds all other ids.
+most rows a second time, in random order. The caller's process only stores the ids of the commits from which marking
+starts, eight bytes each. The engine stores all other ids.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ from polaris_spark.maintenance.sweep_roots import (
 from polaris_spark.system.registry import References
 
 DELETE_TOGETHER = 500
-"""Number of rows deleted in one batch, in the order of their ids."""
+"""Maximum number of rows that are deleted in one batch. Rows are deleted in the order of their ids."""
 
 _POINTERS_TOGETHER = 5_000
-"""Number of objects whose pointers are listed without repetition."""
+"""Number of objects whose pointers are collected at a time, to remove duplicates."""
 _SPLITS_PER_PART = 2
 _HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
-"""Columns of the rows of objects. `points` holds the ids to which the object has strong pointers, eight bytes each.
+"""Columns that a scan returns for each object row. `points` has the ids of the objects to which the object has strong
+pointers, eight bytes each.
 
-If no header can be read at the beginning of the row, `type` is null and `points` is empty.
+If the row has no readable header, `type` is null and `points` is empty.
 """
 
 
 class Count(NamedTuple):
-    """Unreachable rows of one object type: the numbers of objects and rows, and the size of the rows in bytes."""
+    """The unreachable rows of one object type: the numbers of objects and rows, and the total size in bytes.
+
+    `type` is None for rows whose object type is not known.
+    """
 
     type: str | None
     objects: int
@@ -55,7 +59,7 @@ class Swept(NamedTuple):
 
     roots: Roots
     counts: list[Count]
-    """The rows that were deleted, or would be, sorted by type; rows without a type come last."""
+    """The rows that were deleted, or in a dry run would be deleted, sorted by type; rows of unknown type come last."""
 
 
 def sweep(
@@ -69,9 +73,10 @@ def sweep(
     """Delete the unreachable rows of an ACTIVE realm. After an interruption, call this function again.
 
     Args:
+        policy: how long history, dropped references and unreachable rows are kept.
         operation: names the principal, for the log of the registry.
-        engine: marks and deletes; by default in this process.
-        dry_run: whether to change nothing, and only count what would be deleted.
+        engine: finds and deletes the rows; by default in this process.
+        dry_run: whether to change nothing, and only count the rows that would be deleted.
     Raises:
         ClockError: this machine's clock is too far behind the store's.
         TryAgainError: another sweep is running.
@@ -92,12 +97,14 @@ def sweep(
 
 
 def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
-    """Return the rows that are not marked and whose ids are below the limit.
+    """Return the object rows that a sweep may delete: unreachable rows whose ids are below `roots.limit`.
 
     Returns:
-        columns `id`, `part`, `type` (null if no header contains it) and `bytes`.
+        rows with the columns `id`, `part`, `type` (null if no header contains it) and `bytes`.
     Raises:
-        TryAgainError, CorruptionError, NewerFormatError: as `sweep`.
+        TryAgainError: another sweep is running.
+        CorruptionError: an object that is needed is missing or unreadable.
+        NewerFormatError: a newer release wrote an object that is needed.
     """
     backend, realm = references.store.backend, references.store.realm
     splits = backend.splits("objects", [realm], _SPLITS_PER_PART * engine.parts)
@@ -125,7 +132,12 @@ def _marked(engine: Engine, roots: Roots, first: Rows) -> Rows:
 
 
 def _check(engine: Engine, references: References, roots: Roots, first: Rows, marked: Rows) -> None:
-    """Raise an error if a marked object is missing, or if its header cannot be read."""
+    """Raise an error if a reachable (marked) object is missing or its header cannot be read.
+
+    Args:
+        first: the first row of each existing object.
+        marked: ids of the reachable objects.
+    """
     realm = references.store.realm
     lost = engine.query("SELECT id FROM {lost} LIMIT 1", lost=engine.without(marked, first, ["id"])).collect()
     joined = "FROM {first} first JOIN {marked} marked ON first.id = marked.id"
@@ -152,7 +164,10 @@ def _counted(engine: Engine, found: Rows) -> list[Count]:
 
 
 def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
-    """Return the error to raise for a needed object that cannot be read: another sweep deleted it, or it is lost."""
+    """Return the error to raise for a needed object that is missing or unreadable.
+
+    It is a `TryAgainError` if another sweep may have deleted the object, else a `CorruptionError`.
+    """
     if was_overtaken(references, roots):
         return TryAgainError(
             f"another sweep of this realm is running: {error}; sweep again after the other sweep has ended"
@@ -164,13 +179,13 @@ def missing(realm: str, id: int, holder: int) -> str:
     """Return the message for a needed object that does not exist.
 
     Args:
-        holder: id of an object that points to it; 0 if a reference does.
+        holder: id of an object that points to the missing object; 0 if a reference points to it.
     """
     return f"object {realm}/{id} is missing; {f'object {holder}' if holder else 'a reference'} points to it"
 
 
 def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
-    """Yield the rows of a split, with the columns of `_HEADERS`."""
+    """Yield the object rows of a split (a range of rows), with the columns of `_HEADERS`."""
     for batch in reach.backend.scan(split):
         columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
         for id, part, value in zip(*columns, strict=True):
@@ -185,7 +200,7 @@ def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
 
 
 def _pointers(_: Reach, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the ids in rows of pointers. Most objects point to the same ids as others, so few are repeated."""
+    """Yield the ids in the column `points` of the rows. Most duplicates are removed."""
     while some := list(islice(rows, _POINTERS_TOGETHER)):
         found: set[int] = set()
         for (points,) in some:
@@ -200,7 +215,7 @@ def _holders(_: Reach, rows: Iterator[Row], *, pointer: int) -> Iterator[Row]:
 
 
 def _delete(reach: Reach, rows: Iterator[Row], *, realm: str) -> Iterable[Row]:
-    """Delete rows by their sorted keys. Yield the numbers of deleted rows."""
+    """Delete object rows, which are sorted by key. Yield the number of rows of each batch that was deleted."""
     while some := [ObjectKey(id, part) for id, part, _, _ in islice(rows, DELETE_TOGETHER)]:
         reach.backend.delete_objects(realm, some)
         yield (len(some),)

@@ -1,68 +1,72 @@
-"""Exact mark and sweep of a realm: deletes only unreachable rows that no commit can ever need again.
+"""Roots of a sweep (an exact mark and sweep of a realm), and why a sweep never deletes a row that a commit needs.
 
-A sweep takes these steps, in this order:
+A sweep deletes only unreachable rows that no commit can ever need again. It takes these steps, in this order:
 
-1. *trim*: raise history floors; end the registrations of references that were dropped longer ago than the grace period;
-2. *look*: read the registry, and the floor of every reference in it;
-3. *fence* every reference: a swap that gives its row a new version and a fence, which is an id. Rows of dropped
-   references are sealed. The registry is fenced last, then every reference that was born between the look and the
-   registry's fence;
-4. *list the roots*: for every reference that existed at any time between the look and the fence of the registry, the
-   commits from the floor that the look found (or that the reference was born with) to the head that its row has now;
-5. *mark* every object that can be reached from the roots by strong pointers. Pointers are read from headers alone, so
-   that types that are not installed are followed like all others. A marked object that is missing, or whose header
-   cannot be read, ends the sweep;
-6. *delete* every row that is not marked, and whose id is below the first fence, and below now minus the grace period.
+1. *Trim*: raise history floors (the oldest commits that are kept). End the registrations of references that were
+   dropped longer ago than the grace period.
+2. *Look*: read the registry (the list of the realm's references), and the floor of every reference in it.
+3. *Fence* every reference: a compare-and-swap gives its row a new version and a fence, which is an id. Rows of dropped
+   references are sealed: they accept no commits. The registry is fenced last, then every reference that was created
+   between the look and the registry's fence.
+4. *List the roots*: for every reference that existed at any time between the look and the fence of the registry, the
+   commits from the floor to the present head. The floor is the one that the look found, or the first floor of a
+   reference that was created later.
+5. *Mark* every object that can be reached from the roots by strong pointers. Pointers are read from headers alone, so
+   pointers in objects whose type is not installed are followed, too. If a marked object is missing, or its header
+   cannot be read, the sweep ends with an error.
+6. *Delete* every row that is not marked, whose id is below the first fence, and that is older than the grace period.
 
-Why that is safe
+Why this is safe
 ----------------
-The claim: once the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. The claim rests
-on rules that every process follows:
+The claim: after the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. An *attempt* is
+one try to make a commit. Its *target* is the reference that it commits to. Every process follows these rules:
 
 a. A process makes no id below a fence that it has read. It makes no id below a head that it has read either, unless the
    head lies so far ahead that a wrong clock made it (`ids.observe_head`). The rest of this argument needs only fences.
-b. An attempt reads its target's row first. Only then does it read everything else, and all of it anew: the source of a
-   new branch, the commits to merge. It takes effect by a swap of exactly that version of the target's row.
-c. An attempt points only to objects that it read in this way and to new rows. If the fence has changed since the change
-   was prepared, the change is prepared anew and its rows are written anew (`Applier`). Rows that were written outside
-   of an attempt, such as an import's, are refused if their ids are not above the target's fence (`Place`).
-d. A new reference is born by a commit to the registry. It begins at a commit that was in the history of a live
-   reference when that history was read, after the registry. The first fence of its row is its generation, an id that
-   was made after the registry was read. Every process that opens a reference has read the registry, or the row, since
-   the reference was born.
-e. A floor never goes back. A sealed row takes no commits. Rows of references are never deleted, only their content is.
+b. An attempt reads its target's row first. After that, it reads everything else again: for example, the source of a new
+   branch, or the commits to merge. It takes effect by a compare-and-swap of exactly that version of the target's row.
+c. An attempt points only to new rows, and to objects that it read according to (b). If the fence has changed since the
+   change was prepared, the change is prepared again and its rows are written again (`Applier`). Rows that were written
+   before the attempt, as by an import, are refused if their ids are not above the target's fence (`PlaceImported`).
+d. A new reference is created by a commit to the registry. It begins at a commit that was in the history of a live
+   reference when that history was read, after the registry was read. The first fence of its row is its generation, an
+   id that was made after the registry was read. Every process that opens a reference has read the registry, or the
+   reference's row, after the reference was created.
+e. A floor is never lowered. A sealed row accepts no commits. Rows of references are never deleted, only their content.
 
-Call an object *kept* if it is marked, or its id is not below the first fence F. Consider an attempt whose swap of row T
-takes effect after the roots were listed. No fence of this sweep came between the attempt's read of T and its swap,
-because each fence changes the version, whatever any process's clock or ids are. So if T existed when the registry was
-fenced, the attempt read T after T's fence. Its new ids are above that fence by (a), so its new rows are kept. The head
-of T that it read comes after T's fence: it lies between the floor and the head of step 4, and is therefore marked, or
-it is later, and its rows are kept because earlier attempts of this kind wrote them. If the attempt read another
-reference S, it did so after T's fence, hence after the look. If S existed when the registry was fenced, S's history
-lies above the floor of the look, even if another process has since raised the floor, dropped S or created another
-reference of the same name. So the history is marked or later, hence kept. If S (or T itself) was born afterwards, its
-birth is an attempt of this kind on the registry. Every commit to it was made by a process that has read of its birth,
-with ids above its generation, hence above F by (d). So everything that the attempt makes reachable is kept. By
-induction over all swaps after the listing, no object that is not kept ever becomes reachable. Any process, including
-the sweep, may sleep at any point for any time. Attempts whose swap took effect before the roots were listed are in the
-heads of step 4.
+Call an object *kept* if it is marked, or if its id is not below the first fence F. Consider an attempt whose swap of
+the row T takes effect after the roots were listed. No fence of this sweep came between the attempt's read of T and its
+swap, because each fence changes the version of the row, whatever the clocks and ids of the processes are. So if T
+existed when the registry was fenced, the attempt read T after T's fence. Its new ids are above that fence by (a), so
+its new rows are kept. The head of T that it read is either between the floor and the head of step 4, and therefore
+marked; or it is later, and its rows are kept because earlier attempts of this kind wrote them.
 
-The claim does not cover readers, nor attempts that read an old base and fail in any case. A process that read a head
-before floors were raised above it may find rows of that head missing. Such a process can rely on the rows for the
-retention period, which is not shorter than the grace period. A drop can be undone within the grace period, by the
-clocks of the process that dropped and of the process that sweeps. After the grace period the registration has ended,
-and the drop cannot be undone. Only these periods depend on clocks. A clock that is far behind the store's is refused,
-and jobs refuse a clock that the store does not trust (`StoreClock.refuse_deleting`).
+If the attempt read another reference S, it read S after T's fence, hence after the look. If S existed when the registry
+was fenced, the history of S that was read is above the floor that the look found, even if another process has since
+raised the floor, dropped S or created another reference of the same name. So this history is marked or later, hence
+kept. If S (or T itself) was created afterwards, its creation is an attempt of this kind on the registry. Every commit
+to it was made by a process that had read the registry or the row after the creation, with ids above its generation,
+hence above F by (d). So everything that the attempt makes reachable is kept. By induction over all swaps after the
+listing, no object that is not kept ever becomes reachable. Any process, including the sweep, may be suspended at any
+point for any time. Attempts whose swap took effect before the roots were listed are in the heads of step 4.
 
-Two sweeps may run at once without damage. While one sweep marks, the other may delete rows that only trimmed history
-needs, and may end registrations. The first sweep then misses an object, or finds a row without its head, and ends with
-an error. An interrupted sweep leaves no state behind: the next sweep does everything again.
+The claim does not cover readers, or attempts that read an old head and fail in any case. A process that read a head
+before a floor was raised above this head may find rows of the head missing. The rows are kept at least for the
+retention period, which is not shorter than the grace period. A drop can be undone within the grace period, measured by
+the clocks of the process that dropped the reference and of the process that sweeps. After the grace period the
+registration has ended, and the drop cannot be undone. Only these periods depend on clocks. A process whose clock is far
+behind the store's clock cannot sweep, and jobs refuse a clock that the store does not trust
+(`StoreClock.refuse_deleting`).
 
-A reference whose registration was lost with rows of the database is kept. It cannot be opened until `recover` registers
-it again. If a reference's row was lost, it is not known which objects the reference needs: nothing is swept until
-`recover` has run.
+Two sweeps may run at the same time without damage. While one sweep marks, the other may delete rows that only trimmed
+history needs, and may end registrations. The first sweep then misses an object, or finds a row without its head, and
+ends with an error. An interrupted sweep leaves no state behind: the next sweep does everything again.
 
-Only an ACTIVE realm is swept. A realm that is being loaded has rows that no reference leads to yet.
+If the database lost the registration of a reference, the reference's objects are kept. The reference cannot be opened
+until `recover` registers it again. If the database lost a reference's row, it is not known which objects the reference
+needs: nothing is deleted until `recover` has run.
+
+Only an ACTIVE realm is swept. A realm that is being loaded has rows to which no reference leads yet.
 """
 
 from __future__ import annotations
@@ -88,34 +92,41 @@ from polaris_spark.system.registry import ROOT, References
 
 
 class Policy(NamedTuple):
-    """Periods for which data is kept although no reference needs it, in milliseconds."""
+    """How long a sweep keeps history, dropped references and unreachable rows. Periods are in milliseconds."""
 
     retention_ms: int
-    """Shortest time for which history is kept."""
+    """Retention period: minimum time for which history is kept, in milliseconds."""
     grace_ms: int
-    """Grace period: shortest time for which unreachable rows and dropped references are kept."""
+    """Grace period: minimum time for which unreachable rows and dropped references are kept, in milliseconds."""
     catalogs: Mapping[str, tuple[int, int]] = {}
-    """Retention and grace period of the catalogs that have their own, by the prefix of their references' names."""
+    """Retention period and grace period, in milliseconds, of each catalog that has its own periods. Keys are the
+    prefixes of the names of the catalogs' references."""
 
     def retention_of(self, reference: str) -> int:
-        """Return the retention of a reference, in milliseconds; the longest one for a reference of no catalog."""
+        """Return the minimum time for which the history of a reference is kept, in milliseconds.
+
+        If the reference belongs to no catalog, this is the longest retention period of all catalogs.
+        """
         return self._of(reference, 0)
 
     def grace_of(self, reference: str) -> int:
-        """Return how long a dropped reference is kept, in milliseconds; the longest period for one of no catalog."""
+        """Return the minimum time for which a reference is kept after its drop, in milliseconds.
+
+        If the reference belongs to no catalog, this is the longest grace period of all catalogs.
+        """
         return self._of(reference, 1)
 
     @property
     def rows_ms(self) -> int:
-        """Grace period of unreachable rows, in milliseconds: the longest of all catalogs.
+        """Minimum time for which unreachable rows are kept, in milliseconds: the longest grace period of all catalogs.
 
-        It is not known which catalog an unreachable row belonged to.
+        The longest period is used because it is not known to which catalog an unreachable row belonged.
         """
         return max([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     @property
     def shortest_grace_ms(self) -> int:
-        """The shortest grace period of all catalogs, in milliseconds."""
+        """The shortest grace period of all catalogs, in milliseconds: no dropped reference is deleted sooner."""
         return min([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     def _of(self, reference: str, position: int) -> int:
@@ -127,27 +138,29 @@ class Policy(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """The commits that a sweep marks from, and the bounds of what it may delete."""
+    """The roots of a sweep: the commits whose objects are kept. Also says which rows the sweep may delete."""
 
     commits: array[int]
     """Ids of all commits that are roots."""
     fence: int
-    """The first fence that was set, an id."""
+    """The first fence that the sweep set: an id. New commits must not use unreferenced rows with lower ids. In a dry
+    run, no fence is set, and this is the same as `limit`."""
     limit: int
-    """Rows with this id or a higher one are kept, marked or not."""
+    """An id. Rows with this id or a higher id are kept, even if they are unreachable."""
     ended: tuple[str, ...]
-    """Names of the dropped references whose registrations were ended."""
+    """Names of the dropped references whose registrations were ended, so that they cannot be restored any more."""
     floors: Mapping[str, int]
-    """Number of the first commit among the roots, by name of the reference's row."""
+    """For each reference, by the name of its row, the number of its oldest commit that is a root."""
 
 
 def trim_fence_and_list_roots(
     references: References, policy: Policy, operation: Operation, progress: Progress
 ) -> Roots:
-    """Take steps 1 to 4 of a sweep (see the module), and return the roots.
+    """Trim history, fence every reference, and return the roots. These are steps 1 to 4 of a sweep (see the module).
 
-    This trims history, ends the registrations of references that were dropped longer ago than the grace period, and
-    fences every reference. `list_roots_only` changes nothing.
+    A fence is an id: a commit to a fenced reference must not use unreferenced rows with lower ids. This function also
+    ends the registrations of references that were dropped longer ago than the grace period, so that they cannot be
+    restored any more. For a dry run, use `list_roots_only`, which changes nothing.
 
     Raises:
         ClockError: this machine's clock is too far behind the store's.
@@ -158,7 +171,7 @@ def trim_fence_and_list_roots(
     try:
         return _trim_fence_and_list_roots(references, policy, operation, progress)
     except CorruptionError:
-        # Another sweep may have deleted the commit of a head that was just read. Read the heads, which are newer now.
+        # Another sweep may have deleted the commit of a head that was just read. So read the heads again.
         return _trim_fence_and_list_roots(references, policy, operation, progress)
 
 
@@ -186,9 +199,9 @@ def _trim_fence_and_list_roots(
 
 
 def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
-    """Return what `trim_fence_and_list_roots` would return, without changing anything, for a dry run.
+    """Return the roots for a dry run of a sweep, as `trim_fence_and_list_roots` would return them. Change nothing.
 
-    Rows that other processes write during the call are younger than the grace period, so they do not count as garbage.
+    Rows that other processes write meanwhile are younger than the grace period, so they are not counted as unreachable.
     """
     now = references.ids.now_ms()
     trimmed = trim(references, retention_ms=policy.retention_of, dry_run=True)
@@ -218,9 +231,9 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
 
 
 def was_overtaken(references: References, roots: Roots) -> bool:
-    """Whether history of the roots was trimmed or given up since the roots were listed.
+    """Whether the history of a reference was trimmed or given up since the roots were listed.
 
-    If so, another sweep may have deleted objects that only this history needed.
+    Another sweep may then have deleted objects that only this history needed.
     """
     reader = ReferenceReader(references.store)
     for row_name, floor in roots.floors.items():
@@ -231,19 +244,19 @@ def was_overtaken(references: References, roots: Roots) -> bool:
 
 
 class _Fencing:
-    """Steps 2 to 4 of a sweep: look, fence, list the roots."""
+    """Steps 2 to 4 of a sweep: read the registry and all floors, fence every reference, list the roots."""
 
     def __init__(self, references: References, progress: Progress, unlisted: Mapping[str, int]) -> None:
         """
         Args:
-            unlisted: floors of references that the registry lost, by row name. They are roots, so that a recovery can
-                restore the references.
+            unlisted: numbers of the floor commits of references that the registry lost, by row name. The commits of
+                these references are roots, so that a recovery can restore the references.
         """
         self._references = references
         self._progress = progress
         self._before = references.root.read()
         self.floors = {**unlisted, ROOT: self._before.head.floor_number}
-        """The lowest floor of each reference that an attempt on a fenced row may have read, by row name."""
+        """For each reference, by row name, the number of its oldest commit that is a root."""
         self._present = listed_in(self._before.index(REFERENCES))
         for position, registered in enumerate(self._present):
             progress("looking at references", position, len(self._present))
@@ -252,7 +265,10 @@ class _Fencing:
             self.floors[registered.row_name] = floor
 
     def run(self) -> int:
-        """Fence every reference, and return the first fence."""
+        """Write a new fence to the row of every reference. Return the first fence, which is an id.
+
+        A commit to a fenced reference must not use unreferenced rows with lower ids.
+        """
         references = self._references
         first = references.ids.next_id()
         for position, registered in enumerate(self._present):
@@ -269,18 +285,18 @@ class _Fencing:
         return first
 
     def roots(self) -> array[int]:
-        """Return the ids of all root commits."""
+        """Return the ids of all root commits: the commits of each reference from its floor to its head."""
         found = array("q")
         for position, (row_name, floor) in enumerate(self.floors.items()):
             self._progress("listing commits", position, len(self.floors))
             head = self._head(row_name)
             if head is None or not head.commit:
-                raise ReferenceGoneError(f"{row_name!r} was given up during the sweep")
+                raise ReferenceGoneError(f"reference {row_name!r} was permanently removed during the sweep")
             found += _history(self._references, head, floor)
         return found
 
     def _close(self, registered: Registered) -> None:
-        """Fence the row of a live reference; seal the row of a dropped reference."""
+        """Give the row of a live reference a new fence. Seal the row of a dropped reference, to stop commits to it."""
         references = self._references
         if registered.registration.state == "live":
             try:
@@ -292,9 +308,12 @@ class _Fencing:
             references.sealed_head(registered)
 
     def _born(self, after: CommitReader) -> list[Registered]:
-        """Return the references that were registered between the look and the fence of the registry.
+        """Return the references that were created after this object was made and before the registry was fenced.
 
-        The registry's log contains each reference as it was first registered, even if it was dropped or replaced since.
+        They are read from the registry's log, which also has references that were dropped or replaced since.
+
+        Args:
+            after: the registry after it was fenced.
         """
         before, last = self._before.head, self._before.head.number
         if after.head.commit == before.commit:
@@ -320,7 +339,7 @@ class _Fencing:
 
 
 def _history(references: References, head: Head, floor: int) -> array[int]:
-    """Return the ids of the commits from number `floor` to the head."""
+    """Return the ids of the commits of a reference, from the head back to the commit with the number `floor`."""
     found = array("q", [head.commit])
     number = head.number
     while number > floor:
@@ -332,10 +351,11 @@ def _history(references: References, head: Head, floor: int) -> array[int]:
 
 
 def _replace_by_tombstones(references: References) -> dict[str, int]:
-    """Replace sealed rows by tombstones if their registration ended, was replaced, or has another generation.
+    """Replace the sealed reference rows that the registry does not list by tombstones (rows without a commit).
 
     Returns:
-        the floor in each row that is not sealed although the registry does not list the reference, by row name.
+        for each row that the registry does not list and that is not sealed, the number of its floor commit, by row
+        name. The registry has lost these references.
     """
     lost: dict[str, int] = {}
     for name, head in unlisted(references.store):
@@ -347,5 +367,5 @@ def _replace_by_tombstones(references: References) -> dict[str, int]:
 
 
 def _id_at(ms: int) -> int:
-    """Return the lowest id that can be made at a time, given in milliseconds since 1970."""
+    """Return the lowest id that can be made at the time `ms`, in milliseconds since 1970."""
     return pack(IdParts(max(EPOCH_MS, ms), 0, 0))

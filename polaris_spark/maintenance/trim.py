@@ -1,9 +1,10 @@
 """Trimming of history: raises the floors of references, so that a sweep may delete what only older commits need.
 
-Every commit from the floor to the head is kept, with all objects that it points to. The new floor is the newest commit
-that is older than the retention, so that the state at that time can still be read. Reading below the floor fails with
-an error that says that the history was trimmed. No commit that is younger than the retention lies below the floor, even
-if times go back because a clock was behind.
+The floor is the oldest commit of a reference that is kept. Every commit from the floor to the head is kept, with all
+objects that it points to. The new floor is the newest commit that is older than the retention period, so that the state
+at the beginning of this period can still be read. An attempt to read an older commit fails with an error that says that
+the history was trimmed. No commit that is younger than the retention period is below the floor, even if the times of
+commits go back because a clock was behind.
 """
 
 from __future__ import annotations
@@ -23,37 +24,40 @@ from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 
 _LOOKUPS = 3
-"""Maximum number of times that a trim opens one reference, if other processes keep dropping and recreating it."""
+"""Maximum number of times that a trim opens a reference, if other processes repeatedly drop and recreate it."""
 
 
 class Trimmed(NamedTuple):
-    """A reference whose floor was raised, or would be in a dry run."""
+    """A reference whose floor (the oldest commit that is kept) was raised, or in a dry run would be raised."""
 
     reference: str
     before: int
-    """The old floor: number of the first commit that was kept before."""
+    """Number of the commit that was the floor before."""
     after: int
-    """The new floor: number of the first commit that is kept now."""
+    """Number of the commit that is the new floor."""
     time: int
     """Time of the commit at the new floor, in milliseconds since 1970."""
 
 
 class _Age(NamedTuple):
-    """Which history is trimmed: commits before `limit_ms`, as seen at `now_ms`, in milliseconds since 1970."""
+    """The part of history to trim: commits made before `limit_ms`. `now_ms` is the present time.
+
+    Times are in milliseconds since 1970.
+    """
 
     limit_ms: int
     now_ms: int
 
 
 def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: int) -> None:
-    """Refuse a retention that is shorter than a period for which history is needed.
+    """Raise an error if history would be kept for less time than other features need it.
 
     Args:
-        retention_ms: shortest time for which history is kept, in milliseconds.
-        grace_ms: grace period of unreachable rows and dropped references, in milliseconds.
-        operation_lifetime_ms: how long a repeated operation is recognized, in milliseconds.
+        retention_ms: minimum time for which history is kept, in milliseconds.
+        grace_ms: minimum time for which unreachable rows and dropped references are kept, in milliseconds.
+        operation_lifetime_ms: time for which a repeated operation is recognized, in milliseconds.
     Raises:
-        InputError: the retention is shorter than one of the other periods.
+        InputError: `retention_ms` is shorter than one of the other periods.
     """
     for name, least in (("grace", grace_ms), ("idempotency-key-lifetime", operation_lifetime_ms)):
         if retention_ms < least:
@@ -70,17 +74,18 @@ def trim(
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> list[Trimmed]:
-    """Raise the floor of the registry and of every live reference to the newest commit older than the retention.
+    """Raise the floor of the registry and of every live reference to the newest commit older than the retention period.
 
-    The history of a dropped reference is kept whole until it is swept. After an interruption, call this function again.
+    The floor of a dropped reference is not raised: a sweep deletes its whole history when the grace period has passed.
+    After an interruption, call this function again.
 
     Args:
-        retention_ms: shortest time for which history is kept, in milliseconds: one value for all references, or a
+        retention_ms: minimum time for which history is kept, in milliseconds: one value for all references, or a
             function of the reference's name.
         dry_run: whether to write nothing, and only return the floors that would be raised.
         progress: called with the number of references that are done, and the total.
     Returns:
-        the references whose floor is raised, the registry last.
+        the references whose floor was raised, the registry last.
     Raises:
         ClockError: this machine's clock jumped ahead.
     """
@@ -108,7 +113,7 @@ def _would_trim(references: References, registered: Registered | None, age: _Age
 def _trim_one(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
-        # A committer always reads and changes the same row, even if the name now stands for another row.
+        # A committer always reads and changes the same row, even if a new reference now has the name.
         try:
             committer = references.root if registered is None else references.open(name)
         except ReferenceGoneError:  # dropped meanwhile
@@ -131,7 +136,7 @@ def _trimmed(registered: Registered | None, head: Head, floor: Commit) -> Trimme
 
 
 def _new_floor(store: ObjectStore, head: Head, age: _Age) -> Commit | None:
-    """Return the newest commit before the limit; None if this commit is not above the floor."""
+    """Return the newest commit that was made before the limit; None if the floor need not be raised to it."""
     found = last_before(store, head, age.limit_ms, age.now_ms)
     commit = None if found is None else store.get(found, Commit)
     return commit if commit is not None and commit.number > head.floor_number else None

@@ -95,7 +95,7 @@ def test_a_damaged_log_keeps_every_file(
     [kept] = lake.remove(spark=spark_or_none, dry_run=False)
     assert kept[3:5] == (f"the log of default.lake, commit number {commit.number}", "kept")
     assert row_key(lake, commit.entries) in kept[5]
-    assert kept[5].endswith("; nothing is deleted, since it may need any file")
+    assert kept[5].endswith("; nothing is deleted, because any file may be needed")
     assert lake.files() == before
 
 

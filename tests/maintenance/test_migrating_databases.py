@@ -178,7 +178,7 @@ def test_an_aborted_migration_can_begin_anew_elsewhere(store_on: StoreOn, tmp_pa
             steps = Migration(realm, source, begun.connection, "default").run()
             assert next(steps).name == "copy"
             steps.close()
-        with pytest.raises(RealmStateError, match=r"is being moved to .* already"):
+        with pytest.raises(RealmStateError, match=r"is already being moved to "):
             call(session, "migrate_realm", target=target)
         assert states(source, target)[1] is None
         assert call(session, "migrate_realm", abort=True, target=other)[0][0] == "abort"

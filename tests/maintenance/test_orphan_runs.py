@@ -70,7 +70,7 @@ def test_a_path_known_under_another_scheme_only_is_what_the_mode_says(lake: Lake
     lake.old()
     if mode == "error":
         with pytest.raises(
-            InputError, match=r"hdfs://nn:8020 is known and file:// was listed.*equal_schemes"
+            InputError, match=r"hdfs://nn:8020 in tables, file:// in the listing.*equal_schemes"
         ):
             lake.remove()
     else:

@@ -261,7 +261,7 @@ def test_executors_do_with_other_schemes_what_the_mode_says(spark: SparkSession,
     stray = lake.stray(folder(table) / "metadata" / "stray.stats")
     name_statistics(table, f"hdfs://nn:8020{stray}")
     lake.old()
-    with pytest.raises(InputError, match=r"hdfs://nn:8020 is known and file:// was listed"):
+    with pytest.raises(InputError, match=r"hdfs://nn:8020 in tables, file:// in the listing"):
         lake.remove(spark=spark)
     assert paths(lake.remove(spark=spark, prefix_mismatch_mode="delete")) == {stray}
     assert lake.remove(spark=spark, equal_schemes={"hdfs": "file"}) == []

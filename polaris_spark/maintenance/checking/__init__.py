@@ -1,1 +1,1 @@
-"""`fsck`: a check of all rows of a store for damage."""
+"""`fsck`: checks all rows of a store for damage."""

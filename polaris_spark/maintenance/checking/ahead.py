@@ -1,8 +1,8 @@
-"""Repair of a store that a process with a clock far ahead has used (`polaris-spark fsck --repair`).
+"""Repair of a store after a process whose clock was far ahead has written to it (`polaris-spark fsck --repair`).
 
 Rows and commits keep the ids and times that the process gave them. The repair writes two times to the store's clock
-record: this machine's time, so that correct clocks are accepted, and the highest time found in the store, so that
-checks accept ids and times up to this time.
+record. One is this machine's time: the store then accepts processes with correct clocks again. The other is the highest
+time found in the store: checks then accept ids and times up to this time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ class Repaired(NamedTuple):
     """The result of a repair. Times are in milliseconds since 1970."""
 
     now_ms: int
-    """This machine's time, which is now the store's noted time."""
+    """This machine's time, which the repair wrote to the store's clock record, in milliseconds since 1970."""
     ahead_ms: int | None
-    """Ids and times in the future are accepted up to this time; None if the store contains no time in the future."""
+    """Time in milliseconds since 1970. Checks accept ids and times in the future up to this time. None if the store
+    contains no time in the future."""
     leases: int
-    """Number of leases that were ended, because they reached far into the future."""
+    """Number of node leases that the repair ended, because they would have lasted far into the future."""
 
 
 def repair(backend: Backend, clock: Clock) -> Repaired:
-    """Set a store's noted time to this machine's clock, after a process with a clock far ahead has used the store.
+    """Set the time in a store's clock record to this machine's time, and end leases that last far into the future.
 
-    Before the call, make sure that this machine's clock is correct. Running processes can continue. The repair can be
-    repeated.
+    Call this after a process whose clock was far ahead has written to the store. Before the call, make sure that this
+    machine's clock is correct. Other processes may keep running. The repair can be repeated.
 
     Raises:
         ClockError: this machine's clock differs from the database's.
@@ -56,7 +57,10 @@ def repair(backend: Backend, clock: Clock) -> Repaired:
 
 
 def _times(backend: Backend, clock: Clock) -> Iterator[int]:
-    """Yield the times in the clock record, the lease records and all heads of a store, in milliseconds since 1970."""
+    """Yield the times in a store's clock record, in its lease records and in the newest commit of every reference.
+
+    Times are in milliseconds since 1970.
+    """
     found = system_references(backend).read(CLOCK, ClockRecord)
     if found is not None:
         yield from (found.value.time_ms, found.value.floor_ms)

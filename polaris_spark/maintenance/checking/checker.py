@@ -1,19 +1,20 @@
-"""`fsck`: checks that rows decode, that needed objects exist, and that redundant data agrees.
+"""`fsck`: checks that rows can be decoded, that needed objects exist, and that redundant data agrees.
 
-| what is checked | by |
+| what is checked | module |
 | --- | --- |
 | the store's own records: store, realm, node lease, clock and task records | `system` |
 | every row by itself, whether or not another row needs it | `rows` |
-| registry and rows of references | `references` |
+| the registry (the list of a realm's references) and the rows of references | `references` |
 | the history of every reference: numbers, times, parents, skip pointers | `history` |
-| every strong pointer below every commit from floor to head, also in objects whose type is not installed | `lost` |
-| every index of every commit; the log against the changes; every content that a log entry names | `log` |
-| names, ids, locations and contents of every catalog's head | `entities`, `tables` |
+| whether all objects exist that commits reach by strong pointers, also objects whose type is not installed | `lost` |
+| every index of every commit; whether each commit's log matches its changes; tables and views in log entries | `log` |
+| names, ids, locations, tables and views in the newest commit of every catalog's branch | `entities`, `contents` |
 
-A store may be in use during the check. The heads are read once; the objects that they need are kept at least for the
-grace period. If problems are found, the whole check runs a second time with heads read anew. Only problems that are
-found both times are reported: by the second time, rows that were being written are complete, and rows that were swept
-are not needed any more.
+A history is checked from its floor (the oldest commit that is kept) to its head (the newest commit). The store may be
+in use during the check. Heads are read once; the objects that these heads need are kept at least for the grace period.
+If problems are found, the whole check runs a second time and reads the heads again. Only problems that are found both
+times are reported. This leaves out rows that were just being written, and rows that were deleted because nothing needed
+them any more.
 """
 
 from __future__ import annotations
@@ -53,25 +54,28 @@ from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
-"""Age below which an object may still be incomplete because its writer is still at work, in milliseconds."""
+"""Age in milliseconds. A younger object that is incomplete is no problem, because its writer may still be at work."""
 
 GRACE_MS = 3 * 60 * 60_000
-"""Default of the grace period, in milliseconds."""
+"""Default grace period: minimum time for which the objects of a dropped reference are kept, in milliseconds."""
 
 _CHECKED = frozenset({RealmState.ACTIVE, RealmState.INACTIVE})
 _ENDED = frozenset({RealmState.PURGING, RealmState.PURGED, RealmState.GONE})
 
 
 class Unit(NamedTuple):
-    """A part of a check that can be carried out independently of the other parts, in any process."""
+    """A part of a check that can run independently of the other parts, in any process."""
 
     place: CheckedRealm | None
-    """The realm; None for a scan of the rows of several realms."""
+    """The realm that this part checks; None for a scan, which reads the rows of several realms."""
     what: ScanUnit | CommitsUnit | EntitiesUnit
 
 
 class CheckUnit(MapFunction[Unit, list[Problem]]):
-    """Function that carries out one unit. Units differ much in size, and spend most of their time computing."""
+    """Function that runs one part of a check and returns the problems found.
+
+    Parts differ much in size, and spend most of their time computing.
+    """
 
     result = list[Problem]
     few = 0
@@ -95,7 +99,7 @@ def _unit_problems(backend: Backend, unit: Unit) -> Iterator[Problem]:
 
 
 class Check:
-    """One check of a store."""
+    """One run of `fsck` on a store, or on one realm of the store."""
 
     def __init__(
         self,
@@ -111,9 +115,9 @@ class Check:
         Args:
             realm: name of the only realm to check; None checks all realms, and finds rows that belong to no realm.
             grace_ms: minimum time for which the objects of a dropped reference are kept, in milliseconds.
-            engine: carries out units and follows pointers; None for an engine in this process. The scan, each index and
-                each history are split into about as many units as the engine has `parts`.
-            progress: receives the progress if `engine` is not given.
+            engine: runs the parts of the check; None to run them in this process. The scan, each index and each
+                history are split into about `engine.parts` parts.
+            progress: called with the progress if `engine` is None.
         """
         self._backend = backend
         self._clock = clock
@@ -125,7 +129,7 @@ class Check:
         self._progress = self._engine.progress
 
     def run(self) -> list[Problem]:
-        """Return all problems, errors first; an empty list if the store is sound.
+        """Run the check. Return all problems, errors first; an empty list if no problem was found.
 
         Raises:
             NotFoundError: no realm has the given name.
@@ -192,9 +196,10 @@ class Check:
     def _commit_units(
         self, root: Root, commits: Sequence[tuple[int, int]], seen: set[int]
     ) -> Iterator[CommitsUnit]:
-        """Yield units for the commits that no unit of another reference covers.
+        """Yield units that check the commits of a reference, without the commits in `seen`.
 
-        Each unit also has the commit before its first commit, for comparison.
+        All commits are then added to `seen`. Each unit also contains the commit before its first commit, for
+        comparison.
         """
         size = max(256, -(-len(commits) // self._parts))
         start = 0
@@ -218,7 +223,7 @@ class Check:
                 yield EntitiesUnit(root.reference, root.head.commit, name, start, end, shared)
 
     def _leftovers(self, told: System) -> Iterator[Problem]:
-        """Yield a problem for each instance that has references but belongs to no realm."""
+        """Yield a problem for each instance id that occurs in rows of references but belongs to no realm."""
         known = {
             record.instance for record in told.realms if record.state not in _ENDED - {RealmState.PURGING}
         }
@@ -230,7 +235,10 @@ class Check:
 
 
 def _shares(root: Root, properties: dict[str, dict[str, str]]) -> bool:
-    """Whether a catalog allows overlapping locations of its tables and views; also True if this is not known."""
+    """Whether the catalog of a reference allows its tables and views to have overlapping locations.
+
+    Also True if the reference belongs to no catalog in `properties`.
+    """
     id = root.reference.split("/")[1] if root.reference.startswith("cat/") else ""
     return id not in properties or properties[id].get("shared-locations") == "allow"
 
@@ -243,7 +251,7 @@ _FIRST_KINDS = (MISSING, UNREADABLE)
 
 
 def _once_each(problems: Iterable[Problem]) -> list[Problem]:
-    """Return at most one problem of each kind for each row, if possible one with a path.
+    """Return at most one problem of each kind for each row, preferably a problem that has a path.
 
     If an object is missing or cannot be read, its problems of other kinds are left out.
     """
@@ -261,6 +269,6 @@ def _once_each(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _object(problem: Problem) -> str:
-    """Return the id of the object that a problem is about, or the name of the reference's row."""
+    """Return the id of the object that a problem is about. If it is about another row, return the row's name."""
     id, _, part = problem.key.partition("/")
     return id if id.isdecimal() and part.isdecimal() else problem.key

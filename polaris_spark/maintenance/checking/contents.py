@@ -1,4 +1,4 @@
-"""Check of the content of entities: tables and views with their pieces."""
+"""Check of tables and views: their rows, and the rows that hold their schemas, snapshots, logs and other pieces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ContentCheck:
-    """Check of the versions of tables and views that a reference leads to. Each version is checked once."""
+    """Check of versions of tables and views in the commits of one reference. Each version is checked once."""
 
     def __init__(self, rows: RowReader, reference: str) -> None:
         self._rows = rows
@@ -49,9 +49,13 @@ class ContentCheck:
         self._sound: set[ExpectedShard] = set()
 
     def check(self, ids: Iterable[int], path: str) -> Iterator[Problem]:
-        """Yield the problems of tables and views among these objects.
+        """Yield the problems of those objects that are tables or views.
 
-        Objects that cannot be read are skipped; other checks report them.
+        Other objects are skipped, and so are objects that cannot be read, because other checks report them.
+
+        Args:
+            ids: ids of objects. Ids that were checked before are skipped.
+            path: how the check reached these objects, for the reported problems.
         """
         new = [id for id in dict.fromkeys(ids) if id and id not in self._seen]
         self._seen.update(new)
@@ -72,7 +76,7 @@ class ContentCheck:
                 )
 
     def _table(self, table: Table) -> Iterator[tuple[int, str]]:
-        """Yield a table's faults as pairs: the id of the damaged row (0 for the table's own row), and a message."""
+        """Yield a table's faults as pairs of the damaged object's id (0 for the table's own row) and a message."""
         for numbered, cls, field, current, what in (
             (table.schemas, Schema, "schema-id", table.current_schema_id, "schema"),
             (table.specs, PartitionSpec, "spec-id", table.default_spec_id, "partition spec"),
@@ -116,7 +120,14 @@ class ContentCheck:
     def _texts(
         self, pieces: Collection[tuple[int, int]], cls: type[Piece], field: str, what: str
     ) -> Iterator[tuple[int, str]]:
-        """Yield faults of pieces of one type: the text of a piece must contain the number that it is stored under."""
+        """Yield a fault for each piece (such as a schema) whose text does not contain its number.
+
+        Args:
+            pieces: pairs of a piece's object id and its number.
+            cls: type that the objects must have.
+            field: name of the JSON field that must contain the number.
+            what: word for the piece in messages, such as `schema`.
+        """
         new = [piece for piece in pieces if (*piece, what) not in self._pieces]
         self._pieces.update((*piece, what) for piece in new)
         found = self._rows.read([id for id, _ in new])
@@ -158,10 +169,10 @@ class ContentCheck:
     def _overflow(
         self, others: Overflow | None, codec: Codec[V], what: str
     ) -> Generator[tuple[int, str], None, list[V] | None]:
-        """Yield the problems of an index of refs or properties.
+        """Yield the faults of the index that holds the refs or properties for which a table's row has no room.
 
         Returns:
-            the values in the index, or None if the index cannot be read.
+            the values in the index; empty if there is no index; None if the index cannot be read.
         """
         if others is None:
             return []

@@ -1,4 +1,7 @@
-"""Check of a catalog's head: whether names, ids and locations agree with each other and with the contents."""
+"""Check of the newest commit of a catalog's branch: whether its indexes of names, ids and locations agree.
+
+They must agree with each other, and with the namespaces, tables and views that they point to.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ Segments = tuple[str, ...]
 
 
 class EntitiesUnit(NamedTuple):
-    """A range of an index of a catalog's head, to check against the other indexes."""
+    """A key range of one index in the newest commit of a branch. It is checked against the commit's other indexes."""
 
     reference: str
     commit: int
@@ -60,11 +63,14 @@ class EntitiesUnit(NamedTuple):
     start: bytes
     end: bytes | None
     shared: bool
-    """Whether the catalog allows overlapping locations; overlaps are then not reported."""
+    """True if the catalog allows tables with overlapping locations, so that overlaps are not reported."""
 
 
 def entity_problems(rows: RowReader, unit: EntitiesUnit) -> Iterator[Problem]:
-    """Yield the problems of the entries of a unit. Rows that cannot be read are left out; other checks report them."""
+    """Yield the problems of the index entries in a unit's key range.
+
+    Rows that cannot be read are skipped, because other checks report them.
+    """
     commit = rows.values([unit.commit], Commit).get(unit.commit)
     if commit is None:
         return
@@ -84,7 +90,9 @@ def entity_problems(rows: RowReader, unit: EntitiesUnit) -> Iterator[Problem]:
 
 
 def row_of(root: IndexRoot, commit: int, key: bytes, read: ShardReader) -> int:
-    """Return the id of the object that holds an index's entry of a key: the commit that embeds it, or a leaf.
+    """Return the id of the object that contains, or would contain, the entry for a key of an index.
+
+    This object is the commit if the commit itself contains the entry, else a leaf of the index.
 
     Raises:
         CorruptionError: a shard on the path to the leaf cannot be read.
@@ -101,10 +109,10 @@ def row_of(root: IndexRoot, commit: int, key: bytes, read: ShardReader) -> int:
 
 
 def key_bounds(rows: RowReader, commit: int, name: str, parts: int) -> list[bytes]:
-    """Return keys that split an index of a commit into ranges.
+    """Return keys that split an index of a commit into ranges of about equal size.
 
     Args:
-        parts: approximate number of ranges; there are fewer if the index has fewer leaves.
+        parts: approximate number of ranges; there are fewer if the index is small.
     Returns:
         the first key of each range except the first; empty if the index cannot be read.
     """
@@ -205,7 +213,11 @@ class _Head:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
     def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Check that each location of a table or view is in the right index, in an entry with the entity's id."""
+        """Yield a problem for each location of a table or view that lacks its entry in the index of locations.
+
+        A location that the entity owns must be in the index `LOCATIONS`, and a location that it uses without owning it
+        must be in `UNCONFIRMED`. The entry must contain the entity's id.
+        """
         contents = self._rows.read([entry.pointer for _, entry in entries])
         wanted: dict[str, list[tuple[bytes, bytes, int, Segments]]] = {LOCATIONS: [], UNCONFIRMED: []}
         for key, entry in entries:
@@ -257,9 +269,10 @@ class _Head:
         return self._uses(UNCONFIRMED, entries)
 
     def _uses(self, index: str, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Check that the entity in each entry of an index of locations uses the location as the index says.
+        """Yield a problem for each entry of an index of locations whose entity does not use the location.
 
-        In the index `LOCATIONS` the entity owns the location; in the index `UNCONFIRMED` it only names the location.
+        An entity must own its locations in the index `LOCATIONS`. Its locations in the index `UNCONFIRMED` must be used
+        but not owned by the entity.
         """
         used = self._used(sorted({id_bytes(id_from(entry.value)) for _, entry in entries}))
         for key, entry in entries:
@@ -285,9 +298,9 @@ class _Head:
                 yield from self._overlaps(key, path, entity)
 
     def _used(self, entities: list[bytes]) -> dict[int, Holdings | None]:
-        """Return the locations of entities, by entity id; None if an entity's content cannot be read.
+        """Return the locations that entities use, by entity id.
 
-        Missing entities are left out.
+        The value is None if the entity's table or view cannot be read. Entities that do not exist are left out.
         """
         keys = self.index(IDS).get_many(entities)
         there = [(entity, found.value) for entity, found in zip(entities, keys, strict=True) if found]
@@ -305,9 +318,10 @@ class _Head:
         return used
 
     def _overlaps(self, key: bytes, path: Segments, entity: int) -> Iterator[Problem]:
-        """Yield overlaps with locations of other entities, for entries in key order.
+        """Yield a problem if a location lies below a location of another entity.
 
-        In key order, all locations below a location follow it immediately.
+        This must be called for the entries of the index in key order. In this order, a location is followed immediately
+        by all locations below it.
         """
         if self._unit.shared:
             return

@@ -20,11 +20,12 @@ WRONG_HEAD = "wrong-head"
 NO_LOG = "no-log"
 
 _ROW = 0
-"""Holder of a claim that the reference's row makes; other claims have the id of a commit as their holder."""
+"""Value that stands for the reference's row in a list of holders. Other holders are commits, listed by their ids. A
+holder states which id the commit with a certain number has."""
 
 
 class Root(NamedTuple):
-    """A reference whose whole history is checked."""
+    """A reference whose history is checked from the floor (the oldest commit that is kept) to the head."""
 
     reference: str
     row_name: str
@@ -32,15 +33,18 @@ class Root(NamedTuple):
 
 
 class CommitHistory(NamedTuple):
-    """The commits of a reference from its floor to its head."""
+    """The commits of a reference from its floor (the oldest commit that is kept) to its head (the newest commit)."""
 
     commits: dict[int, int]
-    """Ids of commits by number, newest first. Numbers for which no pointer names a commit are left out."""
+    """Commit ids by commit number, newest first. A number is left out if no commit or row states the id for it."""
     problems: list[Problem]
 
 
 class _Claims:
-    """Claims that a commit has a number, by number and id of that commit, each with the ids of the claiming commits."""
+    """Statements, in commits and in the reference's row, that the commit with a certain number has a certain id.
+
+    For each number and id, it stores the holders: the ids of the commits that state this, or `_ROW` for the row.
+    """
 
     def __init__(self, floor: int) -> None:
         self._floor = floor
@@ -54,7 +58,7 @@ class _Claims:
         return self._found.pop(number, {})
 
     def next_ids(self, number: int, count: int) -> list[int]:
-        """Return the ids that are claimed for `number` and for the `count - 1` numbers right below it."""
+        """Return all ids stated for `count` consecutive numbers, of which `number` is the highest."""
         found = (self._found.get(number - i, {}) for i in range(count))
         return [id for claims in found for id in claims]
 
@@ -64,10 +68,11 @@ class _Claims:
 
 
 def history(rows: RowReader, root: Root) -> CommitHistory:
-    """Return the history of a reference, and as problems the wrong claims that its commits make about each other.
+    """Return the commits of a reference, and the problems of its history.
 
-    Up to 20 later commits contain the number and id of each commit. Where they disagree, the most frequent claim counts
-    as right. A commit that cannot be read is still in the history: the check that follows pointers reports it.
+    The 20 next commits, and some later ones, state the number and id of each commit. If they disagree, the id that most
+    of them state counts as right, and the other statements are problems. A commit that cannot be read is still part of
+    the history; the module `lost` reports it.
     """
     walk = _Walk(rows, root)
     walk.run()
@@ -114,7 +119,11 @@ class _Walk:
                 claims.add(ancestor, pointer, id)
 
     def _is_misnamed(self, commit: Commit, holders: list[int]) -> bool:
-        """Whether a commit's own number is right, and the other number that later commits give it is wrong."""
+        """Whether a commit's own number is right, given that it differs from the number that later commits state.
+
+        Args:
+            holders: the commits (or `_ROW`) that state the other number.
+        """
         if not commit.parents:
             return not commit.number
         parent = self._rows.values(commit.parents[:1], Commit).get(commit.parents[0])
@@ -181,7 +190,10 @@ class _Walk:
             self._blame(NO_LOG, id, "it has no log entries")
 
     def check_times(self) -> None:
-        """Check that every commit is later than the one before, except those that the head lists as time resets."""
+        """Check that the time of every commit is later than the time of the commit before it.
+
+        The commits in `Head.time_resets` are exempt: their parents were made by a process whose clock was far ahead.
+        """
         times, head = self._times, self._root.head
         if times.get(head.number, head.time) != head.time:
             self._blame_row(
@@ -200,7 +212,7 @@ class _Walk:
             self._blame(WRONG_TIME, self.commits[culprit], message)
 
     def check_recent(self) -> None:
-        """Check that the recent heads in the reference's row are in its history."""
+        """Check that the earlier heads listed in the reference's row have the ids and times found in the history."""
         head = self._root.head
         for recent in head.recent:
             if recent.number < head.floor_number or recent.number not in self.commits:
@@ -215,12 +227,12 @@ class _Walk:
 
 
 def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
-    """Yield the faults of a reference row's value that can be found without reading other rows.
+    """Yield the faults of a reference's row that can be found without reading other rows.
 
     Args:
-        head: the value.
+        head: the value of the row.
         latest_ms: the latest time at which an id can have been made, in milliseconds since 1970.
-        id_time_ms: time at which the fence was made, in milliseconds since 1970.
+        id_time_ms: time at which the id `head.fence` was made, in milliseconds since 1970.
     """
     if head.given_up:
         return

@@ -20,25 +20,25 @@ WRONG_LOG = "wrong-log"
 QUOTA = "quota"
 
 MAX_EMBEDDED_BYTES = 16 * 1024
-"""Largest total size of the changes that the indexes of a commit embed, in bytes."""
+"""Maximum total size of the index changes that a commit stores in its own row, in bytes."""
 
 _TOGETHER = 64
 _NOTHING = Entry()
 
 
 class CommitsUnit(NamedTuple):
-    """Consecutive commits of a reference to check."""
+    """A range of consecutive commits of a reference, which are checked together."""
 
     reference: str
     commits: Sequence[tuple[int, int]]
-    """(number, id) of each commit, oldest first. The first commit is only compared with the second: another unit checks
-    it, unless it begins the history."""
+    """(number, id) of each commit, oldest first. The first commit only serves for comparison with the second, unless
+    `from_floor` is true."""
     from_floor: bool
-    """Whether the first commit begins the history, so that this unit checks its indexes, too."""
+    """Whether the first commit is the oldest commit of the history, and its indexes must be checked, too."""
 
 
 def commit_problems(rows: RowReader, unit: CommitsUnit) -> Iterator[Problem]:
-    """Yield the problems of the commits of a unit."""
+    """Yield the problems of the indexes and log entries of a range of commits."""
     checked = _Commits(rows, unit.reference)
     before: tuple[int, Commit] | None = None
     for start in range(0, len(unit.commits), _TOGETHER):
@@ -66,7 +66,7 @@ class _Commits:
         self._contents = ContentCheck(rows, reference)
 
     def indexes(self, id: int, commit: Commit) -> Iterator[Problem]:
-        """Yield the problems of a commit's indexes. Shards that were checked before are skipped."""
+        """Yield the problems of a commit's indexes. Shards (nodes of an index) that were checked before are skipped."""
         if len(commit.index_names) != len(commit.index_roots):
             yield self._problem(WRONG_INDEX, id, id, "the numbers of its index names and index roots differ")
             return
@@ -81,7 +81,13 @@ class _Commits:
             yield self._problem(QUOTA, id, id, message, severity=WARNING)
 
     def step(self, id: int, before: Commit, after: Commit, entries: Sequence[LogEntry]) -> Iterator[Problem]:
-        """Yield the changes that a commit's log leaves out or states wrongly, and problems of the contents it lists."""
+        """Yield problems of a commit's log: changes that it omits or states wrongly, and damaged tables and views.
+
+        Args:
+            before: the parent commit.
+            after: the commit, whose id is `id`.
+            entries: the log entries of the commit.
+        """
         try:
             if _has(before, after, NAMES):
                 messages = list(self._names_faults(before, after, entries))

@@ -1,4 +1,4 @@
-"""The check of pointers: finds the objects that commits need and that are missing or unreadable."""
+"""Check of pointers: finds objects that commits need and that are missing or unreadable."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from polaris_spark.system.registry import ROOT
 
 _OBJECTS = "id bigint, type string, pointer bigint"
 _LEVELS = 64
-"""Maximum number of levels that `_above` follows. Every path from a commit to an object below it is shorter."""
+"""Maximum number of levels of pointers that `_above` follows. Every path from a commit to an object is shorter."""
 
 
 class Needed(NamedTuple):
-    """A commit that must exist with all objects that it points to."""
+    """A commit that must exist, together with all objects that can be reached from it."""
 
     reference: str
     number: int
@@ -35,11 +35,11 @@ class Needed(NamedTuple):
 
 
 def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[Needed]) -> Iterator[Problem]:
-    """Yield a problem for each object that is needed, and is missing or unreadable.
+    """Yield a problem for each missing or unreadable object that can be reached from the commits in `needed`.
 
     A join of all pointers with all existing objects finds the pointers to missing objects. Each missing object is
     looked up once more, because it may have been written during the scan. If it is still missing, pointers are followed
-    upwards from it, to find out whether a needed commit leads to it.
+    backwards from it, to find out whether it can be reached from one of these commits.
     """
     backend = engine.reach.backend
     splits = backend.splits("objects", [place.instance], engine.parts)
@@ -65,7 +65,7 @@ def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[Needed]) -> 
 def _above(
     engine: Engine, objects: Rows, lost: Collection[int]
 ) -> tuple[dict[int, list[int]], dict[int, str]]:
-    """Follow pointers upwards from the lost objects, at most `_LEVELS` levels. A holder of an object points to it.
+    """Find the holders of lost objects, the holders of these, and so on. A holder of an object points to it.
 
     Returns:
         a dict from the id of an object to the ids of its holders, and a dict from the id of a holder to its type.
@@ -112,7 +112,10 @@ def _problems(
 
 
 def _leading_to(id: int, holders: dict[int, list[int]]) -> dict[int, int]:
-    """Return the objects that lead to an object, each with the next object on the path; 0 for the object itself."""
+    """Return the ids of the objects from which the object `id` can be reached, and of this object itself.
+
+    Each id is mapped to the id of the next object on the path to `id`; the object itself is mapped to 0.
+    """
     after, level = {id: 0}, [id]
     while level:
         above: list[int] = []
@@ -126,7 +129,12 @@ def _leading_to(id: int, holders: dict[int, list[int]]) -> dict[int, int]:
 
 
 def _problem(place: CheckedRealm, needed: Needed, lost: Lost, path: Sequence[int]) -> Problem:
-    """Return the problem of a needed object that cannot be read."""
+    """Return the problem to report for a lost object.
+
+    Args:
+        needed: the commit from which the object can be reached.
+        path: ids of the objects from this commit to the lost object.
+    """
     steps = [f"{needed.reference}: commit {needed.number}", *map(str, path)]
     by = f", which {lost.holder_type} {lost.holder} points to" if lost.holder else ""
     kind = MISSING if "missing" in lost.reason else UNREADABLE
@@ -136,9 +144,10 @@ def _problem(place: CheckedRealm, needed: Needed, lost: Lost, path: Sequence[int
 
 
 def _pointers(reach: Reach, split: Split) -> Iterator[Row]:
-    """Yield one row without a pointer for each existing object of a split, and one row for each pointer of the object.
+    """Yield rows with the columns of `_OBJECTS` for the objects in a split (a range of database rows).
 
-    Objects that cannot be read count as missing.
+    For each object, one row has no pointer, and one further row is yielded for each pointer. No row is yielded for an
+    object that cannot be read, so it counts as missing.
     """
     for batch in reach.backend.scan(split):
         several: dict[str, list[int]] = {}

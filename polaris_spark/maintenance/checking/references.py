@@ -1,4 +1,4 @@
-"""Check of a realm's references: the registry, the rows, and whether they agree."""
+"""Check of a realm's references: the registry, which lists them, the reference rows, and whether both agree."""
 
 from __future__ import annotations
 
@@ -39,28 +39,29 @@ _decode = msgspec.msgpack.Decoder(Registration).decode
 
 
 class Times(NamedTuple):
-    """Bounds that a check compares times with, in milliseconds since 1970."""
+    """Times with which a check compares other times, in milliseconds since 1970."""
 
     dropped_ms: int
-    """A sweep may have deleted the objects of references that were dropped before this time."""
+    """Time in milliseconds since 1970. The objects of references that were dropped before this time need not exist."""
     young_ms: int
-    """Objects made at or after this time may still be incomplete, because their writer is still at work."""
+    """Time in milliseconds since 1970. Objects made at or after this time may be incomplete, because their writer may
+    still be at work."""
     latest_ms: int
-    """The latest time at which an id can have been made."""
+    """The latest time at which an id can have been made, in milliseconds since 1970."""
 
 
 class FoundReferences(NamedTuple):
-    """The references of a realm as they were at one moment."""
+    """The references and catalogs of a realm, and the problems found while reading them."""
 
     roots: list[Root]
-    """References whose history must be whole, the registry first."""
+    """References whose history must be complete, the registry first."""
     catalogs: dict[str, CatalogRow]
-    """Rows of the realm's catalogs, by entity id in hexadecimal."""
+    """Rows of the realm's catalogs, by entity id in hexadecimal; empty if they cannot be read."""
     problems: list[Problem]
 
 
 def references(rows: RowReader, times: Times) -> FoundReferences:
-    """Return the references of a realm, and the problems of their rows and registrations."""
+    """Return the references of a realm, and the problems of their rows and of their entries in the registry."""
     return _References(rows, times).run()
 
 
@@ -98,7 +99,10 @@ class _References:
         return self._rows.backend.read_reference(self._rows.place.instance, name) is not None
 
     def _head(self, row_name: str) -> Head | None:
-        """Return the head in a reference's row, and report its faults; None if the row is missing or unreadable."""
+        """Return the head in a reference's row; None if the row is missing or unreadable.
+
+        Faults of the head, and an unreadable row, are added to the problems.
+        """
         name = row_name.rpartition("@")[0] or row_name
         try:
             head = head_in_row(self._rows.backend, self._rows.place.instance, row_name)
@@ -155,7 +159,13 @@ class _References:
                 self._blame_object(WRONG_REGISTRATION, row, message, reference=registered.name)
 
     def _compared(self, registered: Registered, head: Head | None, *, unreadable: bool) -> Iterator[Root]:
-        """Compare a registration with the reference's row. Yield the reference if its history must be whole."""
+        """Compare a reference's registration with its row. Yield the reference if its history must be complete.
+
+        Args:
+            registered: the reference's entry in the registry.
+            head: the head in the reference's row; None if the row is missing or unreadable.
+            unreadable: whether the row exists but cannot be read.
+        """
         name, row_name, said = registered.name, registered.row_name, registered.registration
         if unreadable:
             return
@@ -180,9 +190,9 @@ class _References:
                 yield Root(name, row_name, head)
 
     def _no_row(self, registered: Registered) -> None:
-        """Report that a live reference has lost its row, if commits show that the row existed.
+        """Report a problem if the row of a live reference was lost.
 
-        Otherwise, the row was never written, which is not a problem.
+        It was lost if later commits of the reference exist. Otherwise, the row was never written, which is no problem.
         """
         try:
             newer = commits_of_missing(self._rows.store, registered)
@@ -206,14 +216,14 @@ class _References:
                     UNLISTED,
                     row_name,
                     row_name,
-                    "its name is not the name of a reference followed by a generation",
+                    "its name is not a reference's name followed by @ and a hexadecimal generation",
                 )
             elif int(generation, 16) != generations.get(name):
                 message = "the registry does not list it, although it is not sealed"
                 self._blame(UNLISTED, name, row_name, message)
 
     def _catalogs(self, roots: Collection[Root]) -> dict[str, CatalogRow] | None:
-        """Return the catalogs that the newest commit of `catalogs` lists; None if they cannot be read."""
+        """Return the catalogs in the newest commit of the reference `catalogs`; None if they cannot be read."""
         root = next((root for root in roots if root.reference == CATALOGS), None)
         if root is None:
             return None

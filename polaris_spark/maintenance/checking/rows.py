@@ -1,4 +1,4 @@
-"""Check of single rows: whether each can be decoded, and whether the rows of one object belong together."""
+"""Check of single rows: whether each row can be decoded, and whether the rows of one object belong together."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ REPAIR = (
 )
 
 CACHE_BYTES = 64 * 2**20
-"""Size of a check's cache of decoded objects, in bytes."""
+"""Maximum size of a check's cache of decoded objects, in bytes."""
 
 
 class Problem(NamedTuple):
-    """A problem in a store."""
+    """A problem that `fsck` found in a store."""
 
     severity: Literal["error", "warning"]
     """`warning` for a harmless problem: rows that a killed process left, or a state that a later job corrects."""
@@ -48,25 +48,28 @@ class Problem(NamedTuple):
     realm: str
     """Name of the realm; the instance id for rows that belong to no realm, and for the system realm."""
     reference: str | None
-    """The reference that leads to the row, if there is one."""
+    """Name of the reference from which the damaged row can be reached; None if there is none."""
     key: str
-    """The exact row: `id/part` of an object, or the name of a reference's row."""
+    """Key of the damaged row: `id/part` for an object, or the name of a reference's row."""
     path: str
-    """The path by which the check reached the row."""
+    """The path by which the check reached the row, in words; may be empty."""
     message: str
 
 
 class CheckedRealm(NamedTuple):
-    """A realm, for messages and for reading its rows."""
+    """The name and the instance id of a realm that is checked."""
 
     realm: str
     """Name of the realm."""
     instance: str
-    """Instance id: the value of `realm` in its rows."""
+    """Instance id of the realm, which is the value of the column `realm` in its rows."""
 
 
 class RowReader:
-    """Reader of the objects of one realm. Bypasses the process's cache, which may hold rows that the database lost."""
+    """Reader of the objects of one realm, with a cache of its own.
+
+    The cache that the process shares is not used, because it may contain objects whose rows the database has lost.
+    """
 
     def __init__(self, backend: Backend, place: CheckedRealm) -> None:
         self.backend = backend
@@ -74,7 +77,7 @@ class RowReader:
         self.store = ObjectStore(backend, place.instance, ObjectCache(CACHE_BYTES), store_key="check")
 
     def read(self, ids: Collection[int]) -> dict[int, Decoded]:
-        """Return the objects that can be read, by id."""
+        """Return the objects with these ids, by id. Objects that are missing or unreadable are left out."""
         wanted = [id for id in dict.fromkeys(ids) if id]
         try:
             return self.store.read(wanted)
@@ -84,15 +87,18 @@ class RowReader:
         return {id: found for one in wanted for id, found in self.read([one]).items()}
 
     def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Return the values of the objects that can be read and are of type `cls`, by id."""
+        """Return the values of the objects with these ids, by id.
+
+        Objects that are missing, unreadable or not of type `cls` are left out.
+        """
         found = self.read(ids)
         return {id: one.value for id, one in found.items() if isinstance(one.value, cls)}
 
     def shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
-        """Return index shards by id.
+        """Return the index shards (nodes of an index) with these ids, by id.
 
         Raises:
-            CorruptionError: a shard cannot be read.
+            CorruptionError: a shard is missing or unreadable.
         """
         try:
             found = self.store.read(ids)
@@ -111,28 +117,28 @@ class RowReader:
         part: int = 0,
         severity: Literal["error", "warning"] = "error",
     ) -> Problem:
-        """Return a problem of an object's row."""
+        """Return a `Problem` of a row of the object `id`."""
         return Problem(severity, kind, self.place.realm, reference, row_key(id, part), path, message)
 
 
 def row_key(id: int, part: int = 0) -> str:
-    """Return the key of an object's row in problems."""
+    """Return the text for `Problem.key` that names one row of an object."""
     return f"{id}/{part}"
 
 
 class ScanUnit(NamedTuple):
-    """A range of rows to check."""
+    """A range of the rows of objects, which are checked together."""
 
     split: Split
     realms: Mapping[str, str]
-    """Names of realms by instance id. Rows of other instances are reported as `LEFTOVER`."""
+    """Names of realms by instance id. Rows with other instance ids are reported as problems of the kind `LEFTOVER`."""
     young_ms: int
-    """Objects made at or after this time may still be incomplete, because their writer is still at work; in
-    milliseconds since 1970."""
+    """Time in milliseconds since 1970. Objects made at or after this time may be incomplete, because their writer may
+    still be at work."""
 
 
 def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
-    """Yield the problems of single rows of a range, whether or not another row needs the damaged row."""
+    """Check each row of a range by itself. Yield all problems, also of rows that no other row needs."""
     strangers: dict[str, int] = {}
     for batch in backend.scan(unit.split):
         columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))

@@ -25,19 +25,22 @@ _NODE, _REALM, _TASK = "node", "realm", "task"
 
 
 class System(NamedTuple):
-    """The realm records of a store, and the problems of all its own records."""
+    """The realm records of a store, and the problems found in all of the store's own records."""
 
     realms: list[RealmRecord]
-    """The records of all realms, including realms that are gone, sorted by name."""
+    """The records of all realms, sorted by name, including realms in the state GONE."""
     latest_ms: int
     """The latest time at which an id can have been made, in milliseconds since 1970."""
     problems: list[Problem]
 
 
 def system(backend: Backend, now_ms: int) -> System:
-    """Return a store's realm records, and the problems of all its own records.
+    """Check a store's own records. Return its realm records and the problems found.
 
     Records whose names have an unknown prefix are not checked.
+
+    Args:
+        now_ms: this machine's time, in milliseconds since 1970.
     """
     return _System(backend, now_ms).run()
 

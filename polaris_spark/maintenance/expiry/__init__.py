@@ -1,1 +1,1 @@
-"""Expiry of snapshots over a whole catalog."""
+"""Expiry of the snapshots of all tables in a catalog."""

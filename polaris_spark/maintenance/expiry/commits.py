@@ -1,8 +1,9 @@
 """Changes that expiry commits: removal of snapshots from many tables, and removal of expired-snapshots records.
 
-A commit that is refused is split into halves, which are tried again. All tries for a table write metadata files with
-one UUID in their names. Metadata files that no try committed are deleted afterwards. If the outcome of a commit is
-unknown, the run ends, and all files of this commit stay.
+An expired-snapshots record (`ExpiredSnapshots`) lists snapshots that were removed from a table but whose files are not
+deleted yet. If a commit for several tables is refused, its tables are split into halves, and each half is tried again.
+The tries for a table write metadata files with the same UUID in their names. Metadata files that no try committed are
+deleted afterwards. If the outcome of a commit is unknown, the run ends, and all metadata files of this commit are kept.
 """
 
 from __future__ import annotations
@@ -35,34 +36,35 @@ from polaris_spark.errors import (
 from polaris_spark.maintenance.expiry.retention import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
-"""Number of tables whose snapshots are removed in one commit: few enough that other writers hardly wait for it."""
+"""Maximum number of tables from which one commit removes snapshots. It is small, so that other writers hardly wait."""
 
 REFUSALS = 3
-"""If the files of this number of consecutive tables could not be written, storage counts as unreachable.
+"""Number of consecutive tables whose metadata files cannot be written, after which storage counts as unreachable.
 
-The remaining tables of the commit are then not tried. The order is random after the first failure, so a few tables that
-always fail do not prevent the other tables from ever being tried.
+The remaining tables of the commit are then not tried. After the first failure, tables are tried in random order, so
+that a few tables that always fail do not permanently keep the other tables from being tried.
 """
 
 
 _REFUSED = (RequestError, UnwritableFileError, ObjectTooLargeError)
-"""Errors after which nothing was changed and nothing will be, because they are raised only before the swap."""
+"""Errors that guarantee that nothing was committed, because they are only raised before the compare-and-swap."""
 
 
 class ToExpire(NamedTuple):
-    """A table with snapshots, branches, tags, schemas or specs that expire."""
+    """A table with snapshots, branches, tags, schemas or partition specs that expire."""
 
     name: TableName
     entity_id: int
     content: int
-    """Object id of the version that the decision is about."""
+    """Object id of the table version for which the decision was made."""
     levels: list[Mapping[str, str]]
-    """Properties that the decision is based on: of the namespaces from the nearest upwards, and of the catalog."""
+    """Properties on which the decision is based: those of the table's namespace, then of each namespace above it, then
+    of the catalog."""
     decision: Decision
 
 
 class Removed(NamedTuple):
-    """The parts that were removed from a table, or the reason why none were."""
+    """The parts that were removed from a table, or in `error` the reason why no part was removed."""
 
     table: ToExpire
     decision: Decision
@@ -72,7 +74,8 @@ class Removed(NamedTuple):
 class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
     """Change that removes the expired parts of one table.
 
-    Decides anew if the table, or the properties of its namespaces or catalog, have changed since the decision.
+    If the table, or the properties of its namespaces or catalog, have changed since it was decided which parts expire,
+    the change decides this again.
     """
 
     action = "expire-snapshots"
@@ -86,15 +89,18 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         self.leave_files()
 
     def leave_files(self) -> None:
-        """Leave the metadata files of earlier tries in storage. Later tries write files with other names."""
+        """Forget the metadata files of earlier tries, so that they are kept. Later tries use other file names."""
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
-        """Locations of metadata files that tries may have written without committing them."""
+        """Locations of metadata files that may have been written by tries that did not commit them."""
         self.places: set[tuple[str, ...]] = set()
-        """Locations that the table owned in these tries, as tuples of segments."""
+        """Locations that the table owned in these tries, as tuples of URI segments."""
 
     def decided(self, state: State) -> tuple[NameEntry, Decision] | None:
-        """Return the table's entry and its current decision; None if the table is gone, or nothing expires any more."""
+        """Return the table's entry in the index `names`, and which of its parts expire now.
+
+        Return None if the table no longer exists, or if no part of it expires any more.
+        """
         found = find(state, self.key)
         if found is None or found.entity_id != self.table.entity_id:
             return None
@@ -109,7 +115,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         return (found, decision) if decision and decision.updates() else None
 
     def prepare(self, view: State) -> tuple[Prepared, NameEntry, Decision]:
-        raise AssertionError("it is prepared together with the other tables of its commit")
+        raise AssertionError("_ExpireTables prepares this change together with other tables")
 
     def apply(self, state: State, prepared: tuple[Prepared, NameEntry, Decision]) -> StoredContent[Table]:
         fixed, found, decision = prepared
@@ -130,7 +136,7 @@ class _Expired(NamedTuple):
 
     decision: Decision = NOTHING
     metadata_file: str = ""
-    """Location of the metadata file of the table version that the commit made; empty if there is none."""
+    """Location of the metadata file of the new table version; empty if the commit did not change the table."""
 
 
 class _ExpireTables(CatalogChange[list[Prepared], list[_Expired]]):
@@ -158,7 +164,7 @@ class _ExpireTables(CatalogChange[list[Prepared], list[_Expired]]):
         return done
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[_Expired]:
-        raise AssertionError("expiry has no operation id")
+        raise AssertionError("expiry has no operation id, so it cannot be a repeated request")
 
 
 def remove_expired(
@@ -170,11 +176,15 @@ def remove_expired(
     *,
     most: int | None = None,
 ) -> list[Removed]:
-    """Remove the expired parts of tables, in few commits. A table that cannot be changed does not stop the others.
+    """Remove the expired parts of tables, with up to `TABLES_OF_A_COMMIT` tables in each commit.
+
+    If a table cannot be changed, the other tables are changed nevertheless.
 
     Args:
         progress: called before each commit with the number of tables done and the total; may raise an error to stop.
-        most: largest number of tables that are changed; tables that fail do not count. None for no limit.
+        most: maximum number of tables that are changed; tables that fail do not count. None for no limit.
+    Returns:
+        one result for each table that was tried.
     Raises:
         OutcomeUnknownError, TryAgainError: for example, the database cannot be reached. Run expiry again.
     """
@@ -189,7 +199,10 @@ def remove_expired(
 
 
 class _Removing:
-    """Removal of the expired parts of tables. Gives up the rest of a commit if files cannot be written (`REFUSALS`)."""
+    """Removal of the expired parts of tables.
+
+    If the metadata files of `REFUSALS` consecutive tables cannot be written, the rest of the commit is not tried.
+    """
 
     def __init__(
         self, catalog: Catalog, operation: Operation, asked: Asked, progress: Callable[[int], None]
@@ -200,13 +213,13 @@ class _Removing:
         self._progress = progress
         self.done: list[Removed] = []
         self._refused = 0
-        """Number of consecutive tables whose files could not be written."""
+        """Number of consecutive tables whose metadata files could not be written."""
         self._problem = ""
-        """The error of the last of these tables."""
+        """Message of the error for the last table whose metadata file could not be written."""
 
     def remove(self, tables: Sequence[ToExpire]) -> None:
         """Remove the expired parts of some tables, in one commit if possible."""
-        self._refused = 0  # these tables may have their files in another storage than the tables before
+        self._refused = 0  # these tables may have their files in another storage than the earlier tables
         start = len(self.done)
         context = self._catalog.context
         parts = [_ExpireTable(context, self._operation, table, self._asked) for table in tables]
@@ -227,7 +240,7 @@ class _Removing:
             if of_the_database and not isinstance(error, UnwritableFileError):
                 raise
             if not isinstance(error, _REFUSED):
-                for part in parts:  # such an error does not guarantee that nothing was committed
+                for part in parts:  # an error of another class does not guarantee that nothing was committed
                     part.leave_files()
             if len(parts) == 1:
                 if isinstance(error, UnwritableFileError):
@@ -246,7 +259,10 @@ class _Removing:
             self.done.append(Removed(part.table, one.decision))
 
     def _delete(self, parts: Sequence[_ExpireTable]) -> None:
-        """Delete metadata files that no commit needs, until storage counts as unreachable. The rest become orphans."""
+        """Delete the metadata files that were written but not committed.
+
+        If `REFUSALS` consecutive deletions fail, the remaining files become orphan files.
+        """
         folders, failures = Folders(self._catalog.files), 0
         for part in parts:
             places = map("/".join, part.places)
@@ -260,17 +276,20 @@ class _Removing:
 
 
 class Settled(NamedTuple):
-    """A table for which all files of expired snapshots are deleted."""
+    """A table whose expired snapshots have no files left, because all of these files are deleted."""
 
     entity_id: int
     records: tuple[bytes, ...]
-    """Keys of the table's expired-snapshots records in the index `expired`."""
+    """Keys of the table's expired-snapshots records (`ExpiredSnapshots`) in the index `expired`."""
     summary: dict[str, str]
-    """Counts of deleted files, for the log."""
+    """Counts of deleted files by kind, for the log entry."""
 
 
 class SettleExpired(TimedChange[None]):
-    """Change that removes expired-snapshots records whose files are deleted, and logs counts of deleted files."""
+    """Change that removes expired-snapshots records (`ExpiredSnapshots`) after their files were deleted.
+
+    It adds a log entry with the counts of deleted files for each table that still exists.
+    """
 
     action = "delete-expired-files"
 
@@ -298,4 +317,4 @@ class SettleExpired(TimedChange[None]):
                 )
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("expiry has no operation id")
+        raise AssertionError("deleting expired files has no operation id, so it cannot be a repeated request")

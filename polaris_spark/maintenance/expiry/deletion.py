@@ -1,15 +1,15 @@
-"""Deletion of the files that expired snapshots left behind: in passes by kind of file, and in waves of some files each.
+"""Deletion of the files of expired snapshots: in passes by kind of file, and within a pass in waves of some files each.
 
 Before each wave, a *look* reads the heads of the store again, and searches the tables that were changed, registered,
-branched or dropped since the last look. Files that these tables name are kept. If a file of a leftover is kept, all its
-remaining manifests and manifest lists are kept as well. If one of these tables cannot be searched, all remaining files
-are kept (`files_in_use` treats manifests that do not exist differently). Looks are needed because an old version can
-come back into use during a run: for example, a branch is made from an old commit, or the metadata file of an old
-version is registered.
+branched or dropped since the last look. Files that these tables name are kept. If such a file belongs to the expired
+snapshots of a table, all remaining manifests and manifest lists of these snapshots are kept as well. If one of the
+searched tables cannot be read, all remaining files are kept (`files_in_use` treats missing manifests differently).
+Looks are needed because an old table version can come back into use during a run: for example, a branch is made from an
+old commit, or the metadata file of an old version is registered.
 
-Between a look and the end of its wave, files are not protected. The grace period and the retention do not help: they
-keep the rows of old versions, but not the files of expired snapshots. If an old version is brought back, during a run
-or later, some of its files may be gone already; the next look keeps those that still exist.
+Files are not protected between a look and the end of its wave. The grace period and the retention do not protect them
+either: they keep the rows of old versions, but not the files of expired snapshots. If an old version is brought back,
+during a run or later, some of its files may be gone already. The next look keeps the files that still exist.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from polaris_spark.maintenance.files_in_use import Watching
 JOB = "expire"
 
 FILES_OF_A_WAVE = 20_000
-"""Number of files that are deleted between two reads of the heads; enough to give work to many executors."""
+"""Number of files that are deleted between two reads of the store's heads. This is enough work for many executors."""
 
 
 class Deleting:
-    """Deletion of the files of leftovers. Records every deleted file (`maintenance.deletion_records`)."""
+    """Deletion of the files of expired snapshots. Every deleted file is recorded (`maintenance.deletion_records`)."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Deleting:
     ) -> None:
         """
         Args:
-            watching: repeated check for tables that need the files. At its first look, no table needed the files.
-            catalog_properties: returns the catalog's properties, as of the last look.
+            watching: check whether tables have begun to need the files, which is repeated before each wave.
+            catalog_properties: returns the catalog's properties, as they were at the last look.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
         """
         self._catalog = catalog
@@ -66,7 +66,10 @@ class Deleting:
         self._keep_records_ms = keep_records_ms
 
     def run(self, leftovers: Sequence[Leftover]) -> None:
-        """Delete the files of the leftovers, in passes. A file is deleted after the files that only it names."""
+        """Delete the files of the tables' expired snapshots, in the passes `PASSES`, and update the leftovers' results.
+
+        A manifest or manifest list is deleted after the files that only it lists.
+        """
         for what, kinds in PASSES:
             files = [(leftover, file) for leftover in leftovers for file in leftover.going(kinds)]
             for start in range(0, len(files), FILES_OF_A_WAVE):

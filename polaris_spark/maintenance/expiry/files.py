@@ -1,12 +1,12 @@
-"""Finding the files that only expired snapshots need. Each function works on one table.
+"""Search for the files that only expired snapshots need. Each function works on one table.
 
-`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only these
-files are read:
+`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only these files
+are read, in this order:
 
 1. the manifest lists of expired snapshots;
-2. the manifest lists of other snapshots, until no manifest is left that only expired snapshots list;
-3. the entries of the manifests that only expired snapshots list;
-4. the entries of the other manifests, only if a manifest of step 3 names a file.
+2. the manifest lists of other snapshots, until each manifest from step 1 has been found in one of them;
+3. the manifests that only expired snapshots list;
+4. the other manifests, but only if a manifest of step 3 names a file.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "mani
 
 
 class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file that only expired snapshots need."""
+    """A file that only expired snapshots need, or that was found while looking for these files."""
 
     location: str
     kind: Kind
     bytes: int
-    """Size of the file; 0 if it is not known."""
+    """Size of the file in bytes; 0 if the size is not known."""
 
 
 # Deciding
 
 
 class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A table for which expiry decides what expires."""
+    """A table for which expiry must decide which parts expire."""
 
     content: int
     """Object id of the table's row."""
     namespace: int
-    """Position of the properties of the table's namespaces and catalog in `DecideTables.levels`."""
+    """Position in `DecideTables.levels` of the properties of the table's namespaces and catalog."""
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The parts of a table that expire (`retention.Decision`)."""
+    """The parts of a table that expire: the same fields as `retention.Decision`, or a reason why no part expires."""
 
     snapshots: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
     schemas: tuple[int, ...] = ()
     specs: tuple[int, ...] = ()
     left_alone: str = ""
-    """Why no part of the table may expire, or why it is not known which parts expire; otherwise empty."""
+    """Reason why no part of the table may expire, or the error that prevented the decision; otherwise empty."""
 
 
 class DecideTables(MapFunction[ToDecide, Decided]):
@@ -83,8 +83,9 @@ class DecideTables(MapFunction[ToDecide, Decided]):
         """
         Args:
             realm: instance id of the realm.
-            levels: for each value of `ToDecide.namespace`, the properties of the namespaces from the nearest upwards,
-                and of the catalog.
+            asked: the parameters of the run.
+            levels: for each value of `ToDecide.namespace`, the properties of the table's namespace, then of each
+                namespace above it, then of the catalog.
         """
         self.realm = realm
         self.asked = asked
@@ -116,9 +117,9 @@ class NeededVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: int
     """Object id of the version's row."""
     without: tuple[int, ...] = ()
-    """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
+    """Ids of snapshots that are about to be removed from the table. Their files need not be kept."""
     dropped: bool = False
-    """Whether the table was dropped after this version: a purge may then have deleted some of its files."""
+    """Whether the table was dropped; some of the version's files may then have been deleted already."""
 
 
 class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -127,31 +128,35 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     realm: str
     """Instance id of the table's realm."""
     records: tuple[int, ...]
-    """Object ids of the table's expired-snapshots records. Snapshots in `NeededVersion.without` of `needed` count as
-    expired as well."""
+    """Object ids of the table's expired-snapshots records (`ExpiredSnapshots`). The snapshots in
+    `NeededVersion.without` of the versions in `needed` also count as expired."""
     needed: tuple[NeededVersion, ...]
-    """Versions whose files stay: the table as it is now, then versions of this or other tables that share locations."""
+    """Versions whose files are kept: first the table as it is now, then versions of this table on other branches and of
+    other tables with overlapping locations."""
 
 
 class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The files that a table's expired snapshots leave behind."""
+    """The files that only a table's expired snapshots need, before content files are searched for."""
 
     files: tuple[File, ...] = ()
-    """Manifests, manifest lists and statistics files that no version needs."""
+    """Manifests, manifest lists and statistics files that none of the versions in `ToExamine.needed` needs."""
     manifests: tuple[str, ...] = ()
-    """The manifests in `files` that may name live content files."""
+    """Locations of the manifests in `files` that may list live content files."""
     own: tuple[str, ...] = ()
-    """Manifests that the table needs, and that may name the same content files as `manifests`."""
+    """Manifests that the table needs, and that may list the same content files as `manifests`."""
     foreign: tuple[str, ...] = ()
-    """Manifests that only other tables or versions need, and that may name the same content files as `manifests`."""
+    """Manifests that only other tables or versions need, and that may list the same content files as `manifests`."""
     shared: bool = False
-    """True if only other tables or versions, not the table itself, need some file that the expired snapshots name."""
+    """True if other tables or versions need a file of the expired snapshots that the table itself no longer needs."""
     problem: str = ""
-    """Why the result is not known, so that all files stay; empty if it is known."""
+    """The error that prevented the search, so that all files must be kept; empty if the search succeeded."""
 
 
 class Examine(NamingFunction[ToExamine, Examined]):
-    """Function that finds the files that the expired snapshots of a table need, but its remaining snapshots do not."""
+    """Function that finds manifests, manifest lists and statistics files that only a table's expired snapshots need.
+
+    It does not search for content files.
+    """
 
     few = 64
     item = ToExamine
@@ -209,20 +214,23 @@ def _difference(
 
 
 def _leading(needs: Sequence[Needs]) -> set[str]:
-    """Return the keys of the manifest lists, statistics and metadata files that are needed."""
+    """Return the keys (`file_key`) of the needed manifest lists, statistics files and metadata files."""
     return {file_key(location) for one in needs for location in (*one.files, *one.lists)}
 
 
 def _leave_out(
     manifests: dict[str, ListedManifest], needs: Sequence[Needs], files: Files, *, purged: bool = False
 ) -> tuple[str, ...]:
-    """Remove needed manifests from `manifests`. Return the needed manifests that were read and may name live files.
+    """Remove from `manifests` the manifests that are still needed.
 
-    Stops as soon as no manifest is left. Reads the oldest snapshots first, because they share most manifests with
-    expired snapshots.
+    The search reads manifest lists until `manifests` is empty. The oldest snapshots come first, because they share the
+    most manifests with expired snapshots.
 
     Args:
-        purged: whether manifest lists may have been deleted, with all files that they named.
+        manifests: manifests of expired snapshots, by `file_key`.
+        purged: whether manifest lists may be missing because a purge deleted them, with all files that they named.
+    Returns:
+        locations of those manifests found by the search that may list live files.
     Raises:
         UnreadableFileError: a manifest list cannot be read.
     """
@@ -237,7 +245,13 @@ def _leave_out(
 
 
 def _listings(needs: Sequence[Needs], files: Files, *, purged: bool) -> Iterator[list[ListedManifest]]:
-    """Yield the manifests that are needed, list by list. A list that several versions need is read once."""
+    """Yield, for each needed manifest list, the manifests in it. A list that several versions need is read once.
+
+    The first result has the manifests that snapshots name directly, without a manifest list.
+
+    Args:
+        purged: whether missing manifest lists are skipped instead of raising `MissingFileError`.
+    """
     yield [ListedManifest(location) for one in needs for location in one.manifests]
     for location in dict.fromkeys(location for one in needs for location in one.lists):
         try:
@@ -250,7 +264,7 @@ def _listings(needs: Sequence[Needs], files: Files, *, purged: bool) -> Iterator
 
 
 class _Expired:
-    """The files that expired snapshots of a table name."""
+    """The files that the expired snapshots of a table name."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -258,7 +272,7 @@ class _Expired:
         self._statistics: list[File] = []
 
     def add(self, reader: ObjectReader, pieces: RemovedPieces) -> None:
-        """Add snapshots that were removed, or are about to be."""
+        """Add snapshots, and their statistics files, that were removed from the table or are about to be removed."""
         snapshots = reader.get_many(pieces.snapshots, Snapshot) if pieces.snapshots else {}
         self._snapshots += [read_snapshot(snapshots[id].text) for id in pieces.snapshots]
         texts = [
@@ -269,9 +283,9 @@ class _Expired:
             self._statistics.append(File(file.statistics_path, "statistics", file.file_size_in_bytes))
 
     def read(self) -> tuple[dict[str, ListedManifest], list[File]]:
-        """Return the manifests by `file_key`, and the statistics files and manifest lists.
+        """Return the manifests by `file_key`, and a list of the statistics files and manifest lists.
 
-        A missing manifest list was deleted by an earlier run, after the files that it names.
+        A manifest list that is missing counts as empty: an earlier run deleted it, after the files that it lists.
 
         Raises:
             UnreadableFileError: a manifest list cannot be read.
@@ -314,7 +328,7 @@ _read_statistics = msgspec.json.Decoder(_StatisticsFile).decode
 
 
 def _size(files: Files, location: str) -> int:
-    """Return the size of an existing file, in bytes; 0 for an empty location (a snapshot without a manifest list)."""
+    """Return the size of an existing file, in bytes; 0 if the location is empty (a snapshot without manifest list)."""
     path = local_path(location)
     if not location:
         return 0

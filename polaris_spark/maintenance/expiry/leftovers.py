@@ -1,4 +1,4 @@
-"""The files that expired snapshots of one table leave behind, which of them may be deleted, and the outcome."""
+"""Leftovers: tables with expired snapshots whose files may still exist, the files, and the result for each table."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ PASSES = (
     ("deleting manifests", ("manifest",)),
     ("deleting manifest lists and statistics", ("manifest-list", "statistics")),
 )
-"""File kinds in the order of deletion: a file is deleted after the files that only it lists."""
+"""Steps of the deletion, in order: what the step does, for progress reports, and the kinds of files that it deletes.
+
+A manifest or manifest list is deleted after the files that only it lists.
+"""
 KINDS = tuple(kind for _, kinds in PASSES for kind in kinds)
 LEADING = ("manifest", "manifest-list")
-"""File kinds that list other files. Without them, the files that they list could not be found."""
+"""Kinds of files that list other files. Without them, a later run could not find the files that they list."""
 
 
 @dataclass
 class ExpiryResult:
-    """The result of a run, or of a dry run, for one table."""
+    """The result of an expiry run for one table. After a dry run, it says what would be removed and deleted."""
 
     table: str
     removed: Decision = field(default_factory=Decision)
     files: Counter[str] = field(default_factory=Counter)
     """Number of files deleted, by kind."""
     bytes: int = 0
-    """Total size of the deleted files, as far as it is known."""
+    """Total size of the deleted files in bytes, without files whose size is not known."""
     failed: int = 0
     """Number of files that could not be deleted; the next run tries again."""
     notes: list[str] = field(default_factory=list)
-    """Reasons why nothing was done, or why files are left."""
+    """Reasons why nothing was done, or why some files were not deleted."""
 
 
 class Leftover:
@@ -56,10 +59,12 @@ class Leftover:
     ) -> None:
         """
         Args:
+            outcome: the result for this table, which this object updates.
             records: object ids of the table's expired-snapshots records (`ExpiredSnapshots`).
-            needed: versions of tables whose files stay.
+            deletable: decides by location which files may be deleted for this table.
+            needed: versions of this and other tables whose files are kept.
             begun: whether an earlier run may have deleted some of the files.
-            levels: properties of the table and its namespaces, from the nearest upwards.
+            levels: properties of the table, then of its namespace, then of each namespace above it.
         """
         self.entity_id = entity_id
         self.outcome = outcome
@@ -71,33 +76,34 @@ class Leftover:
         self.files: dict[str, File] = {}
         """The files that no table needs, by location."""
         self.grants: dict[str, Grant] = {}
-        """Grants of the files that may be deleted, by location; `selection.take` fills them in."""
+        """Permissions to delete files, by the location of the file; `selection.take` fills them in."""
         self.problem = ""
-        """Why it is not known which files are needed; empty if it is known."""
+        """Reason why all files that still exist must be kept; empty if there is none."""
         self.shared = False
-        """Whether other tables need some of the files that the expired snapshots name."""
+        """Whether other tables need some of the files of the expired snapshots."""
         self.complete = True
-        """Whether this run deletes everything, so that the next run has nothing to do for this table."""
+        """Whether this run deletes all files of the expired snapshots, so that the next run need not look for them."""
         self._deleted: Counter[str] = Counter()
 
     @property
     def places(self) -> Collection[tuple[str, ...]]:
-        """Locations that the table owns, as tuples of segments."""
+        """Locations that the table owns, as tuples of URI segments."""
         return self.deletable.places
 
     def stop(self, problem: str) -> None:
-        """Keep all files that still exist, if `problem` is not empty, and note it as the reason."""
+        """Keep all files that still exist, and note `problem` as the reason. Do nothing if `problem` is empty."""
         if problem and not self.problem:
             self.outcome.notes.append(f"files are left: {problem}")
             self.problem, self.complete = problem, False
 
     def share(self, location: str | None = None) -> None:
-        """Note that another table, branch or catalog needs some of the files that the expired snapshots name.
+        """Note that another table, branch or catalog needs some files of the expired snapshots.
 
-        The manifests and manifest lists stay for as long as such a file is needed.
+        From now on, all manifests and manifest lists of the expired snapshots are kept, so that later runs find the
+        shared files again.
 
         Args:
-            location: location of a needed file, which is kept.
+            location: location of a shared file, which is then kept; None if the shared file is not in `files`.
         """
         if not self.shared:
             self.outcome.notes.append("files are left that another table, branch or catalog needs")
@@ -106,27 +112,27 @@ class Leftover:
             self.files.pop(location, None)
 
     def going(self, kinds: Collection[str] = KINDS) -> Iterator[File]:
-        """Return the files of some kinds that may be deleted."""
+        """Return the files that may be deleted and whose kind is one of `kinds`."""
         return (file for file in self.files.values() if file.kind in kinds and self.may_delete(file))
 
     def may_delete(self, file: File) -> bool:
-        """Whether a file of this leftover may still be deleted."""
+        """Whether a file may still be deleted."""
         if self.problem or (self.shared and file.kind in LEADING):
             return False
         return file.location in self.files
 
     def count(self, files: Iterable[File]) -> None:
-        """Count files as deleted."""
+        """Add deleted files to the counts and sizes in the result."""
         for file in files:
             self._deleted[file.kind] += 1
             self.outcome.files[file.kind] += 1
             self.outcome.bytes += file.bytes
 
     def fail(self, files: int) -> None:
-        """Count files that could not be deleted. If there are any, the other files stay: they may list these files.
+        """Note that files could not be deleted. All remaining files are then kept, because they may list these files.
 
         Args:
-            files: number of files that could not be deleted.
+            files: number of files that could not be deleted; nothing is noted for 0.
         """
         if files:
             self.outcome.failed += files
@@ -134,7 +140,7 @@ class Leftover:
             self.files, self.complete = {}, False
 
     def settled(self) -> Settled:
-        """Return the table's expired-snapshots records to remove, because all their files are deleted."""
+        """Return the table's expired-snapshots records, which can be removed because all their files are deleted."""
         keys = tuple(expired_key(self.entity_id, record) for record in self.records)
         summary = {f"deleted-{kind}": str(number) for kind, number in sorted(self._deleted.items())}
         return Settled(self.entity_id, keys, summary)

@@ -1,4 +1,4 @@
-"""Finding content files that only manifests of expired snapshots name. Each function works on some manifests."""
+"""Search for content files that only manifests of expired snapshots list. Each function works on some manifests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from polaris_spark.maintenance.expiry.files import File, Kind
 from polaris_spark.maintenance.expiry.names import NamingFunction, digests
 
 MANIFESTS_OF_AN_ITEM = 20
-"""Number of manifests in an item of work."""
+"""Maximum number of manifests that one call of a function reads."""
 
 _CONTENT: Mapping[int, Kind] = {
     DATA: "data",
@@ -33,21 +33,21 @@ _CONTENT: Mapping[int, Kind] = {
 
 
 class Manifests(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some manifests of a table."""
+    """Some manifests to read for one table with expired snapshots."""
 
     number: int
-    """Number of the table within the run."""
+    """Number that identifies the table within the run."""
     locations: tuple[str, ...]
     foreign: bool = False
     """Whether only other tables, or other versions of the table, need the manifests."""
     purged: bool = False
-    """Whether some of the manifests may have been deleted with the files that they named."""
+    """Whether some manifests may be missing because a purge deleted them, with the files that they listed."""
 
 
 def manifests_of(
     number: int, locations: Sequence[str], *, foreign: bool = False, purged: bool = False
 ) -> list[Manifests]:
-    """Return the manifests of a table, split into items of work."""
+    """Return manifests of a table, split into groups of at most `MANIFESTS_OF_AN_ITEM`."""
     parts = [
         tuple(locations[at : at + MANIFESTS_OF_AN_ITEM])
         for at in range(0, len(locations), MANIFESTS_OF_AN_ITEM)
@@ -56,22 +56,24 @@ def manifests_of(
 
 
 class LiveFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Content files that manifests of a table name as live."""
+    """The content files that some manifests list without the status DELETED."""
 
     files: tuple[File, ...] = ()
     problem: str = ""
+    """The error, if a manifest cannot be read; otherwise empty."""
 
 
 class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The candidate files that some manifests of a table name as live."""
+    """The content files that cannot be deleted, because some needed manifests list them as live."""
 
     files: tuple[int, ...] = ()
-    """One or both `digests` of each file. A file that has the digest of a needed file by chance is kept, too."""
+    """One or both `digests` of each file. A file whose digest equals that of a needed file by chance is kept, too."""
     problem: str = ""
+    """The error, if a manifest cannot be read; otherwise empty."""
 
 
 class ReadManifests(MapFunction[Manifests, LiveFiles]):
-    """Function that reads which content files are named by manifests that are to be deleted."""
+    """Function that reads which content files are listed in manifests that only expired snapshots need."""
 
     few = 64
     item = Manifests
@@ -90,7 +92,7 @@ class ReadManifests(MapFunction[Manifests, LiveFiles]):
 
 
 class FindNeeded(NamingFunction[Manifests, Needed]):
-    """Function that finds the candidate files that are named by manifests that stay."""
+    """Function that finds which of the candidate content files are listed in manifests that are still needed."""
 
     few = 64
     item = Manifests
@@ -99,7 +101,8 @@ class FindNeeded(NamingFunction[Manifests, Needed]):
     def __init__(self, candidates: Mapping[int, Iterable[int]]) -> None:
         """
         Args:
-            candidates: `digests` of the candidate files, by the table's number.
+            candidates: for each table, by `Manifests.number`, the `digests` of the content files that may be deleted if
+                no needed manifest lists them.
         """
         self._candidates = {number: frozenset(files) for number, files in candidates.items()}
 
@@ -118,7 +121,7 @@ class FindNeeded(NamingFunction[Manifests, Needed]):
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:
-    """Yield the live files of a manifest, as `needs.Manifests` does, with the kind and size in bytes of each."""
+    """Yield the files in a manifest, without its entries of status DELETED."""
     fields = (FILE_PATH, CONTENT, FILE_SIZE)
     for entry in manifest_entries(files, ListedManifest(location), fields):
         file = entry.file

@@ -1,4 +1,4 @@
-"""Normalized names of files: two spellings of one location have the same name."""
+"""Normalized names of files, for comparison: two spellings of one location have the same normalized name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from polaris_spark.maintenance.orphans.decisions import Comparison
 from polaris_spark.maintenance.orphans.known_files import Names
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
-"""Schemes whose locations may leave out the host or the scheme: their names consist of the path alone."""
+"""Schemes whose locations may be written without host or scheme. Their normalized names therefore have only a path."""
 
 
 def file_key(location: str) -> str:
-    """Return a location, normalized for comparison, as one text. Different files may have the same key.
+    """Return a location as one text, normalized for comparison. Two different files may have the same result.
 
-    Normalizing a location takes half as long as reading it from a manifest, so it is done once per folder.
+    Folders are normalized once and cached, because normalizing a location takes half as long as reading it from a
+    manifest.
     """
     folder, _, name = location.rpartition("/")
     if name in ("", ".", "..") or "%" in name or not name.isascii():
@@ -36,10 +37,10 @@ def _key(location: str) -> str:
 
 
 def digests(location: str) -> tuple[int, ...]:
-    """Return the digests, of eight bytes each, of the two names by which a file is recognized: its key and location.
+    """Return the digests, of eight bytes each, of a file's `file_key` and of its location.
 
-    The result has one digest if both names are equal. Both names are needed because machines may have different
-    symbolic links, and so different keys for one location.
+    The result has only one digest if the key equals the location. A file is recognized by either digest: machines may
+    have different symbolic links, and therefore different keys for one location.
     """
     return tuple(_digest(name) for name in {file_key(location), location})
 
@@ -49,11 +50,11 @@ def _digest(name: str) -> int:
 
 
 forget_folders = _folder.cache_clear
-"""Clears the cache of folders. Call this when a run begins: symbolic links may have changed since the run before."""
+"""Clears the cache of normalized folders. Call this when a run begins, because symbolic links may have changed."""
 
 
 class NamingFunction(MapFunction[I, R]):
-    """Function that uses keys of files. Unpickling it on an executor begins a run, and clears the cache of folders."""
+    """Function that uses `file_key`. When an executor unpickles it, the executor's cache of folders is cleared."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), self.__dict__)

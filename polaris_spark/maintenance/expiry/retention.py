@@ -1,8 +1,9 @@
-"""Which snapshots, branches, tags, schemas and partition specs of a table expire.
+"""Decision which snapshots, branches, tags, schemas and partition specs of a table expire.
 
-The rules are those of Iceberg's `RemoveSnapshots`. Branches and tags older than their `max-ref-age-ms` expire, except
-`main`. Of each branch that stays, the newest snapshots are kept by number and by age. Snapshots that no branch or tag
-reaches are kept by age alone. A snapshot that a branch or tag names is kept.
+The rules are those of Iceberg's `RemoveSnapshots`. A branch or tag expires if its snapshot is older than
+`max-ref-age-ms`; `main` never expires. Of each remaining branch, the newest snapshots are kept, by number and by age.
+The snapshot to which a remaining branch or tag points is always kept. Snapshots that cannot be reached from a branch or
+tag are kept until they reach the maximum age.
 """
 
 from __future__ import annotations
@@ -25,24 +26,26 @@ from polaris_spark.catalog.snapshot_expiry import (
 )
 
 SpecsOf = Callable[[SnapshotFacts], set[int]]
-"""Returns the ids of the partition specs of a snapshot's manifests."""
+"""Function that returns the ids of the partition specs used by a snapshot's manifests."""
 
 
 class Asked(NamedTuple):
-    """The parameters of a run of expiry."""
+    """The parameters of an expiry run."""
 
     now_ms: int
     """Time at which the run began, in milliseconds since 1970."""
     older_than: int | None = None
-    """Overrides the age in the properties of tables, namespaces and catalog: a time, in milliseconds since 1970."""
+    """Time in milliseconds since 1970: older snapshots expire. Replaces the maximum age in the properties of tables,
+    namespaces and catalog; None to use these properties."""
     retain_last: int | None = None
-    """Overrides the number of snapshots to keep in the properties of tables, namespaces and catalog."""
+    """Number of snapshots of each branch to keep. Replaces the number in the properties of tables, namespaces and
+    catalog; None to use these properties."""
     clean_metadata: bool = False
-    """Whether schemas and partition specs that no snapshot needs are removed."""
+    """Whether to remove schemas and partition specs that no remaining snapshot needs."""
 
 
 class Decision(NamedTuple):
-    """The parts of a table that expire: ids of snapshots, names of branches and tags, ids of schemas and specs."""
+    """The parts of a table that expire: ids of snapshots, names of branches and tags, ids of schemas and of specs."""
 
     snapshots: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
@@ -50,7 +53,7 @@ class Decision(NamedTuple):
     specs: tuple[int, ...] = ()
 
     def updates(self) -> list[dict[str, object]]:
-        """Return the decision as metadata updates, in the order in which Iceberg makes them."""
+        """Return the metadata updates that remove these parts, as JSON values, in the order that Iceberg uses."""
         found: list[dict[str, object]] = [
             {"action": "remove-snapshot-ref", "ref-name": name} for name in self.refs
         ]
@@ -73,14 +76,14 @@ def decide_table(
     asked: Asked,
     specs_of: SpecsOf,
 ) -> Decision | None:
-    """Decide which parts of a table expire. Return None if its files must not be deleted (`gc.enabled`).
+    """Decide which parts of a table expire. Return None if nothing may expire because `gc.enabled` is false.
 
     Args:
-        reader: reads the table's pieces.
-        levels: properties of the table's namespaces from the nearest upwards, and of the catalog.
+        reader: reads the rows of the table's snapshots and refs.
+        levels: properties of the table's namespace, then of each namespace above it, then of the catalog.
         specs_of: called only if `asked.clean_metadata` is true and the table has several specs.
     Raises:
-        BadRequestError: a property of retention is not a whole number.
+        BadRequestError: a property that limits the age or number of snapshots is not a whole number.
     """
     levels = [table.properties, *levels]
     if not gc_enabled(levels):
@@ -111,9 +114,9 @@ def decide(
     """Decide which snapshots, branches and tags expire.
 
     Args:
-        snapshots: all snapshots of a table, in their order.
+        snapshots: all snapshots of a table, in the order of the table's metadata.
         refs: the table's branches and tags, by name.
-        kept: the retention of branches and tags without settings of their own.
+        kept: the retention of branches and tags that do not set their own retention.
         now_ms: the current time, in milliseconds since 1970.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
@@ -159,7 +162,10 @@ def _kept_of_branch(
 
 
 def _ancestors(id: int | None, by_id: Mapping[int, SnapshotFacts]) -> Iterator[SnapshotFacts]:
-    """Yield a snapshot and its ancestors as far as they exist. Stops at a cycle, which damaged metadata may have."""
+    """Yield a snapshot and those of its ancestors that still exist, newest first.
+
+    Ends if the parent ids form a cycle, which is possible in damaged metadata.
+    """
     seen: set[int] = set()
     while id is not None and id in by_id and id not in seen:
         seen.add(id)

@@ -1,17 +1,18 @@
-"""Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete files, remove records.
+"""Expiry of a catalog's snapshots, from the decision to the deletion of files.
 
-1. Decide which parts of each table expire, on executors if there are any.
-2. Remove the expired parts from the tables, in few commits. Each commit also adds expired-snapshots records of what it
-   removed (`catalog.snapshot_expiry`).
-3. Find the files that no table needs any more, among the files of all recorded snapshots of this run and earlier runs,
-   on executors if there are any. The tables that are checked are the table as it is now, and all tables of any catalog,
-   branch or realm of the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table
-   that was dropped and can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or
-   manifests keeps the files in its own locations, for the reason that `orphans.search` gives.
-4. Delete the files in three passes: content files, then the manifests that name them, then manifest lists and
-   statistics. The heads of the store are read again before each wave of files (`expiry.deletion` describes the window
-   that remains). A missing file counts as deleted. An interrupted run can therefore be repeated: as long as a manifest
-   list exists, the files that it names are found again. If a file cannot be deleted, the files that name it stay.
+1. Decide which parts of each table expire. Executors do this if there are any.
+2. Remove the expired parts from the tables, in few commits. Each commit also adds a record of the snapshots that it
+   removed from a table: an expired-snapshots record (`catalog.snapshot_expiry`).
+3. Among the files of all recorded snapshots, of this run and of earlier runs, find the files that no table needs any
+   more. Executors do this if there are any. The current version of the table is checked, and also all other tables of
+   the store, in any realm, catalog and branch. If `check_files` is `locations`, only the tables with overlapping
+   locations are checked. A dropped table that can be restored counts as a table (`catalog.drops`). If a manifest list
+   or manifest of a table is missing, all files in the table's own locations are kept (`orphans.search` says why).
+4. Delete the files in three passes: content files, then the manifests that list them, then manifest lists and
+   statistics files. Before each wave of files, the heads of the store are read again. `expiry.deletion` describes the
+   short time in which files are not protected. A missing file counts as deleted. An interrupted run can be repeated: as
+   long as a manifest list exists, the next run finds the files that it lists. If a file cannot be deleted, the files
+   that list it are kept.
 5. Remove the expired-snapshots records of tables that have no files left to delete, in few commits.
 """
 
@@ -71,17 +72,17 @@ CheckFiles = Literal["store", "locations"]
 
 
 class Limits(NamedTuple):
-    """Limits of the work of one run. The next run does the rest."""
+    """Limits on the work of one run. The next run does the remaining work."""
 
     max_tables: int | None = None
-    """Largest number of tables that snapshots are removed from; None for no limit."""
+    """Maximum number of tables from which a run removes snapshots; None for no limit."""
     max_files: int | None = None
-    """Number of files after which a run deletes no more. The table that reaches this number is still finished, so a run
-    may delete more files than this. None for no limit."""
+    """Number of deleted files after which a run deletes no files of further tables; None for no limit. The files of the
+    table at which this number is reached are still deleted, so a run may delete more files."""
 
 
 class ExpiryRun:
-    """One run of expiry over a catalog's branch."""
+    """One run of expiry on a branch of a catalog."""
 
     def __init__(
         self,
@@ -97,7 +98,8 @@ class ExpiryRun:
     ) -> None:
         """
         Args:
-            engine: runs the work on tables and files. Its progress may raise an error to stop the run.
+            engine: runs the work on tables and files. Its `progress` may raise an error to stop the run.
+            asked: which snapshots expire.
             grace_ms: the grace period of the session, in milliseconds.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
             check_files: which tables to check for references to a file before it is deleted.
@@ -117,15 +119,16 @@ class ExpiryRun:
         self._drops = StoreDrops((), catalog.references.store.of_realm)
 
     def run(self, tables: Sequence[ExportItem], *, everything: bool, dry_run: bool) -> list[ExpiryResult]:
-        """Expire snapshots.
+        """Expire snapshots, and delete the files that no table needs any more.
 
         Args:
             tables: tables whose snapshots may be removed.
-            everything: whether files that earlier runs left are deleted for all tables, including dropped ones, instead
-                of only for `tables`.
+            everything: True to delete the files of expired snapshots that earlier runs left for any table, also for
+                dropped tables; False to delete files for `tables` only.
             dry_run: whether to change nothing, and only return what would be done.
         Returns:
-            an outcome for each table with expired parts or deleted files, or with a reason why it was left alone.
+            a result for each table from which parts were removed, whose files were deleted, or for which there is a
+            reason why nothing was done.
         """
         forget_folders()
         if not dry_run:
@@ -191,7 +194,7 @@ class ExpiryRun:
         return found
 
     def _entity(self, view: State, table: ExportItem) -> int:
-        """Return the stable id of a table; 0 if it was dropped meanwhile."""
+        """Return the entity id of a table; 0 if the table no longer exists."""
         found = find(view, table_key(table.name))
         return 0 if found is None else found.entity_id
 
@@ -213,7 +216,7 @@ class ExpiryRun:
     # 3
 
     def _own(self, heads: Sequence[StoreHead]) -> State:
-        """Return the state of the branch at its head in `heads`."""
+        """Return the state of this catalog's branch at the head that `heads` contains for it."""
         found = self._own_head(heads)
         return self._catalog.view(None if found is None else found.snapshot(self._catalog.references.store))
 
@@ -222,7 +225,7 @@ class ExpiryRun:
         return next((head for head in heads if (head.realm, head.reference) == own), None)
 
     def _catalog_properties(self, heads: Sequence[StoreHead]) -> Mapping[str, str]:
-        """Return the properties of the catalog's row and the session, as of the time at which `heads` were read."""
+        """Return the combined properties of the catalog and the session, as of the time at which `heads` were read."""
         own = self._own_head(heads)
         return {} if own is None else own.properties
 
@@ -233,7 +236,12 @@ class ExpiryRun:
         planned: Mapping[int, ToExpire],
         heads: Sequence[StoreHead],
     ) -> list[Leftover]:
-        """Return the tables with expired snapshots whose files may still exist, and the versions that may need them."""
+        """Return the tables with expired snapshots whose files may still exist.
+
+        Args:
+            wanted: entity ids of the tables to return; None for all tables.
+            planned: in a dry run, the tables from which snapshots would be removed, by entity id.
+        """
         records: dict[int, list[int]] = {entity_id: [] for entity_id in planned}
         for key, entry in view.base.index(EXPIRED).range():
             if wanted is None or entity_of(key) in wanted:
@@ -267,10 +275,10 @@ class ExpiryRun:
         drop: Drop | None,
         heads: Sequence[StoreHead],
     ) -> Leftover | None:
-        """Return the leftover of one table; None if its files must stay.
+        """Return a table with expired snapshots as a `Leftover`; None if the table's files must be kept.
 
         Args:
-            drop: the drop of a dropped table; None if the table is not dropped, or the history lacks the drop.
+            drop: where the table was dropped; None if it was not dropped, or the drop is no longer in the history.
         """
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
@@ -334,12 +342,12 @@ class ExpiryRun:
         known: Mapping[int, Mapping[int, str]],
         checks: Mapping[int, Sequence[Manifests]],
     ) -> None:
-        """Remove from `candidates` the content files that are named by manifests which stay.
+        """Remove from `candidates` the content files that needed manifests list.
 
         Args:
-            candidates: content files by `file_key`, by the table's number.
-            known: keys of these files by `digests`, by the table's number.
-            checks: the manifests that stay, by the table's number.
+            candidates: for each position in `leftovers`, content files by `file_key`.
+            known: for each position, the keys of these files by their `digests`.
+            checks: for each position, the manifests that are still needed.
         """
         doubtful = {number: keys for number, keys in known.items() if keys}
         items = [one for number in doubtful for one in checks[number]]
@@ -360,13 +368,14 @@ class ExpiryRun:
     def _watched(
         self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire], heads: Sequence[StoreHead]
     ) -> Watching:
-        """Remove from the leftovers the files that another table still needs. Return the check to repeat before files
-        are deleted.
+        """Remove from the leftovers the files that another table still needs.
 
-        With `check_files` set to `store`, all tables of the store are searched, wherever the files lie. With
-        `locations`, only dropped tables whose locations overlap or are not known are searched here; `_leftovers` has
-        added the live tables. If it cannot be found out which files the searched tables need, all remaining files are
-        kept.
+        If `check_files` is `store`, all tables of the store are searched, wherever the files are. If it is `locations`,
+        only dropped tables are searched here, if their locations overlap or are not known; `_leftovers` has added the
+        live tables. If it cannot be found out which files the searched tables need, all remaining files are kept.
+
+        Returns:
+            the check for tables that begin to need files later, to be repeated before files are deleted.
         """
         holders: dict[str, list[Leftover]] = {}
         for leftover in leftovers:
@@ -410,9 +419,10 @@ class ExpiryRun:
 
 
 def _incomplete(owner: str, missing: str) -> ExpiryResult:
-    """Return an outcome for a table that keeps the files in its locations, because a file is missing.
+    """Return the result that reports a table with a missing file. All files in the table's locations are kept.
 
     Args:
-        missing: location of a file that the table names and that does not exist.
+        owner: the table's catalog and name.
+        missing: location of the missing file, or the error if the table cannot be read any more.
     """
     return ExpiryResult(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])

@@ -1,4 +1,7 @@
-"""Selection of the files that a run of expiry deletes: files that it may delete, that exist, and within its limit."""
+"""Selection of the files that a run of expiry deletes, among the files that no table needs.
+
+Files that the run must not delete, files that do not exist, and files beyond the limit of the run are left out.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,20 @@ from polaris_spark.maintenance.file_deletion import absent_files
 
 
 def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> None:
-    """Remove from the leftovers the files that must not be deleted, do not exist, or are left to the next run.
+    """Remove from each table's `files` the files that must not be deleted, do not exist, or are left to the next run.
+
+    Also sets `grants` of each table to the permissions to delete the other files.
 
     Args:
-        most: number of files after which a run ends; the leftover that reaches this number is still included. None
-            for no limit.
+        leftovers: tables with expired snapshots.
+        most: number of files after which no further table is included; all files of the table that reaches this number
+            are still included. None for no limit.
     """
     for leftover in leftovers:
         _leave_outside(leftover)
-    # Every run finds shared files again, for as long as another table needs them. So leftovers with shared files come
-    # last, whatever remains of their files. Every run also finds files again that can never be deleted. The order is
-    # random, so that such files do not use up the limit of every run before other files are deleted.
+    # Every run finds shared files again, for as long as another table needs them. So tables with shared files come
+    # last. Every run also finds those files again that can never be deleted. The order of tables is random, so that
+    # these files do not use up the limit of every run before other files are deleted.
     mixed = random.sample(leftovers, len(leftovers))
     waiting = deque(sorted(mixed, key=lambda one: one.shared))
     taken = 0
@@ -37,7 +43,7 @@ def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> 
 
 
 def _first(waiting: deque[Leftover], files: int | None) -> list[Leftover]:
-    """Take the first leftovers from `waiting` that together have at least `files` files; all if `files` is None."""
+    """Take leftovers from the front of `waiting` until they have `files` files or more. Take all if `files` is None."""
     found: list[Leftover] = []
     known = 0
     while waiting and (files is None or known < files):
@@ -57,7 +63,7 @@ def _leave_outside(leftover: Leftover) -> None:
 
 
 def _leave_absent(leftovers: Sequence[Leftover], engine: Engine) -> None:
-    """Remove the files that earlier runs deleted. Runs find them again while a file that names them exists."""
+    """Remove from each leftover the files that no longer exist, because earlier runs deleted them."""
     locations = list({location: 0 for leftover in leftovers for location in leftover.files})
     absent: set[str] = set()
     for found in absent_files(engine, locations, "looking for files that are left"):

@@ -1,1 +1,1 @@
-"""Migration of a realm to another database while commits go on."""
+"""Migration of a realm (a tenant of a store) to another database while processes continue to commit."""

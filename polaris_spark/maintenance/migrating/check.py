@@ -1,4 +1,4 @@
-"""Comparison of a realm in two databases: all rows that the realm's references need."""
+"""Comparison of a realm in two databases: all rows that can be reached from the realm's references."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class Difference(NamedTuple):
-    """A difference between the source and the target."""
+    """A row that differs between the source and the target of a migration."""
 
     what: str
-    """`object` or `reference`."""
+    """Kind of the row: `object` or `reference`."""
     key: str
-    """Id and part of a row, such as `123/0`, or the name of a reference's row."""
+    """Id and part of an object's row, such as `123/0`, or the name of a reference's row."""
     found: str
-    """The state of the row in the target, in words."""
+    """The state of the row in the target, in words, such as `missing`."""
 
 
 class Compared(NamedTuple):
-    """The result of a comparison."""
+    """The result of comparing a realm's rows in the source and in the target of a migration."""
 
     objects: int
-    """Number of objects that were compared; 0 if only rows were counted, because no needed row differs."""
+    """Number of objects that were compared one by one; 0 if the comparison of all rows at once was enough."""
     rows: int
     """Number of rows that were compared."""
     differences: Sequence[Difference]
     """The first `MOST` differences."""
     different: int
-    """Number of all differences."""
+    """Total number of differences."""
 
 
 MOST = 1_000
-"""Largest number of differences that a comparison lists."""
+"""Maximum number of differences that `Compared.differences` lists."""
 
 
 _MANY = 10_000
-"""If at least this number of objects differ, all needed objects are compared one by one. If fewer differ, this is done
-only if a head, or an object that does not differ, needs one of them directly or through others."""
+"""Number of objects with differences. If at least this number of objects differ, all needed objects are compared one by
+one. If fewer differ, this is done only if one of them can be reached from a head, or from an object that does not
+differ."""
 
 _SPLITS_PER_PART = 2
 _DIGESTS = "id bigint, part int, digest binary"
@@ -64,15 +65,17 @@ def compare(
     target: RealmRows,
     heads: Sequence[Held],
 ) -> Compared:
-    """Compare the rows of all objects that heads need.
+    """Compare the source's rows with the target's rows.
 
-    Both sides are joined by key. Rows that differ may be harmless: commit attempts that failed after the copy left
-    rows in the source only, and no object points to them. If a head or another object needs an object that differs,
-    this process compares object by object.
+    The rows of both databases are joined by key. A row that differs may be harmless: a commit attempt that failed after
+    the copy leaves rows in the source only, and no object points to these rows. If an object that differs can be
+    reached from a head, or from an object that does not differ, all needed objects are then compared one by one in this
+    process, and only these differences are returned.
 
     Args:
         engine: an engine whose store is the source.
-        open_target: returns the target's database, in any process in which the engine works.
+        open_target: returns the target's database; called in every process in which the engine works.
+        heads: the references of the realm with their heads.
     Raises:
         CorruptionError: a row is missing in the source.
     """
@@ -93,10 +96,10 @@ def compare(
 
 
 def _side(engine: Engine, place: RealmRows, opened: Callable[[], Backend] | None) -> Rows:
-    """Return the rows of one store, with a digest in place of the value.
+    """Return the realm's object rows in one database, with a digest in place of each value.
 
     Args:
-        opened: returns the database of the store if it is not the engine's store; None for the engine's store.
+        opened: returns the database; None for the database of the engine's store.
     """
     splits = _splits(engine, place)
     return engine.scan(partial(_digests, opened=opened), splits, _DIGESTS, "comparing rows")
@@ -113,7 +116,7 @@ def _digests(reach: Reach, split: Split, *, opened: Callable[[], Backend] | None
 
 
 def _needed(engine: Engine, source: RealmRows, suspects: set[int], heads: Sequence[Head]) -> set[int]:
-    """Return the suspects that are reachable from a head, or from an object that is not a suspect."""
+    """Return the ids in `suspects` that can be reached from a head, or from an object that is not in `suspects`."""
     pointing = partial(_pointing, suspects=suspects)
     pairs = engine.scan(
         pointing, _splits(engine, source), "id bigint, pointer bigint", "reading rows that differ"
@@ -133,9 +136,9 @@ def _needed(engine: Engine, source: RealmRows, suspects: set[int], heads: Sequen
 
 
 def _pointing(reach: Reach, split: Split, *, suspects: set[int]) -> Iterator[Row]:
-    """Yield the id of each object of a split that points to a suspect, and the suspect's id.
+    """Yield pairs of the id of an object in a split and the id of an object in `suspects` to which it points.
 
-    A commit also needs its ancestors. Rows that cannot be read are left out.
+    For commits, pointers to ancestors count, too. Objects whose header cannot be read are left out.
     """
     for batch in reach.backend.scan(split):
         for row in rows_of_batch(batch):
@@ -153,12 +156,12 @@ def _pointing(reach: Reach, split: Split, *, suspects: set[int]) -> Iterator[Row
 def _compare_objects(
     source: RealmRows, target: RealmRows, heads: Collection[Head], watch: Callable[[int], None]
 ) -> Compared:
-    """Compare the rows of all objects that heads and their histories need, and list the differences.
+    """Compare the rows of all objects that can be reached from heads and from their histories, one by one.
 
     Uses about 100 bytes of memory per object.
 
     Args:
-        watch: called with the number of objects compared so far.
+        watch: called with the number of objects that have been compared.
     Raises:
         CorruptionError: a row is missing in the source.
     """
@@ -188,7 +191,14 @@ def _different(found: dict[int, list], target: RealmRows) -> Iterator[Difference
 
 
 def compare_references(heads: Sequence[Held], target: ObjectStore) -> list[Difference]:
-    """Compare the heads of a realm that takes no commits with those of its copy, which may have newer commits."""
+    """Return the differences between the heads of a moved realm and the references of its copy in another store.
+
+    The moved realm accepts no commits any more. The copy may have newer commits, which are no differences.
+
+    Args:
+        heads: the heads of the moved realm.
+        target: the object store of the copy.
+    """
     return [one for one in concurrently(partial(_reference, target=target), heads) if one is not None]
 
 

@@ -1,6 +1,7 @@
-"""Copying of a realm's rows from one database to another, byte for byte, including types that are not installed.
+"""Copy of a realm's object rows from one database to another, byte for byte.
 
-Rows never change, and writing a row again changes nothing. An interrupted copy can therefore be repeated.
+Objects whose type is not installed are copied, too. Object rows never change, and writing a row again changes nothing.
+An interrupted copy can therefore be repeated.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOGETHER: Final = 256
-"""Number of objects that are read in one batch."""
+"""Maximum number of objects that are read in one batch."""
 
 _ROWS_TOGETHER: Final = 1_000
-"""Largest number of rows that are written in one batch."""
+"""Maximum number of rows that are written in one batch."""
 _BYTES_TOGETHER: Final = 4 * 2**20
-"""Largest total size of the values in a batch, in bytes."""
+"""Maximum total size of the values that are written in one batch, in bytes."""
 
 _SPLITS_PER_PART: Final = 8
 _THREADS: Final = 4
@@ -40,25 +41,26 @@ class RealmRows(NamedTuple):
 
     backend: Backend
     realm: str
-    """Instance id."""
+    """Instance id of the realm."""
     clock: Clock
+    """Clock for retries."""
 
 
 class Copied(NamedTuple):
-    """The number and size of copied rows."""
+    """The number, total size in bytes and highest id of copied rows."""
 
     rows: int = 0
     bytes: int = 0
     highest: int = 0
-    """The highest id of a copied row; 0 if there is none."""
+    """The highest id of a copied row; 0 if no row was copied."""
 
     def plus(self, other: Copied) -> Copied:
-        """Return the sum of both."""
+        """Return the totals for the rows of both."""
         return Copied(self.rows + other.rows, self.bytes + other.bytes, max(self.highest, other.highest))
 
 
 class CopySplit(MapFunction[Split, Copied]):
-    """Function that copies the rows of one split. Progress is reported between waves."""
+    """Function that copies the rows of one split (a range of rows). Progress is reported between the `waves`."""
 
     result = Copied
     few = 0
@@ -84,11 +86,11 @@ class CopySplit(MapFunction[Split, Copied]):
 def copy_all(
     source: RealmRows, target: RealmRows, engine: Engine, open_target: Callable[[], Backend]
 ) -> Copied:
-    """Copy every row that was written before the call, reachable or not.
+    """Copy every object row that was written before the call, also rows that no reference needs.
 
     Args:
         engine: an engine whose store is the source.
-        open_target: returns the target's database, in any process in which the engine works.
+        open_target: returns the target's database; called in every process in which the engine works.
     """
     splits = source.backend.splits("objects", [source.realm], _SPLITS_PER_PART * max(_THREADS, engine.parts))
     copy = CopySplit(source.realm, target.realm, open_target)
@@ -99,7 +101,7 @@ def copy_all(
 
 
 def copy_split(source: RealmRows, target: RealmRows, split: Split) -> Copied:
-    """Copy the rows of one split."""
+    """Copy the rows of one split (a range of rows). Return their number and size."""
 
     def once() -> Copied:
         copied = Copied()
@@ -113,7 +115,7 @@ def copy_split(source: RealmRows, target: RealmRows, split: Split) -> Copied:
 
 
 def highest_id(place: RealmRows) -> int:
-    """Return the highest id of a realm's rows; 0 if the realm has none."""
+    """Return the highest id of a realm's object rows; 0 if the realm has no rows."""
     highest = 0
     for split in place.backend.splits("objects", [place.realm], 1):
         for batch in place.backend.scan(split):
@@ -124,15 +126,15 @@ def highest_id(place: RealmRows) -> int:
 def copy_since(
     source: RealmRows, target: RealmRows, heads: Collection[Head], fence: int, watch: Callable[[int], None]
 ) -> Copied:
-    """Copy the objects with ids above a fence that heads and their histories need, after all others were copied.
+    """Copy the objects with ids above `fence` that can be reached from heads and from their histories.
 
     Args:
-        heads: the heads, read after the fence was set.
-        fence: an id. Every object that the heads need and that has a lower id was needed by a commit in force at the
-            time of the fence, and is in the target already.
-        watch: called with the number of objects copied so far.
+        heads: the heads of the source's references, read after the fence was set.
+        fence: an id. The caller must have copied all objects with lower ids that the heads need.
+        watch: called with the number of objects that have been copied.
     Raises:
-        MissingObjectError: a row is missing in the source. If a floor was raised meanwhile, the row may be swept.
+        MissingObjectError: a row is missing in the source. This is harmless if history was trimmed after the heads were
+            read, because a sweep may then have deleted the row; read the heads again.
     """
     copied = Copied()
     walk = Walk(heads, fence)
@@ -150,22 +152,22 @@ def copy_since(
 
 
 class Walk:
-    """Walk over the objects with ids above a fence that are reachable from heads, level by level.
+    """Walk over the objects with ids above `fence` that can be reached from heads, level by level.
 
-    History is followed back to the floors.
+    Each history is followed back to its floor (the oldest commit that is kept).
     """
 
     def __init__(self, heads: Collection[Head], fence: int) -> None:
         self._fence = fence
         self._floors: dict[int, int] = {}
-        """Commits of histories, each with the floor number down to which the walk follows its history."""
+        """For each commit id, the number of the commit down to which the walk follows that commit's history."""
         self._seen: set[int] = set()
         self._next: set[int] = set()
         for head in heads:
             self._history(head.commit, head.floor_number)
 
     def levels(self) -> Iterator[list[int]]:
-        """Yield batches of ids to read next. Call `saw` with the objects of a batch before taking the next one."""
+        """Yield batches of object ids to read. Call `saw` with the objects of a batch before taking the next batch."""
         while self._next:
             level = sorted(self._next)
             self._next = set()
@@ -174,10 +176,10 @@ class Walk:
                 yield level[start : start + TOGETHER]
 
     def saw(self, realm: str, found: dict[int, list[ObjectRow]]) -> None:
-        """Continue the walk from objects that were read.
+        """Continue the walk with the objects to which the given objects point.
 
         Args:
-            realm: instance id, for messages.
+            realm: instance id of the realm, for messages.
             found: the rows of each object, by id.
         """
         for id, rows in found.items():
@@ -201,10 +203,10 @@ _COMMIT = type_name(Commit)
 
 
 def read_whole(place: RealmRows, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
-    """Return all rows of some objects, by id, in the order of their parts.
+    """Return all rows of some objects, by object id; the rows of an object are in the order of their parts.
 
     Raises:
-        MissingObjectError: a row is missing; the message names it.
+        MissingObjectError: a row is missing; the message names the row.
     """
     first = retried(
         place.clock, lambda: place.backend.read_objects(place.realm, [ObjectKey(id) for id in ids])
@@ -229,16 +231,16 @@ def read_whole(place: RealmRows, ids: Sequence[int]) -> dict[int, list[ObjectRow
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> list[ObjectRow]:
-    """Return the rows in a batch that a scan of objects yielded."""
+    """Return the rows in a batch that `Backend.scan` yielded for objects."""
     columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
     return [ObjectRow(*row) for row in zip(*columns, strict=True)]
 
 
 def write_rows(place: RealmRows, rows: Sequence[ObjectRow]) -> None:
-    """Write rows until the database has acknowledged them.
+    """Write object rows. Retry while the database fails.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: the database has not acknowledged the rows for a minute.
+        TryAgainError, OutcomeUnknownError: retries failed for a minute. Rows may have been written or not.
     """
     retried(place.clock, lambda: place.backend.write_objects(place.realm, rows))
 

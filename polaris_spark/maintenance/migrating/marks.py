@@ -1,22 +1,25 @@
-"""Marks in a realm record and in references during a migration: they decide which store takes commits.
+"""Marks in a realm record and in references during a migration: they decide which store accepts commits.
 
-The realm record of the source decides which store serves. It changes by compare-and-swap only. Below, *the record* is
-this realm record.
+The source's realm record decides which store serves the realm, so that clients can commit there. It changes by
+compare-and-swap only. Below, *the record* is this realm record.
 
 | property of the record | meaning |
 | --- | --- |
-| `moving-to`, `moving-to-instance` | the store that is being filled, and the instance id of the realm there |
-| `moving-pause` | the token of the attempt to switch that is under way; each token is used once |
-| `moved-to` | decided: the other store serves, or will serve after a new run of the migration |
+| `moving-to`, `moving-to-instance` | the target store, and the instance id of the realm in the target |
+| `moving-pause` | the token of the current attempt to switch to the target; each token is used only once |
+| `moved-to` | the decision: the target serves, or will serve after a new run of the migration |
 
-An attempt to switch writes its token to the record, then to every reference (`Head.move`), the registry first. No
-commit can be made to a marked reference: a process that read the row before the mark loses its swap, because the mark
-changed the row's version; a process that reads the row later sees the mark and refuses to commit. The attempt ends by
-one swap of the record. The swap either adds `moved-to`, which requires that the token is still in the record, or
-removes the token. A mark is removed or replaced only if the record does not hold its token. Only the token in the
-record is written to references, and a removed token never comes back. So if an attempt finds its token in the record at
-the moment of the decision, every reference still carries that token. Hence no commit is acknowledged in the source
-after the decision, and none in the target before it, however many runs overlap, and however late any of them continues.
+An attempt to switch writes its token to the record, then to every reference, the registry first. The token in a
+reference (`Head.move`) is the *mark*. No commit can be made to a marked reference. A process that read the row before
+it was marked loses its compare-and-swap, because the mark changed the row's version. A process that reads the row later
+sees the mark and refuses to commit.
+
+The attempt ends with one compare-and-swap of the record. It either adds `moved-to`, which requires that the token is
+still in the record, or removes the token. A mark is removed or replaced only if its token is not in the record. Only
+the token in the record is written to references, and a removed token never comes back. So if an attempt finds its token
+in the record at the moment of the decision, every reference still has that token. Hence no commit is acknowledged in
+the source after the decision, and no commit in the target before the decision. This holds however many runs of the
+migration overlap, and however late any of them continues.
 """
 
 from __future__ import annotations
@@ -46,17 +49,17 @@ MOVING_TO_INSTANCE: Final = "moving-to-instance"
 PAUSE: Final = "moving-pause"
 
 _THREADS = 8
-"""Number of references that are read or swapped at a time."""
+"""Number of references that are read or changed at a time, by one thread each."""
 
 _DEADLINE_MS = 30_000.0
-"""How long swaps are retried while the database fails, in milliseconds."""
+"""Time for which a change of a reference row is retried while the database fails, in milliseconds."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Held(NamedTuple):
-    """A reference with its head as it was read or written."""
+    """The head of a reference, as it was read or written, with the name of the reference's row."""
 
     row_name: str
     head: Head
@@ -70,7 +73,7 @@ class SourceRealm:
         Args:
             realms: the realms of the source store.
             name: name of the realm.
-            references: the realm's references, as its sessions use them.
+            references: the realm's references, as sessions of this process use them.
         """
         self.name = name
         self.references = references
@@ -84,27 +87,27 @@ class SourceRealm:
         """Return the realm record.
 
         Raises:
-            RealmStateError: the realm is gone, or its name belongs to another instance now.
+            RealmStateError: the realm does not exist any more, or a new realm has its name.
         """
         found = self._realms.find(self.name)
         if found is None or found.instance != self.store.realm:
-            raise RealmStateError(f"realm {self.name!r} of instance {self.store.realm} no longer exists")
+            raise RealmStateError(f"realm {self.name!r} with instance id {self.store.realm} no longer exists")
         return found
 
     def serving(self) -> RealmRecord:
-        """Return the realm record. The realm must be ACTIVE.
+        """Return the realm record of an ACTIVE realm.
 
         Raises:
-            RealmMovedError: the migration is finished.
-            RealmStateError: the realm does not serve.
+            RealmMovedError: the realm has been moved to another store.
+            RealmStateError: the realm is not ACTIVE for another reason.
         """
         self._realms.active(self.name)
         return self.record()
 
     def heads(self) -> list[Held]:
-        """Return the heads of the registry, and of every live and dropped reference that the registry lists.
+        """Return the head of the registry, and the heads of all live and dropped references that the registry lists.
 
-        A reference without a row is returned with its first head: the next process that needs the row writes this head.
+        For a reference whose row is not written yet, return the head that its row will have first.
         """
         return [Held(ROOT, self._root()), *concurrently(self._held, self._listed())]
 
@@ -118,7 +121,7 @@ class SourceRealm:
         )
 
     def _listed(self) -> list[Registered]:
-        """Return all registrations, live and dropped. Works after the realm has moved, too."""
+        """Return the registrations of all live and dropped references. Also works after the realm was moved."""
         return listed_in(self._reader.open(self._root()).index(REFERENCES))
 
     def _root(self) -> Head:
@@ -133,11 +136,11 @@ class SourceRealm:
     # Fencing
 
     def fence(self) -> int:
-        """Fence every reference, the registry last; then the references that were registered meanwhile.
+        """Set a new fence in the row of every reference. Return the fence, which is an id.
 
-        Returns:
-            the fence, an id. Every object that later commits point to is reachable from commits that were in force when
-            this returned, or has a higher id.
+        Later commits must not use unreferenced rows with lower ids. So every object to which a later commit points has
+        a higher id than the fence, or can be reached from a commit that was in force when this method returned. The
+        registry is fenced last, and then the references that were registered meanwhile.
         """
         for held in self.heads():
             self.references.ids.observe_head(held.head.commit, held.head.fence)
@@ -165,7 +168,7 @@ class SourceRealm:
         return Held(name, read_head(row, name))
 
     def _amend_listed(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Amend the row of a reference. If the row was never written, write the first head with the change applied.
+        """Change the head in a reference's row. If the row was never written, write its first head with the change.
 
         Raises:
             CorruptionError: the reference is live, and its row was lost.
@@ -183,13 +186,13 @@ class SourceRealm:
     # Moving
 
     def begin(self, to: str, instance: str) -> None:
-        """Record in the realm record to which store, and to which realm in it, this realm is being moved.
+        """Record in the realm record that this realm is being moved, and to which store.
 
         Args:
-            to: URI of the target's store.
-            instance: instance id of the realm in the target.
+            to: URI of the target store.
+            instance: instance id of the realm in the target store.
         Raises:
-            RealmStateError: the realm is being moved somewhere else, or does not serve.
+            RealmStateError: the realm is already being moved to another target, or is not ACTIVE.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -203,17 +206,17 @@ class SourceRealm:
         self._describe(change)
 
     def refuse_elsewhere(self, record: RealmRecord, instance: str | None) -> None:
-        """Refuse a second target.
+        """Raise an error if the realm is already being moved to another target.
 
         Args:
             record: the source's realm record.
-            instance: instance id of the realm in the target; None if it has not been created yet.
+            instance: instance id of the realm in the target; None if that realm has not been created yet.
         Raises:
             RealmStateError: the realm is being moved to another target.
         """
         if record.properties.get(MOVING_TO_INSTANCE, instance) != instance:
             raise RealmStateError(
-                f"realm {self.name!r} is being moved to {record.properties[MOVING_TO]} already: "
+                f"realm {self.name!r} is already being moved to {record.properties[MOVING_TO]}: "
                 "finish that migration with the same target and target_realm, or abort it"
             )
 
@@ -221,12 +224,12 @@ class SourceRealm:
         """Stop commits to every reference, the registry first.
 
         Args:
-            to: URI of the target's store.
-            token: the token of this attempt, never used before.
+            to: URI of the target store.
+            token: a new token that identifies this attempt to switch.
         Returns:
-            the heads, which do not change any more while the record holds the token.
+            the heads of all references. They do not change while the realm record contains the token.
         Raises:
-            RealmStateError: the switch is decided already, or the migration was aborted.
+            RealmStateError: the switch to the target was already decided, or the migration was aborted.
             TaskLostError: another run ended this attempt, or the migration was aborted.
         """
 
@@ -253,15 +256,18 @@ class SourceRealm:
         ]
 
     def _stop(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Stop commits to one reference. Also seal a dropped reference, if the process that dropped it died before."""
+        """Stop commits to one reference. If it was dropped, also seal it, in case the process that dropped it died."""
         dropped = registered.registration.state == "dropped"
         return self._amend_listed(
             registered, lambda head: msgspec.structs.replace(change(head), sealed=head.sealed or dropped)
         )
 
     def decide(self, to: str, token: str) -> None:
-        """Write the decision to the realm record: the other store serves the realm now. This cannot be undone.
+        """Record in the realm record that clients use the realm in the target store from now on. This cannot be undone.
 
+        Args:
+            to: URI of the target store.
+            token: the token of this attempt.
         Raises:
             TaskLostError: another run ended this attempt, or the migration was aborted.
         """
@@ -274,7 +280,7 @@ class SourceRealm:
         self._realms.describe(self.name, change, instance=self.store.realm)
 
     def refuse_ended(self, token: str) -> None:
-        """Refuse to continue an attempt that has ended.
+        """Raise an error if the attempt with this token has ended.
 
         Raises:
             TaskLostError: another run ended the attempt, or the migration was aborted.
@@ -292,10 +298,10 @@ class SourceRealm:
         """Allow commits again after an attempt that failed.
 
         Args:
-            token: the token of the attempt; None for any attempt.
+            token: the token of the attempt to end; None to end any attempt.
         Returns:
-            True if commits are allowed again. False if it was decided before that the other store serves the realm;
-            then nothing was changed.
+            True if the attempt has ended. False if nothing was changed, because the switch to the target was already
+            decided.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -314,14 +320,14 @@ class SourceRealm:
         """Abort the migration, and allow commits again. Can be repeated.
 
         Raises:
-            RealmStateError: the decision was already made that the other store serves the realm.
+            RealmStateError: the switch to the target was already decided.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
             if MOVED_TO in record.properties:
                 finished = record.state is not RealmState.ACTIVE
                 raise RealmStateError(
-                    f"realm {self.name!r} was moved to {record.properties[MOVED_TO]} already, which cannot be undone; "
+                    f"realm {self.name!r} was already moved to {record.properties[MOVED_TO]}, which cannot be undone; "
                     + ("open it there" if finished else "run the migration again to finish it")
                 )
             return _without(record.properties, MOVING_TO, MOVING_TO_INSTANCE, PAUSE)
@@ -330,7 +336,7 @@ class SourceRealm:
         self._remove_marks()
 
     def _remove_marks(self) -> None:
-        """Remove every mark whose attempt has ended."""
+        """Remove the marks of attempts that have ended from all references, so that commits are allowed again."""
 
         def freed(head: Head) -> Head:
             if head.move is None:
@@ -344,7 +350,7 @@ class SourceRealm:
         concurrently(partial(self._amend_listed, change=freed), self._listed())
 
     def finish(self) -> None:
-        """Mark the references as moved, for processes that still use them, and make the realm INACTIVE."""
+        """Mark all references as moved, so that processes that still use them notice, and make the realm INACTIVE."""
 
         def arrived(head: Head) -> Head:
             move = head.move
@@ -365,7 +371,7 @@ class SourceRealm:
 
 
 def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return the result of `work` for each item, in the order of the items. Works on several items at a time."""
+    """Call `work` for each item in several threads. Return the results in the order of the items."""
     items = list(items)
     if len(items) < 2:
         return [work(item) for item in items]

@@ -1,23 +1,27 @@
-"""Migration of a realm to another database while commits go on.
+"""Migration of a realm from one database (the source) to another (the target) while processes continue to commit.
 
 | step | state after a crash in the step |
 | --- | --- |
-| 1. create a realm in LOADING in the target | the source serves; a new run continues, or `abort` ends the migration |
-| 2. fence; copy every row of the source | the same |
-| 3. one round: fence; copy newer commits. Then compare | the same; a new run continues from the last fence |
+| 1. create a realm in the state LOADING in the target | the source serves; start a new run, or `abort` |
+| 2. set a fence in the source; copy every row | the same |
+| 3. one round: set a fence; copy newer commits. Then compare | the same; a new run continues from the last fence |
 | 4. more rounds, until a round is short | the same |
 | 5. stop commits in the source; copy the last commits and heads | the source serves after a new run or `abort` |
-| 6. decide, by one swap of the source's realm record | the target serves after a new run |
-| 7. the target's realm becomes ACTIVE: the pause ends | the target serves |
+| 6. decide, by one compare-and-swap of the source's realm record | the target serves after a new run |
+| 7. the target's realm becomes ACTIVE: commits are possible again | the target serves |
 | 8. mark the source's references as moved; the source's realm becomes INACTIVE | the same; a new run finishes |
 
-`abort` makes the source serve. If it is called with `target`, it also makes the target's realm PURGING, and
-`purge_realm` can then delete its rows. After a crash in step 7 or 8, processes that still have the source open can read
-its last state, which does not change any more.
+A store *serves* the realm if clients can open the realm there and commit. `abort` ends the migration and lets the
+source serve. If it is called with `target`, it also gives the target's realm the state PURGING, so that `purge_realm`
+can delete its rows. After a crash in step 7 or 8, processes that still have the source open can read its last state,
+which does not change any more.
 
-Why a round finds everything: every object to which a commit made after a fence points was reachable from commits in
-force at the fence, or has an id above the fence (`SourceRealm.fence`). Why no id is made twice: the heads in the target
-carry a fence above every id that was copied, and a process that has read a head makes no id below that fence.
+A *fence* is an id in a reference's row: commits to the reference must not use unreferenced rows with lower ids.
+
+Why a round copies everything: consider an object to which a commit made after a fence points. Either it was reachable
+from a commit that was in force when the fence was set, or its id is above the fence (`SourceRealm.fence`). Why no id is
+used twice: the heads in the target contain a fence above every id that was copied, and a process that has read a head
+makes no id below that fence.
 """
 
 from __future__ import annotations
@@ -43,21 +47,25 @@ from polaris_spark.system.realms import MOVED_TO, RealmRecord, RealmState
 
 MOVING_FROM: Final = "moving-from"
 MOVING_FROM_INSTANCE: Final = "moving-from-instance"
-"""Properties of the target's realm record: the URI of the source's store, and the realm's instance id there."""
+"""Properties of the target's realm record during a migration: the URI of the source store, and the realm's instance id
+in the source store."""
 MOVED_FROM: Final = "moved-from"
-"""Property of the record of a realm that was moved here: the URI of the store that it came from."""
+"""Property of the target's realm record after a migration: the URI of the source store."""
 
 SHORT: Final = 0.2
-"""The switch begins after a round of catching up that took less than this fraction of the longest allowed pause."""
+"""Fraction of the longest allowed pause. The switch begins after a round of copying that took less time than this."""
 
 _ROUNDS = 20
-"""Largest number of rounds of catching up before an attempt to switch."""
+"""Maximum number of rounds of copying newer commits before an attempt to switch."""
 _ATTEMPTS = 10
-"""Largest number of attempts to switch."""
+"""Maximum number of attempts to switch."""
 
 
 class Migration:
-    """One migration of a realm to another store. Not thread-safe. The caller holds a task, so that only one runs."""
+    """Migration of one realm to another store. Not thread-safe.
+
+    The caller must make sure that only one migration of the realm runs at a time.
+    """
 
     def __init__(
         self,
@@ -74,16 +82,16 @@ class Migration:
         """
         Args:
             source: the realm to move.
-            source_uri: URI of the source's store, without a password.
+            source_uri: URI of the source store, without a password.
             target: the store to move the realm to.
             target_realm: name of the realm in the target.
-            engine: copies and compares rows; by default in this process. If its progress raises an error, the migration
-                ends at its current step.
-            open_target: returns the target's database, in any process in which the engine works; None if the engine
-                works in this process.
-            max_pause_ms: longest time for which commits may be stopped, in milliseconds. A switch that takes longer is
+            engine: copies and compares rows; by default in this process. If its `progress` raises an error, the
+                migration ends in its current step.
+            open_target: returns the target's database; called in every process in which the engine works. None if the
+                engine works in this process.
+            max_pause_ms: maximum time for which commits may be stopped, in milliseconds. A switch that takes longer is
                 given up and tried again.
-            verify: whether both sides are compared, before and after the switch.
+            verify: whether to compare the source and the target, before and after the switch.
         """
         self._source = source
         self._source_uri = source_uri
@@ -97,22 +105,22 @@ class Migration:
         self._to = str(target.uri)
 
     def run(self) -> Iterator[MigrationStep]:
-        """Move the realm. Continues a migration that was interrupted.
+        """Move the realm, or continue a migration that was interrupted.
 
         Yields:
-            each step after it was done.
+            a description of each step after the step was done.
         Raises:
-            RealmStateError: the target store has another realm of that name, the source does not serve, or the source
-                is being moved to another target.
+            RealmStateError: the target store has another realm of that name, the source realm is not ACTIVE, or it is
+                being moved to another target.
             StateError: the copy differs from the source; the source continues to serve.
-            TryAgainError: no switch was short enough; the source continues to serve.
+            TryAgainError: no attempt to switch was short enough; the source continues to serve.
             CorruptionError: a row is missing in the source.
         """
         if MOVED_TO in self._source.serving().properties:
             yield from self._finished(self._decided_realm())
             return
         record = retried(self._clock, self._target_realm)
-        self._source.end_pause()  # the pause of a run that died
+        self._source.end_pause()  # a run that died may have stopped commits
         self._source.begin(self._to, record.instance)
         copying = self._copying(record)
         yield from copying.everything()
@@ -143,7 +151,7 @@ class Migration:
     # The target's realm
 
     def _target_realm(self) -> RealmRecord:
-        """Return the realm to fill: a new one, or that of an earlier run of this migration."""
+        """Return the target's realm in the state LOADING. Create it unless an earlier run of this migration did."""
         realms, source = self._target.realms, self._source.record()
         found = realms.find(self._name)
         if found is not None:
@@ -164,7 +172,11 @@ class Migration:
         )
 
     def _decided_realm(self) -> RealmRecord:
-        """Return the target's realm after an earlier run decided that it serves, even if it is not ACTIVE yet."""
+        """Return the target's realm, after an earlier run has decided to switch to it. It need not be ACTIVE yet.
+
+        Raises:
+            RealmStateError: the earlier run moved the realm to another target.
+        """
         properties = self._source.record().properties
         found = self._target.realms.find(self._name)
         if found is None or found.instance != properties.get(MOVING_TO_INSTANCE):
@@ -180,10 +192,10 @@ class Migration:
         return Copying(self._source, self._target, record, self._engine, self._open_target, heads)
 
     def _checked(self, copying: Copying) -> MigrationStep:
-        """Compare the rows that were copied so far.
+        """Compare the rows that have been copied with the rows of the source.
 
         Raises:
-            StateError: rows of the target differ from those of the source.
+            StateError: rows of the target differ from rows of the source.
         """
         begun = self._clock.monotonic_ms()
         compared = copying.compared()
@@ -198,7 +210,7 @@ class Migration:
         )
 
     def _finished(self, record: RealmRecord) -> Iterator[MigrationStep]:
-        """Do the steps after the decision. Each of them can be repeated."""
+        """Do the steps after the decision that the target serves, then compare both stores. Steps can be repeated."""
         realms = self._target.realms
         retried(self._clock, lambda: realms.move(self._name, RealmState.ACTIVE, instance=record.instance))
         heads = retried(self._clock, self._source.heads)
@@ -221,12 +233,14 @@ class Migration:
 
 
 def start_purge_of_target(target: StoreConnection, name: str, source_instance: str) -> None:
-    """Make the realm that a migration was filling PURGING, so that a purge deletes its rows. Can be repeated.
+    """Give the unfinished copy of a realm the state PURGING, so that `purge_realm` can delete it. Can be repeated.
+
+    Nothing is done if the migration was finished, or if the realm `name` was not created by this migration.
 
     Args:
-        target: the store that the source was being moved to.
+        target: the store to which the realm was being moved.
         name: name of the realm in the target.
-        source_instance: instance id of the realm in the source; a realm that did not come from there stays.
+        source_instance: instance id of the realm in the source.
     """
     found = target.realms.find(name)
     if found is None or found.properties.get(MOVING_FROM_INSTANCE) != source_instance:

@@ -1,4 +1,7 @@
-"""The steps of a migration that copy rows, and the switch. `migration` has their order, and why it is safe."""
+"""The steps of a migration that copy rows, and the switch to the target.
+
+The module `migration` describes the order of the steps, and why it is safe.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmRecord, RealmState
 
 COPIED: Final = "moving-copied"
-"""Property of the target's realm record: the last fence up to which everything was copied, and the highest copied id.
-"""
+"""Property of the target's realm record: two ids. The first id is the last fence that the migration set in the source;
+all rows that were needed at that time have been copied. The second id is the highest id that was copied."""
 
 
 class MigrationStep(NamedTuple):
-    """A step that was done, as reported to the caller."""
+    """A finished step of a migration, as reported to the caller."""
 
     name: str
     references: int = 0
@@ -42,21 +45,21 @@ class MigrationStep(NamedTuple):
     rows: int = 0
     """Number of rows that were copied or compared."""
     bytes: int = 0
-    """Size of the rows that were copied, in bytes."""
+    """Total size of the rows that were copied, in bytes."""
     milliseconds: float = 0.0
-    """Duration of the step. For the step `switch`: how long no commit could be made in either store."""
+    """Duration of the step. For the step `switch`, the time in which no commit could be made in either store."""
     differences: Sequence[Difference] = ()
-    """The first differences between source and target."""
+    """The first differences between the source and the target."""
     different: int = 0
-    """Number of all differences."""
+    """Total number of differences."""
 
 
 class PauseTooLongError(TryAgainError):
-    """The switch was given up because it took longer than commits may be stopped. The source continues to serve."""
+    """An attempt to switch took longer than the maximum pause and was given up. The source continues to serve."""
 
 
 class Copying:
-    """Copying of a realm's rows, and the record of what is copied already."""
+    """Copy of a realm's rows to the target. The target's realm record notes which rows have been copied."""
 
     def __init__(
         self,
@@ -70,19 +73,21 @@ class Copying:
         """
         Args:
             record: the realm record in the target.
-            engine, open_target: see `copy_all`.
-            heads: heads whose objects are all copied already; empty if this is not known.
+            engine: copies and compares rows; its store is the source.
+            open_target: returns the target's database; called in every process in which the engine works.
+            heads: heads whose objects have all been copied already; empty if none are known.
         """
         self.source = source
         self.target = target
         self.record = record
         self.heads: Sequence[Held] = heads
-        """The heads whose objects are all copied."""
+        """Heads of the source whose objects have all been copied."""
         self.clock = source.references.clock
         self.highest = 0
         """The highest id of a row that was copied."""
         self._fence = 0
-        """The last fence, an id. All objects are copied that commits in force at this fence need."""
+        """The id that was last set as the fence of the source's references. All objects that the source's commits
+        needed at that time have been copied."""
         self._engine = engine
         self._open_target = open_target
         self._rounds = 0
@@ -90,7 +95,7 @@ class Copying:
         self._to = RealmRows(target.backend, record.instance, target.clock)
 
     def everything(self) -> Iterator[MigrationStep]:
-        """Copy every row, unless an earlier run has copied every row."""
+        """Copy every row, unless an earlier run has done this. Yield the step if rows were copied."""
         noted = self.record.properties.get(COPIED)
         if noted is not None:
             self._fence, self.highest = (int(number, 16) for number in noted.split())
@@ -104,7 +109,10 @@ class Copying:
         yield MigrationStep("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
 
     def catch_up(self) -> MigrationStep:
-        """Copy the commits since the last fence, and everything that they need."""
+        """Copy the commits that were made since the last round, and all objects that they need.
+
+        First set a new fence in the source, which marks where the next round begins.
+        """
         self._rounds += 1
         begun = self.clock.monotonic_ms()
         fence = self.source.fence()
@@ -124,13 +132,17 @@ class Copying:
         return MigrationStep(f"catch up {self._rounds}", len(heads), copied.rows, copied.bytes, took)
 
     def since(self, heads: Sequence[Held], watch: Callable[[int], None]) -> Copied:
-        """Copy the objects that these heads need and that have ids above the last fence."""
+        """Copy the objects that can be reached from `heads` and have ids above the last fence.
+
+        Args:
+            watch: called with the number of objects that have been copied.
+        """
         copied = copy_since(self._from, self._to, [held.head for held in heads], self._fence, watch)
         self.highest = max(self.highest, copied.highest)
         return copied
 
     def compared(self) -> Compared:
-        """Compare all objects that the heads need."""
+        """Compare all objects that can be reached from `self.heads` with their copies."""
         return compare(self._engine, self._open_target, self._from, self._to, self.heads)
 
     def _note(self) -> None:
@@ -144,20 +156,20 @@ class Copying:
         retried(self.clock, lambda: realms.describe(record.name, change, instance=record.instance))
 
     def refuse_served(self, record: RealmRecord) -> None:
-        """Refuse to continue with a realm that is not LOADING any more.
+        """Raise an error if the target's realm is not in the state LOADING any more.
 
         Raises:
             TaskLostError: another run finished the migration, or it was aborted.
         """
         if record.state is not RealmState.LOADING:
             raise TaskLostError(
-                f"realm {record.name!r} of {self.target.uri} is {record.state.value} by now: another run finished this "
+                f"realm {record.name!r} of {self.target.uri} is now {record.state.value}: another run finished this "
                 "migration, or it was aborted"
             )
 
 
 class Switch:
-    """One attempt to switch from the source to the target."""
+    """One attempt to switch a realm from the source to the target. After a success, clients use the target's realm."""
 
     def __init__(self, copying: Copying, to: str, max_pause_ms: float) -> None:
         self._copying = copying
@@ -169,11 +181,11 @@ class Switch:
         self._begun = 0.0
 
     def run(self) -> MigrationStep:
-        """Stop commits, copy the last commits, and make the target serve.
+        """Stop commits in the source, copy the last commits, and make the target's realm ACTIVE.
 
         Raises:
-            PauseTooLongError: the pause was getting too long; the source continues to serve.
-            TaskLostError: another run took over, or the migration was aborted.
+            PauseTooLongError: the switch took longer than the maximum pause; the source continues to serve.
+            TaskLostError: another run of the migration ended this attempt, or the migration was aborted.
         """
         target, record = self._copying.target, self._copying.record
         self._begun = self._clock.elapsed_ms()
@@ -186,7 +198,8 @@ class Switch:
         except BaseException:
             if self._source.end_pause(self._token):
                 raise
-            heads, copied = self._source.heads(), Copied()  # the swap took effect, but its answer was lost
+            # The decision took effect, but the database's answer was lost.
+            heads, copied = self._source.heads(), Copied()
         retried(
             self._clock,
             lambda: target.realms.move(record.name, RealmState.ACTIVE, instance=record.instance),
@@ -203,7 +216,11 @@ class Switch:
             )
 
     def _write_references(self, heads: Sequence[Held]) -> None:
-        """Write the heads into the target, with a fence above every id that was copied."""
+        """Write the heads to the target's reference rows.
+
+        Each gets a fence above every id that was copied. A process makes no id below a fence that it has read, so it
+        does not use any of these ids again.
+        """
         target, record = self._copying.target, self._copying.record
         target.ids.observe(max(self._copying.highest, *(max(h.head.commit, h.head.fence) for h in heads)))
         fence = retried(self._clock, target.ids.next_id)
@@ -222,12 +239,11 @@ class Switch:
         concurrently(partial(write_reference, references, fence), pairs)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
-        """Remove reference rows of the target that are not in `kept`. An earlier attempt wrote them, for references
-        that the source's registry has since given up.
+        """Remove the target's reference rows whose names are not in `kept`.
 
-        The rows are read first; then this attempt's token is checked. If the source's record still has the token, no
-        later attempt had written any of the rows that were read. A later attempt may replace a row afterwards, but that
-        gives the row another version, so it is not deleted.
+        An earlier attempt wrote these rows, for references that no longer exist in the source. The rows are read first;
+        then it is checked that this attempt has not ended. If it has not, no later attempt has written any of the rows
+        that were read. If a later attempt replaces a row afterwards, the row has another version and is not deleted.
         """
         others = [(name, row.version) for name, row in references.rows() if name not in kept]
         self._source.refuse_ended(self._token)
@@ -236,13 +252,14 @@ class Switch:
 
 
 def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, ReferenceRow | None]) -> None:
-    """Write a head of the source into the target.
+    """Write the head of a reference to the target.
 
     Args:
         references: the references of the realm in the target.
-        item: the head, and the row in the target as it was read.
+        fence: the fence (an id) that the head gets in the target.
+        item: the head in the source, and the target's row as it was read; None if the row did not exist.
     Raises:
-        TaskLostError: another run has written the row since, or the row holds a later head.
+        TaskLostError: another run has changed the row since it was read, or the row already contains a later head.
     """
     held, before = item
     if before is not None and _is_later(read_head(before, held.row_name), held.head):
@@ -260,7 +277,7 @@ def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, Re
 
 
 def _is_later(there: Head, head: Head) -> bool:
-    """Whether the head `there` in the target was read from the source after `head`."""
+    """Whether the head `there`, found in the target, is later in the source's history than `head`."""
     return (
         there.number > head.number
         or there.floor_number > head.floor_number

@@ -1,1 +1,1 @@
-"""Search for orphan files by listing folders, and deletion of the files of tables dropped with PURGE."""
+"""Search for orphan files by listing folders, and deletion of the files of tables that were dropped with PURGE."""

@@ -1,7 +1,7 @@
-"""Files that may be deleted: the listed files that no table or view needs, and the files of dropped tables.
+"""Search for files that may be deleted: listed files that no table or view needs, and the files of dropped tables.
 
-An engine lists folders, reads which files tables reference (`known_files`), and compares them. `search` describes the
-order of these steps, and why it is safe.
+An engine lists folders, reads which files tables reference (`known_files`), and compares the two. The module `search`
+describes the order of these steps, and why it is safe.
 """
 
 from __future__ import annotations
@@ -30,35 +30,38 @@ from polaris_spark.maintenance.orphans.known_files import (
 )
 
 _DEPTH = 4
-"""Maximum number of folder levels that the driver lists itself, to find enough folders for all tasks."""
+"""Maximum number of folder levels that the driver itself lists, in order to find enough folders for all tasks."""
 _FOLDERS_PER_CORE = 16
 
 _FILE = f"location string, size bigint, modified bigint, root string, {NAME}"
 _FILE_COLUMNS = 7
 _LISTED = f"{_FILE}, problem string"
-"""Columns of listed files, and of folders with the problem why they cannot be listed."""
+"""Columns of the rows that `_list` yields: listed files, and folders that cannot be listed. For a folder, `problem` is
+the error; only `location`, `root` and `problem` are not null."""
 _ORPHANS = "location string, size bigint, modified bigint, owner string"
 
 
 class Search(NamedTuple):
-    """The parameters of a search."""
+    """The parameters of a search for orphan files."""
 
     roots: tuple[str, ...]
-    """Folders to list, none inside another."""
+    """Folders to list. No folder is inside another one."""
     before_ms: int
-    """Only files last changed before this time count, in milliseconds since 1970."""
+    """Time in milliseconds since 1970. Files that were changed at or after this time are kept."""
     names: Names
     mismatch: Mismatch
     permit: Permit
-    """Permits deleting files below `roots`, except files of stores. Links below the roots are not followed."""
+    """Permission to delete files below `roots`, except files of stores. Links below the roots are not followed."""
     oldest_purge_ms: int
-    """See `known_files.kept_drops`."""
+    """Time in milliseconds since 1970. Files of a table that was dropped with PURGE after this time are kept."""
     max_files: int
+    """Maximum number of files that the search returns."""
     keeps_strays: bool = False
-    """Whether the catalog's `gc.enabled` keeps files outside the locations of all tables and views."""
+    """Whether files outside the locations of all tables and views are kept, because the catalog's `gc.enabled` is
+    false."""
 
     def concerns(self, listed: FileStatus) -> bool:
-        """Whether a file may be an orphan, judged by its name and age alone."""
+        """Whether a file may be an orphan according to its name and age. Other conditions are not checked."""
         if listed.modified_ms >= self.before_ms:
             return False
         return not self.permit.stores.holds(self.names.of(listed.location).path)
@@ -69,25 +72,28 @@ class Orphan(NamedTuple):
 
     location: str
     size: int
-    """Bytes."""
+    """Size of the file, in bytes."""
     modified_ms: int
-    """Time of the last change, in milliseconds since 1970."""
+    """Time of the last change of the file, in milliseconds since 1970."""
     owner: str | None
-    """The table or view whose location contains the file, if any."""
+    """The table or view whose location contains the file; None if no location contains it."""
 
 
 class Broken(NamedTuple):
-    """A table or view that cannot be read, or a folder that cannot be listed; a folder's `owner` is None."""
+    """A table or view that cannot be read, or a folder that cannot be listed."""
 
     owner: str | None
+    """Catalog and name of the table or view; None for a folder."""
     places: tuple[str, ...]
+    """Locations of the table or view, or the location of the folder."""
     problem: str
     incomplete: bool = False
-    """Whether the only problem is that manifest lists or manifests are missing."""
+    """Whether only the files in `places` must be kept. True for a folder, and if only manifest lists or manifests are
+    missing."""
 
 
 class SearchResult(NamedTuple):
-    """The result of a search."""
+    """The result of a search for orphan files."""
 
     orphans: list[Orphan]
     broken: list[Broken]
@@ -97,10 +103,11 @@ class FoundDoomed(NamedTuple):
     """Files of dropped tables that may be deleted."""
 
     phases: list[list[Orphan]]
-    """Files in order of deletion. A phase is deleted after all earlier phases, because it names files in them."""
+    """Files grouped into phases, in the order in which the phases must be deleted. Files of a later phase list files of
+    earlier phases."""
     named_by: dict[str, set[str]]
-    """For the location of each file, the dropped tables that name the file. If the file is a manifest or a manifest
-    list, it names more files of these tables."""
+    """For the location of each file, the dropped tables that name the file. A manifest or manifest list lists further
+    files of these tables."""
     broken: list[Broken]
 
 
@@ -108,19 +115,19 @@ class Doomed(NamedTuple):
     """Tables that were dropped with PURGE and whose files are to be deleted."""
 
     head: StoreHead
-    """Head of any branch of the catalog that the tables were dropped from."""
+    """Head of a branch of the catalog from which the tables were dropped; any branch will do."""
     drops: tuple[Drop, ...]
     places: tuple[tuple[str, str], ...]
-    """Locations that the tables owned, each with the name of its owner."""
+    """Pairs of a location that one of the tables owned and the name of this table."""
     warehouse: str
     permit: Permit
-    """Permits deleting the tables' files."""
+    """Permission to delete the tables' files."""
 
 
 class DoomedJudge:
-    """Decision about which files of dropped tables may be deleted: files in the tables' own locations or the warehouse.
+    """Decides which files of dropped tables may be deleted: files in the tables' own locations or in the warehouse.
 
-    Files behind a symbolic link stay; the search for orphan files finds them by their real path.
+    Files behind a symbolic link are kept. The search for orphan files finds them later by their real path.
     """
 
     def __init__(self, doomed: Doomed, names: Names) -> None:
@@ -130,7 +137,7 @@ class DoomedJudge:
         self._names = names
 
     def found(self, folders: Folders, location: str) -> Orphan | None:
-        """Return a file if it exists and may be deleted, else None. It counts as existing if storage fails."""
+        """Return a file if it exists and may be deleted, else None. If storage fails, the file counts as existing."""
         if self._permit.may(location) is None:
             return None
         name = self._names.of(location)
@@ -145,10 +152,12 @@ class DoomedJudge:
 
 
 def list_files(engine: Engine, search: Search) -> Rows:
-    """Return the files in the folders of a search, and the folders that cannot be listed. They are listed now.
+    """List the folders of a search now. Return the files, and the subfolders that cannot be listed.
+
+    The rows have the columns of `_LISTED`.
 
     Raises:
-        BadRequestError: a folder of the search itself cannot be listed.
+        BadRequestError: one of the folders in `search.roots` cannot be listed.
     """
     tasks = _FOLDERS_PER_CORE * engine.parts
     here = Folders(engine.reach.files)
@@ -159,7 +168,11 @@ def list_files(engine: Engine, search: Search) -> Rows:
 
 
 def _spread(folders: Folders, root: str, tasks: int) -> Iterator[tuple[str, str, bool]]:
-    """Yield folders that together cover `root`, each with `root` and a flag: whether to list it recursively."""
+    """Yield folders that together contain all files below `root`, to be listed by tasks.
+
+    Yields:
+        the folder, `root`, and whether to list the folder recursively.
+    """
     level = [root]
     for _ in range(_DEPTH):
         if not level or len(level) >= tasks:
@@ -172,13 +185,16 @@ def _spread(folders: Folders, root: str, tasks: int) -> Iterator[tuple[str, str,
             except BadRequestError:
                 if folder == root:
                     raise
-                yield folder, root, True  # the task that lists it reports the problem
+                yield folder, root, True  # the task that lists this folder reports the problem
         level = inner
     yield from ((folder, root, True) for folder in level)
 
 
 def _list(reach: Reach, group: Sequence[tuple[str, str, bool]], *, search: Search) -> Iterator[Row]:
-    """Yield the files in folders, and folders with problems, with the columns of `_LISTED`."""
+    """Yield the files in a group of folders that may be orphans, and the folders that cannot be listed.
+
+    The rows have the columns of `_LISTED`.
+    """
     folders = Folders(reach.files)
     unlisted: dict[str, tuple[str, str]] = {}
 
@@ -204,12 +220,14 @@ def _files(folders: Folders, folder: str, skip: Callable[[str, PolarisError], No
 
 
 def find_orphans(engine: Engine, search: Search, heads: Sequence[StoreHead], listed: Rows) -> SearchResult:
-    """Return the orphans among the files that `list_files` returned. These rows are released.
+    """Return the files in `listed` that no table or view needs. The rows of `listed` are then released.
 
     Args:
         heads: all heads of the store, read after the files were listed.
+        listed: the result of `list_files`.
     Raises:
-        InputError: listed and known files have equal paths but different schemes or authorities.
+        InputError: `search.mismatch` is ERROR, and a listed file has the same path as a file that a table references,
+            but another scheme or authority.
     """
     known = _known(engine, search, heads)
     unknown = _unknown(engine, search, listed, known.names()).kept()
@@ -241,10 +259,13 @@ def find_orphans(engine: Engine, search: Search, heads: Sequence[StoreHead], lis
 
 
 def find_doomed(engine: Engine, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
-    """Return the files of dropped tables that no table or view needs.
+    """Return the files of dropped tables that no table or view needs any more.
+
+    No files are returned if any table of the store cannot be read.
 
     Args:
         heads: all heads of the store.
+        doomed: the dropped tables.
     """
     known = _known(engine, search, heads)
     tasks = [KnownFilesTask(doomed.head, drops=(drop,)) for drop in doomed.drops]
@@ -290,12 +311,12 @@ def _known(engine: Engine, search: Search, heads: Sequence[StoreHead]) -> KnownF
 
 
 def _most(search: Search) -> int:
-    """Return the maximum number of rows to collect, limited to the maximum of Spark's `LIMIT`."""
+    """Return the maximum number of files that the search returns, but at most the maximum of Spark's `LIMIT`."""
     return min(search.max_files, 2**31 - 1)
 
 
 def _unknown(engine: Engine, search: Search, listed: Rows, names: Rows) -> Rows:
-    """Return the listed files that no table or view references."""
+    """Return the listed files that are not in `names`, the files that tables and views reference."""
     columns = ", ".join(column.split(" ")[0] for column in _FILE.split(", "))
     files = engine.query(f"SELECT {columns} FROM {{listed}} WHERE problem IS NULL", listed=listed)
     same_prefix = "other.scheme IN ('', mine.scheme) AND other.authority IN ('', mine.authority)"
@@ -304,7 +325,7 @@ def _unknown(engine: Engine, search: Search, listed: Rows, names: Rows) -> Rows:
 
 
 def _refuse_mismatches(engine: Engine, unknown: Rows, names: Rows) -> None:
-    """Raise an InputError if tables reference the path of an unknown file with another scheme or authority."""
+    """Raise an InputError if a table references the path of an unreferenced file with another scheme or authority."""
     pairs = engine.query(
         "SELECT DISTINCT known.scheme || '://' || known.authority AS known, "
         "file.scheme || '://' || file.authority AS listed "
@@ -312,20 +333,20 @@ def _refuse_mismatches(engine: Engine, unknown: Rows, names: Rows) -> None:
         unknown=unknown,
         names=names,
     )
-    told = [f"{known} is known and {listed} was listed" for known, listed in sorted(pairs.collect())]
+    told = [f"{known} in tables, {listed} in the listing" for known, listed in sorted(pairs.collect())]
     if told:
         raise InputError(
-            f"it is not known whether some files are orphans, so nothing was deleted: {', '.join(told)}, with "
-            "the same paths. Set equal_schemes and equal_authorities if these are the same storage, or set "
-            "prefix_mismatch_mode to keep such files ('ignore') or to delete them ('delete')"
+            "nothing was deleted, because tables reference files with the same path as listed files, but with another "
+            f"scheme or authority: {'; '.join(told)}. Set equal_schemes and equal_authorities if these are the same "
+            "storage, or set prefix_mismatch_mode to keep such files ('ignore') or to delete them ('delete')"
         )
 
 
 def _with_places(engine: Engine, files: Rows, places: Rows) -> Rows:
-    """Return each file with each location above it, or with nulls. The columns are those of files, the folder
-    `ancestor`, and those of `KnownFiles.places`.
+    """Return one row for each pair of a file and a table's location whose path contains the file's path.
 
-    Locations are matched by path only, whatever their scheme and authority are.
+    A file without such a location has a row with nulls. Schemes and authorities are not compared. The columns are those
+    of `files`, then `ancestor` (a folder above the file), then those of `KnownFiles.places`.
     """
     above = engine.apply(_with_ancestors, files, f"{_FILE}, ancestor string")
     return engine.query(
@@ -337,7 +358,7 @@ def _with_places(engine: Engine, files: Rows, places: Rows) -> Rows:
 
 
 def _with_ancestors(_: Reach, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield each row once for each folder above the path in its last column, which is added as a column."""
+    """Yield each row once for each folder above the path in its last column, with the folder as a further column."""
     for row in rows:
         for folder in folders_of(row[-1]):
             yield *row, folder
@@ -352,10 +373,13 @@ def _judged(
     broken: Collection[str],
     incomplete: Collection[str],
 ) -> Iterator[Row]:
-    """Yield the orphans among files with the locations above them.
+    """Yield the files that are orphans, with the columns of `_ORPHANS`.
 
     Args:
-        roots: the normalized path of each folder of the search.
+        rows: rows as `_with_places` returns them; the rows of one file must be consecutive.
+        roots: the normalized path of each folder of the search, by folder.
+        broken: owners (tables and views) that cannot be read.
+        incomplete: owners with missing manifest lists or manifests.
     """
     for file, around in groupby(rows, lambda row: row[:_FILE_COLUMNS]):
         location, size, modified, root, *name = file
@@ -373,7 +397,10 @@ def _judged(
 
 
 def _existing(reach: Reach, rows: Iterator[Row], *, doomed: Doomed, names: Names) -> Iterator[Row]:
-    """Yield those files of dropped tables that exist and may be deleted, each with its kind and owners (as JSON)."""
+    """Yield the files of dropped tables that exist and may be deleted.
+
+    The columns are those of `_ORPHANS`, the kind of the file, and a JSON array of the tables that name the file.
+    """
     folders, doomed_judge = Folders(reach.files), DoomedJudge(doomed, names)
     for location, naming in groupby(rows, lambda row: row[0]):
         found = doomed_judge.found(folders, location)
@@ -385,11 +412,11 @@ def _existing(reach: Reach, rows: Iterator[Row], *, doomed: Doomed, names: Names
 def _told(
     engine: Engine, known: KnownFiles, broken: Mapping[str, str], incomplete: Mapping[str, str]
 ) -> list[Broken]:
-    """Return the problems of tables.
+    """Return the problems of tables and views, with the locations of each.
 
     Args:
-        broken: the reason why a table could not be read, by owner.
-        incomplete: a message that names the missing file of a table, by owner.
+        broken: the error for each table or view that cannot be read, by owner.
+        incomplete: a message that names a missing manifest list or manifest, by owner.
     """
     if not broken and not incomplete:
         return []
@@ -412,11 +439,11 @@ def _told(
 
 
 def _in_phases(rows: Iterable[Row], broken: list[Broken]) -> FoundDoomed:
-    """Return files grouped into phases by kind.
+    """Group the files of dropped tables into phases of deletion, by kind of file.
 
     Args:
         rows: files as `_existing` yields them.
-        broken: tables that cannot be read.
+        broken: tables that cannot be read, to be added to the result.
     """
     phases: dict[int, list[Orphan]] = {}
     named_by: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""The tables and views of a head, and those that commits of its history dropped."""
+"""Reading the tables and views of a branch's head, and the tables and views that were dropped from the branch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from polaris_spark.maintenance.needed_files import Content
 from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128
-"""Number of contents that are read in one batch."""
+"""Maximum number of tables and views that are read in one batch."""
 
 
 def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:
-    """Yield the tables and views that were dropped from a head."""
+    """Yield the last versions of the tables and views that `drops` list, as dropped tables (`strict` is False)."""
     for content in _read(head, store, ((drop.key, drop.content) for drop in drops)):
         yield content._replace(strict=False)
 
@@ -28,7 +28,12 @@ def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]
 def contents_of(
     head: StoreHead, store: ObjectStore, start: bytes = b"", end: bytes | None = None
 ) -> Iterator[Content]:
-    """Yield the tables and views of a head whose keys in the index of names lie in a range."""
+    """Yield the tables and views of a head whose keys in the index `names` are in a range.
+
+    Args:
+        start: first key of the range.
+        end: key after the range; None if the range has no upper end.
+    """
     names = head.snapshot(store).index(NAMES).range(start, end)
     kinds = (TABLE, VIEW)
     yield from _read(

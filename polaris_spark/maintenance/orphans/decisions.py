@@ -1,10 +1,9 @@
-"""Decisions about which files of a storage are orphans, without any I/O.
+"""Decision which files are orphans. The functions of this module do no I/O.
 
-A file is an orphan if no table or view of the store names it, it is older than a threshold, and it lies where this
-catalog may delete files. Names are compared as Iceberg's `DeleteOrphanFiles` does
-(https://iceberg.apache.org/docs/latest/spark-procedures/#remove_orphan_files): by path first, then by scheme and
-authority. Paths are normalized first. Two spellings that might mean the same file are treated as equal, so that in
-doubt a file is kept.
+A file is an orphan if no table or view of the store names it, it is older than a threshold, and it is in a location in
+which this catalog may delete files. Locations are compared in the same way as in Iceberg's `DeleteOrphanFiles`
+(https://iceberg.apache.org/docs/latest/spark-procedures/#remove_orphan_files): first by normalized path, then by scheme
+and authority. Two spellings that might mean the same file are treated as equal, so that a file is kept if in doubt.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from polaris_spark.errors import InputError
 
 DAY_MS = 86_400_000
 DEFAULT_AGE_MS = 3 * DAY_MS
-"""Default of the age that a file must have, in milliseconds: writers of younger files may not have committed yet."""
+"""Default minimum age of an orphan file, in milliseconds. The writer of a younger file may not have committed yet."""
 LEAST_AGE_MS = DAY_MS
-"""Shortest age that is accepted without `force`, in milliseconds."""
+"""Shortest minimum age that a user may choose without `force`, in milliseconds."""
 
 _SAME = tuple(sorted((name, of) for name, of in SAME_SCHEME.items() if name))
 
 
 class Mismatch(str, Enum):
-    """How to treat a file whose path is known only with another scheme or authority."""
+    """How to treat a listed file if tables name its path only with another scheme or authority."""
 
     ERROR = "error"
-    """The search fails, and nothing is deleted."""
+    """Fail with an error, and delete no file."""
     IGNORE = "ignore"
-    """The file is not an orphan."""
+    """Keep the file, as if tables named it."""
     DELETE = "delete"
-    """The file is an orphan."""
+    """Treat the file as an orphan, which may be deleted."""
 
     @classmethod
     def parse(cls, text: str) -> Mismatch:
-        """Return the mode of a name, ignoring case.
+        """Return the mode that has a name. Upper and lower case are not distinguished.
 
         Raises:
             InputError: no mode has this name.
@@ -59,19 +58,22 @@ class LocationNames(Protocol):
 
 
 class FileName(NamedTuple):
-    """A location, normalized for comparison. Scheme and authority are empty if the location does not name them."""
+    """A location, normalized for comparison. Scheme and authority are empty if the location does not contain them."""
 
     scheme: str
     authority: str
     path: str
 
     def has_prefix_of(self, known: FileName) -> bool:
-        """Whether a known file's scheme and authority match this file's; empty ones of the known file match any."""
+        """Whether the scheme and authority of `known` are equal to those of this file, or empty."""
         return known.scheme in ("", self.scheme) and known.authority in ("", self.authority)
 
 
 class Comparison(NamedTuple):
-    """The schemes and authorities that are treated as equal: pairs of a name and the name that it stands for."""
+    """Rules for which schemes and which authorities are treated as equal.
+
+    Each pair is a name and the name by which it is replaced before names are compared.
+    """
 
     schemes: tuple[tuple[str, str], ...] = _SAME
     authorities: tuple[tuple[str, str], ...] = ()
@@ -79,9 +81,9 @@ class Comparison(NamedTuple):
     def of(self, location: str) -> FileName:
         """Return a location, normalized for comparison.
 
-        Schemes and authorities are converted to lower case and replaced by the names that they stand for. In paths,
-        empty and `.` segments are removed, `..` removes the segment before it, percent escapes are decoded until none
-        is left, and Unicode is composed (NFC).
+        Schemes and authorities are converted to lower case, then replaced according to the rules. In paths, empty
+        segments and `.` segments are removed, `..` removes the segment before it, percent escapes are decoded until
+        none is left, and Unicode is composed (NFC).
         """
         scheme, authority, path = split_location(location)
         scheme = scheme.lower()
@@ -100,10 +102,10 @@ def _mapped(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 
 def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str] | None) -> Comparison:
-    """Return a comparison that treats some schemes and authorities as equal.
+    """Return rules that treat the given schemes and authorities as equal, in addition to the default rules.
 
     Args:
-        schemes: keys are scheme names separated by commas, values the names that they stand for.
+        schemes: each key has one or more scheme names, separated by commas. They are treated as equal to the value.
         authorities: the same for authorities.
     Raises:
         InputError: a value is null.
@@ -117,14 +119,14 @@ def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str]
 def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     for names, of in given.items():
         if of is None:  # SQL allows null values
-            raise InputError(f"{what} has a null value for {names!r}; give a name")
+            raise InputError(f"{what} has a null value for the key {names!r}; the value must be a name")
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")
     }
 
 
 def folders_of(path: str) -> list[str]:
-    """Return the folders that contain a normalized path, the nearest first."""
+    """Return all folders that contain a normalized path, the innermost first."""
     found = []
     while path != "/":
         path = path.rpartition("/")[0] or "/"
@@ -133,53 +135,55 @@ def folders_of(path: str) -> list[str]:
 
 
 def is_hidden(below: Sequence[str], partitions: Collection[str] = ()) -> bool:
-    """Whether a file is hidden in the sense of Hadoop's tools: a segment of its path begins with `_` or `.`.
+    """Whether Hadoop's tools treat a file as hidden: a segment of its path below a folder begins with `_` or `.`.
 
     Args:
-        below: path segments below the table's location.
-        partitions: prefixes of segments that do not count as hidden: `<name>=` of partition fields whose names begin
-            with `_` or `.`.
+        below: the path segments below the table's location or the listed folder.
+        partitions: prefixes of segments that do not count as hidden: `<name>=` for each partition field whose name
+            begins with `_` or `.`.
     """
     return any(part[:1] in ("_", ".") and not part.startswith(tuple(partitions)) for part in below)
 
 
 def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
-    """Refuse a threshold for the last change of files that is less than a day ago.
+    """Raise an error if the user's threshold `older_than` is less than a day ago and `force` is false.
 
     Args:
         now_ms: the current time, in milliseconds since 1970.
-        before_ms: the threshold, in milliseconds since 1970.
+        before_ms: the threshold, in milliseconds since 1970. Only files last changed before this time are deleted.
     Raises:
         InputError: the threshold is less than a day ago, and `force` is false.
     """
     if now_ms - before_ms < LEAST_AGE_MS and not force:
         raise InputError(
-            "older_than is less than 24 hours ago: files that are not committed yet would be deleted; if no "
-            "process writes, set force => true"
+            "older_than is less than 24 hours ago: this might delete files that a running process has written but not "
+            "committed yet; if no process is writing, set force => true"
         )
 
 
 class OwnedLocation(NamedTuple):
-    """A location that a table or view owns, or only names."""
+    """A location that a table or view names, whether or not the table or view owns it."""
 
     name: FileName
     owner: str
     """The catalog and name of the table or view, for messages."""
     kept: bool = False
-    """Whether all files below the location must stay: `gc.enabled` is false, or the realm moved to another store."""
+    """Whether all files below the location are kept: `gc.enabled` is false, or the realm was moved to another store."""
     partitions: tuple[str, ...] = ()
-    """See `is_hidden`."""
+    """`<name>=` for each partition field whose name begins with `_` or `.`. Files in these partition folders do not
+    count as hidden."""
     unconfirmed: bool = False
-    """Whether the owner only names the location: orphans in it are kept, and its files do not count as the owner's."""
+    """True if the table or view names the location but does not own it. Files in the location are then kept, and do not
+    count as files of this table or view."""
 
 
 class Judged(NamedTuple):
     """The decision about a file that no table or view names."""
 
     is_orphan: bool
-    """Whether the file is an orphan."""
+    """Whether the file is an orphan, which may be deleted."""
     owner: str | None
-    """Owner of the innermost location that contains the file; None if no location does."""
+    """Owner of the innermost location that contains the file; None if no location contains it."""
 
 
 def judge(
@@ -193,15 +197,15 @@ def judge(
 ) -> Judged:
     """Decide whether a file that no table or view names is an orphan, by the locations that contain it.
 
-    A location can keep files below its path in any storage. A file belongs to a location only if both are in the same
-    storage (`has_prefix_of`).
+    If files in a location must be kept, the file is kept even if its scheme or authority differs from the location's.
+    But the file only belongs to the location's owner if these match (`has_prefix_of`).
 
     Args:
         root: normalized path of the folder that was listed.
         around: the locations whose paths contain the file's path, in any order.
-        broken: owners that could not be read, of these or other locations.
-        incomplete: owners with missing manifest lists or manifests, of these or other locations.
-        keeps_strays: whether a file that belongs to no location stays.
+        broken: all tables and views of the store that cannot be read.
+        incomplete: all tables and views of the store with missing manifest lists or manifests.
+        keeps_strays: whether a file that is in no table's or view's location is kept.
     """
     around = sorted(around, key=lambda place: len(place.name.path))
     places = [place for place in around if file.has_prefix_of(place.name) and not place.unconfirmed]
@@ -219,7 +223,7 @@ def judge(
 
 
 def outermost(roots: Iterable[str], name: LocationNames) -> list[str]:
-    """Return locations without those that are equal to another one or lie below another one."""
+    """Return the given folders, without folders that are equal to another one of them or inside another one."""
     found: dict[FileName, str] = {}
     for root in roots:
         found.setdefault(name.of(root), root)
@@ -229,7 +233,7 @@ def outermost(roots: Iterable[str], name: LocationNames) -> list[str]:
 
 
 def is_below(name: FileName, folder: FileName) -> bool:
-    """Whether a file or folder is equal to a folder or lies in it."""
+    """Whether `name` is equal to `folder` or lies inside it."""
     return (name.scheme, name.authority) == (folder.scheme, folder.authority) and (
         name.path == folder.path or name.path.startswith(folder.path.rstrip("/") + "/")
     )

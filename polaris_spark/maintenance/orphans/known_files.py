@@ -1,4 +1,4 @@
-"""All files that the tables and views of a store reference.
+"""Known files: all files that the tables and views of a store reference.
 
 An engine reads metadata, then manifest lists, then manifests. Each manifest list and each manifest is read once, even
 if several snapshots, branches and tables reference it.
@@ -27,37 +27,41 @@ from polaris_spark.store.objects import ObjectStore
 TABLES_PER_TASK = 200
 COMMITS_PER_TASK = 1_000
 TASKS_PER_CORE = 4
-"""Tasks for each core when metadata is read. Manifests differ in size, so more tasks than cores balance the load."""
+"""Number of tasks for each core. More than one balances the load, because tables and manifests differ in size."""
 
 CONTENT, MANIFEST, LIST, METADATA, PLACE, BROKEN = range(6)
-"""Kinds of rows: files, in the order in which they are deleted (a file is deleted after the files that it names), then
-locations that a table or view owns, and tables and views that cannot be read."""
+"""Kinds of rows. The first four are files, in the order of deletion: a file is deleted after the files that it names.
+`PLACE` is a location that a table or view names; `BROKEN` is a table or view that cannot be read."""
 
 NAME = "scheme string, authority string, path string"
-"""Columns of a normalized file name, by which files are compared."""
+"""Columns of a normalized location (`FileName`), by which files are compared."""
 _FIRST = (
     f"kind int, location string, {NAME}, owner string, strict boolean, kept boolean, partitions string, "
     "unconfirmed boolean, problem string"
 )
-"""Columns of what metadata names. `partitions` is a JSON array."""
+"""Columns of the rows for the files and locations that metadata names. `partitions` is a JSON array."""
 _NEXT = f"source string, location string, {NAME}, problem string, missing boolean"
-"""Columns of what manifest lists and manifests name."""
+"""Columns of the rows for files in manifest lists and manifests. `source` is the manifest list or manifest."""
 
 
 class Names:
-    """Normalization of locations for comparison. Symbolic links of local folders are resolved once per job."""
+    """Normalization of locations for comparison. Symbolic links to local folders are resolved only once per job."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
         self._links = Links()
 
     def of(self, location: str) -> FileName:
-        """Return a location in the normalized form in which files are compared, with links resolved."""
+        """Return a location, normalized for comparison, with symbolic links of local paths resolved."""
         name = self._comparison.of(location)
         return name._replace(path=self._without_links(location, name))
 
     def paths(self, location: str) -> tuple[str, ...]:
-        """Return the normalized paths of a location, with and without links resolved: machines may differ in links."""
+        """Return the normalized path of a location with symbolic links resolved, and the path without links resolved.
+
+        Both are needed to compare results of several machines, which may have different links. If the two paths are
+        equal, the result has one path.
+        """
         name = self._comparison.of(location)
         return tuple({name.path, self._without_links(location, name)})
 
@@ -68,18 +72,25 @@ class Names:
 
 
 class KnownFilesTask(NamedTuple):
-    """A range of a head's tables and views, or the tables and views that a range of its commits dropped."""
+    """A part of the work of reading known files: some tables and views of a head, or some that were dropped from it.
+
+    By default, a task reads the tables and views whose keys are in the range from `start` to `end`.
+    """
 
     head: StoreHead
     start: bytes = b""
     end: bytes | None = None
     commits: tuple[int, int] | None = None
-    """First and last commit number of a task that reads history; None for other tasks."""
+    """If given, the task reads the tables and views that these commits dropped: first and last commit number."""
     drops: tuple[Drop, ...] = ()
-    """Dropped tables and views of a task that reads only these; empty for other tasks."""
+    """If not empty, the task reads these dropped tables and views."""
 
     def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
-        """Return the tables and views that the task reads."""
+        """Return the tables and views that the task reads.
+
+        Args:
+            oldest_purge_ms: see `kept_drops`.
+        """
         if self.drops:
             return contents_of_drops(self.head, store, self.drops)
         if self.commits is None:
@@ -88,7 +99,13 @@ class KnownFilesTask(NamedTuple):
 
 
 def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> Iterator[KnownFilesTask]:
-    """Yield the tasks that cover a head and its history. Only the upper levels of the index `names` are read."""
+    """Yield the tasks that together read all tables and views of a head, and all that were dropped in its history.
+
+    To split the work, this reads only the upper levels of the index `names`.
+
+    Args:
+        splits: maximum number of tasks for the tables and views of the head.
+    """
     commit = store.get(head.head.commit, Commit)
     if NAMES in commit.index_names:
         root = commit.index_roots[commit.index_names.index(NAMES)]
@@ -101,7 +118,7 @@ def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> Iterator[Known
 
 
 class KnownFiles:
-    """The files and locations that tables and views reference, as rows of an engine that are computed once."""
+    """The files and locations that tables and views reference, as rows in an engine that are computed only once."""
 
     def __init__(
         self,
@@ -114,7 +131,8 @@ class KnownFiles:
     ) -> None:
         """
         Args:
-            names: rules for normalizing names.
+            names: rules for normalizing locations.
+            tasks: the tables and views to read.
             oldest_purge_ms: see `kept_drops`.
             located: whether the method `located` will be called.
         """
@@ -149,7 +167,10 @@ class KnownFiles:
         )
 
     def _naming(self) -> Rows:
-        """Return the tables and views that reference each manifest list and manifest, the file as `source`."""
+        """Return the tables and views that reference each manifest list and each manifest.
+
+        The columns are `source` (the manifest list or manifest), `owner` and `strict`.
+        """
         return self._query(
             f"SELECT location AS source, owner, strict FROM {{first}} WHERE kind IN ({LIST}, {MANIFEST}) "
             "UNION SELECT lists.location, owner, strict FROM {lists} lists "
@@ -157,7 +178,10 @@ class KnownFiles:
         )
 
     def names(self) -> Rows:
-        """Return the normalized name of every file, with the columns of `NAME`. It may contain duplicates."""
+        """Return the normalized location of every referenced file, with the columns of `NAME`.
+
+        The result may contain duplicates.
+        """
         return self._query(
             f"SELECT scheme, authority, path FROM {{first}} WHERE kind <= {METADATA} "
             "UNION ALL SELECT scheme, authority, path FROM {lists} WHERE problem IS NULL "
@@ -165,9 +189,9 @@ class KnownFiles:
         )
 
     def located(self) -> Rows:
-        """Return every location as it is written in metadata, for each table or view that references the location.
+        """Return one row for each pair of a file and a table or view that references the file.
 
-        The columns are `location`, `kind`, `owner` and `path`, which is normalized.
+        The columns are `location` (as written in metadata), `kind`, `owner` and `path` (normalized).
         """
         further = (
             f"UNION ALL SELECT location, {kind} AS kind, owner, path FROM {{{rows}}} found "
@@ -178,10 +202,10 @@ class KnownFiles:
         return self._query(" ".join((first, *further)), naming=self._naming())
 
     def places(self) -> Rows:
-        """Return the locations that tables and views own.
+        """Return the locations that tables and views name.
 
         The columns are `place_scheme`, `place_authority`, `folder` (a normalized path), `owner`, `kept`, `partitions`
-        and `unconfirmed`: those of an `OwnedLocation` (`place_of`).
+        and `unconfirmed`. `place_of` converts a row to an `OwnedLocation`.
         """
         return self._query(
             "SELECT DISTINCT scheme AS place_scheme, authority AS place_authority, path AS folder, owner, kept, "
@@ -189,10 +213,11 @@ class KnownFiles:
         )
 
     def broken(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return two mappings from owners to problems.
+        """Return two dicts from owners (tables and views) to problems.
 
-        The first has the owners whose metadata, manifest lists or manifests cannot be read. The second has the owners
-        whose manifest lists or manifests are missing although they must exist.
+        The first dict has the owners whose metadata, manifest lists or manifests cannot be read. The second dict has
+        the owners with missing manifest lists or manifests. It leaves out dropped tables, because their files may have
+        been deleted.
         """
         unread = self._query(
             "SELECT source, problem, missing FROM {lists} WHERE problem IS NOT NULL "
@@ -213,19 +238,19 @@ class KnownFiles:
         )
 
     def release(self) -> None:
-        """Free the space of the rows."""
+        """Free the memory and disk space of the rows. This object cannot be used afterwards."""
         for rows in (self._first, self._lists, self._manifests):
             rows.release()
 
 
 def place_of(row: Row) -> OwnedLocation:
-    """Return a row of `KnownFiles.places` as an `OwnedLocation`."""
+    """Convert a row of `KnownFiles.places` to an `OwnedLocation`."""
     *name, owner, kept, partitions, unconfirmed = row
     return OwnedLocation(FileName(*name), owner, bool(kept), tuple(json.loads(partitions)), bool(unconfirmed))
 
 
 def _contents(reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_ms: int) -> Iterator[Row]:
-    """Yield the files and locations that the metadata of a task's tables and views references."""
+    """Yield the files and locations in the metadata of a task's tables and views, with the columns of `_FIRST`."""
     store = reach.own.of_realm(task.head.realm)
     for content in task.contents(store, oldest_purge_ms):
         needs = needs_of(content, StoredObjects(store), reach.files)
@@ -241,10 +266,12 @@ def _contents(reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_
 
 
 def _named(reach: Reach, rows: Iterator[Row], *, kind: int, names: Names, located: bool) -> Iterator[Row]:
-    """Yield the files that manifest lists or manifests list.
+    """Yield the files in manifest lists or manifests, with the columns of `_NEXT`.
 
     Args:
-        located: whether the output contains the original locations, and the files that list them.
+        rows: the locations of manifest lists or manifests.
+        kind: `LIST` to read manifest lists, `MANIFEST` to read manifests.
+        located: whether to fill the columns `source` and `location` for files; otherwise they are null.
     """
     manifests = Manifests(reach.files)
     for (source,) in rows:
@@ -257,7 +284,7 @@ def _named(reach: Reach, rows: Iterator[Row], *, kind: int, names: Names, locate
 
 
 def places_of(content: Content, needs: Needs, names: Names) -> Iterator[OwnedLocation]:
-    """Yield the locations that a table or view owns, and those that it only names."""
+    """Yield the locations that a table or view names, whether or not it owns them."""
     kept = content.moved or not needs.collected
     for location in (*needs.places, *needs.unconfirmed):
         name = place_name(location, names)
@@ -267,7 +294,7 @@ def places_of(content: Content, needs: Needs, names: Names) -> Iterator[OwnedLoc
 def place_name(location: str, names: Names) -> FileName:
     """Return a table's location, normalized for comparison with files.
 
-    A plain path is local; listing its folder returns `file` URIs.
+    A location without a scheme is treated as a `file` URI, because listing a local folder returns `file` URIs.
     """
     return names.of(f"file://{location}" if location.startswith("/") else location)
 
@@ -275,16 +302,17 @@ def place_name(location: str, names: Names) -> FileName:
 def kept_drops(
     head: StoreHead, store: ObjectStore, oldest_purge_ms: int, low: int | None = None, high: int | None = None
 ) -> Iterator[Content]:
-    """Yield the tables and views that commits of a history dropped and whose files are still kept (`catalog.drops`).
+    """Yield the tables and views that were dropped in a history and whose files must still be kept (`catalog.drops`).
 
-    A realm that was moved to another store continues there with the files that are here, so a content for its warehouse
-    is yielded, too. For a part of the log that cannot be read, a content with a problem is yielded, because that part
-    may have dropped any table.
+    If the realm was moved to another store, its later tables there use the same warehouse. A `Content` that stands for
+    the whole warehouse is then yielded, too. For a part of the log that cannot be read, a `Content` with a `problem` is
+    yielded, because any table may have been dropped in that part.
 
     Args:
-        oldest_purge_ms: drops with PURGE count if they are later than this time, in milliseconds since 1970.
-        low: number of the first commit to look at, by default the history floor.
-        high: number of the last commit to look at, by default the head.
+        oldest_purge_ms: time in milliseconds since 1970. Tables and views that were dropped with PURGE are yielded only
+            if they were dropped after this time.
+        low: number of the first commit to read, by default the history floor (the oldest commit that is kept).
+        high: number of the last commit to read, by default the head.
     """
     damaged: list[Damage] = []
 

@@ -1,14 +1,14 @@
-"""Purges that were left to maintenance: files of tables that were dropped with PURGE.
+"""Deletion of the files of tables that were dropped with PURGE, if the drop itself did not delete the files.
 
-`DROP TABLE ... PURGE` deletes a table's files at once if it is quickly known that no other table may need them.
-Otherwise, or if this was interrupted, the drop's log entry says that the files are still to be deleted. Maintenance
-deletes them once the drop is older than the grace period and no live or recoverable head of the store needs them. Then
-a separate log entry records the dropped entity and the time of its drop. If a drop is trimmed away from history before
-that, its files become orphans, which `search` finds.
+`DROP TABLE ... PURGE` deletes a table's files at once if it can quickly find out that no other table may need them.
+Otherwise, or if this was interrupted, the drop's log entry says that the files must still be deleted. Maintenance
+deletes them when the drop is older than the grace period and no live or recoverable head of the store needs them. It
+then adds another log entry, with the dropped table and the time of the drop. If history is trimmed before that, so that
+the drop is no longer in it, the files become orphan files, which `search` finds.
 
-The safety argument is that of `search`, except for the age of files: files that a table named when it was dropped with
-PURGE are not young. Files are deleted in the order of their ranks, so that after an interruption the next run finds the
-rest.
+The deletion is safe for the reasons given in `search`. Only the rule about the age of files is not needed, because the
+files of a dropped table were committed long ago. A file is deleted after the files that it lists, so that after an
+interruption the next run finds the remaining files.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"
-"""Action of the log entry that records that the files of a dropped table are deleted."""
+"""Action of the log entry which records that the files of a dropped table are deleted."""
 
 _DROPPED_AT = "dropped-at"
-"""Summary key of that log entry: time of the drop, in milliseconds since 1970. Tells apart drops of one table on
-several branches."""
+"""Key in the summary of a `PURGED` log entry. Its value is the time of the drop, in milliseconds since 1970, which
+distinguishes drops of the same table on several branches."""
 
 _LOOKS = 16
-"""Number of files whose existence is checked at a time."""
+"""Number of threads that check whether files exist."""
 
 
 class Pending(NamedTuple):
-    """A drop whose files are still to be deleted."""
+    """A table that was dropped with PURGE and whose files must still be deleted."""
 
     head: StoreHead
     """Head of a branch whose history contains the drop."""
@@ -53,7 +53,7 @@ class Pending(NamedTuple):
 
 
 class KeptDrop(NamedTuple):
-    """A drop whose files stay, or an unreadable part of the log, which may contain more drops."""
+    """A dropped table whose files must be kept, or an unreadable part of a log, which may contain more drops."""
 
     owner: str
     places: tuple[str, ...]
@@ -61,22 +61,23 @@ class KeptDrop(NamedTuple):
 
 
 class Purges(NamedTuple):
-    """Drops with PURGE, by the work that is left for them."""
+    """Tables that were dropped with PURGE, by what remains to be done for them."""
 
     there: list[Pending]
-    """Drops whose files are to be deleted."""
+    """Tables whose files must still be deleted."""
     gone: list[Pending]
-    """Drops whose metadata files, statistics files and manifest lists are all gone: only the record is missing."""
+    """Tables whose metadata files, statistics files and manifest lists do not exist any more. Only the log entry with
+    the action `PURGED` is missing."""
     kept: list[KeptDrop]
-    """Drops whose files must stay, and unreadable parts of logs."""
+    """Tables whose files must be kept, and unreadable parts of logs."""
 
 
 def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, oldest_ms: int) -> Purges:
-    """Return the drops with PURGE that are older than a time and not yet recorded as carried out.
+    """Return the tables that were dropped with PURGE and whose files are not recorded as deleted yet.
 
     Args:
         heads: heads of the branches of one catalog.
-        oldest_ms: time up to which drops count, in milliseconds since 1970; later drops have to wait.
+        oldest_ms: time in milliseconds since 1970. Tables that were dropped later are left to a later run.
     """
     found: dict[tuple[int, int], tuple[StoreHead, Drop]] = {}
     done: set[tuple[int, int]] = set()
@@ -112,12 +113,12 @@ def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
 def _is_there(folders: Folders, location: str) -> bool:
     try:
         return repeated(lambda: folders.file(location)) is not None
-    except (OSError, ValueError, BadRequestError):  # unknown; deleting the file will show
+    except (OSError, ValueError, BadRequestError):  # not known; the deletion will show
         return True
 
 
 class RecordPurges(TimedChange[None]):
-    """Change that records in the log that the files of dropped tables are deleted."""
+    """Change that adds a log entry for each of some dropped tables: its files are deleted."""
 
     action = PURGED
 
@@ -142,7 +143,12 @@ class RecordPurges(TimedChange[None]):
 def record(
     purged: Iterable[Pending], commit: Callable[[str, RecordPurges], None], context: Context, principal: str
 ) -> None:
-    """Record drops as carried out, in one commit for each branch."""
+    """Record in the log that the files of dropped tables are deleted, with one commit for each branch.
+
+    Args:
+        purged: the tables whose files are deleted.
+        commit: makes a commit, given the name of the branch's reference and the change.
+    """
     by_reference: dict[str, list[Drop]] = {}
     for one in purged:
         by_reference.setdefault(one.head.reference, []).append(one.drop)

@@ -1,32 +1,33 @@
-"""Finding and deleting orphan files: the order of steps.
+"""Search for orphan files and their deletion: the order of the steps.
 
-Why no file is deleted that a live or recoverable head needs:
+No file is deleted that a live or recoverable head needs, for these reasons:
 
-1. Folders are listed before heads are read: so a file that was committed before it could be listed is known.
-2. A file counts only if it was last changed before a threshold, which is at least a day ago unless `force` is given.
-   This age alone protects files that are written now and committed later, including metadata files that are written
-   before a commit's swap.
-3. A file is known if any head of any realm and catalog of the store names it. This covers every branch, and every
+1. Folders are listed before heads are read. So if a listed file was committed before the listing, the heads that are
+   read name it.
+2. A file can only be an orphan if it was last changed before a threshold, which is at least a day ago unless `force` is
+   given. Only this rule protects files that are written now and committed later, such as metadata files, which are
+   written before the commit takes effect.
+3. A file is kept if any head of any realm and catalog of the store names it. This covers every branch, and every
    dropped branch for the grace period, with every snapshot, branch and tag of each table, its statistics and its log of
-   metadata files. Files of tables that can be brought back from a history are known, too (`known_files.kept_drops`). A
-   table that cannot be read completely might need any file: while there is such a table, files are deleted only in the
-   locations of other tables. If a row of a table or of a log is damaged, not even the locations are known: while there
-   is such a row, no file is deleted.
+   metadata files. Files of dropped tables that can be restored are kept, too (`known_files.kept_drops`). A table that
+   cannot be read completely might need any file. While there is such a table, files are deleted only in the locations
+   of other tables. If a row of a table or of a log is damaged, not even the locations are known. While there is such a
+   row, no file is deleted.
 
    A manifest list or manifest that does not exist is treated differently. Storage has confirmed that it is missing, and
-   no reader can find the files that it named. If it is restored from a backup, it names files again, nearly always in
-   the table's own locations. So all files in these locations are kept. It may also have named files elsewhere, added by
-   `add_files`. Files in another table's location belong to that table, which could always delete them. Files outside
-   all locations are deleted like any file that no reader can find, once they are old enough. If they were kept, any
-   client that can commit to one table could stop the search in the whole store. Expiry follows the same rule. If the
-   metadata file of a lazily imported table is missing, the table still counts as unreadable, because its locations are
-   not known without that file.
-4. Right before each wave of files is deleted, heads are read again, and files that are named by tables changed or
-   registered meanwhile are taken out. An old file is lost if a table adopts it during the seconds in which the file is
-   deleted; only its age protects a file from that.
-5. A file that has been changed since it was listed stays.
+   no reader can find the files that it listed. If it is restored from a backup, it lists files again, nearly always in
+   the table's own locations. So all files in these locations are kept. It may also have listed files elsewhere, which
+   were added by `add_files`. Files in another table's location belong to that table, for which they could always be
+   deleted. Files outside all locations are deleted like any file that no reader can find, when they are old enough. If
+   these files were kept, any client that can commit to one table could stop the search in the whole store. Expiry
+   follows the same rule. If the metadata file of a lazily imported table is missing, the table counts as a table that
+   cannot be read, because its locations are not known without that file.
+4. Right before each wave of files is deleted, heads are read again. Files that are named by tables that were changed or
+   registered meanwhile are kept. If a table begins to name an old file during the seconds in which the file is deleted,
+   the file is lost; only the rule about the age of files protects against that.
+5. A file that has been changed since it was listed is kept.
 
-An interrupted search is simply repeated: deleted files are not listed any more.
+An interrupted search is simply repeated. Files that were already deleted are not listed any more.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ from polaris_spark.maintenance.orphans.decisions import Mismatch
 from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000
-"""Number of files that are deleted between two reads of the heads."""
+"""Maximum number of files that are deleted between two reads of the store's heads."""
 
 WOULD_DELETE, DELETED, FAILED, KEPT, EMPTY = "would delete", "deleted", "failed", "kept", "empty"
 
 
 class FileOutcome(NamedTuple):
-    """The result for a file, or for a table or folder that cannot be read."""
+    """The result of a search for one file, or for a table or folder that cannot be read.
+
+    `outcome` is one of the constants `WOULD_DELETE`, `DELETED`, `FAILED`, `KEPT` and `EMPTY`.
+    """
 
     location: str
     size: int | None
@@ -64,32 +68,35 @@ class FileOutcome(NamedTuple):
 
 
 class Record(Protocol):
-    """A record of deletions for later readers."""
+    """Protocol of an object that records which files were deleted, as `maintenance.deletion_records` does."""
 
     def deleting(self, orphans: Sequence[Orphan]) -> None:
         """Record files that are about to be deleted."""
 
     def failed(self, outcomes: Sequence[FileOutcome]) -> None:
-        """Record those of the files that could not be deleted."""
+        """Record files that could not be deleted, although `deleting` has recorded them."""
 
 
 class Means(NamedTuple):
-    """The functions and objects that a run uses."""
+    """The functions and objects that a search for orphan files uses."""
 
     engine: Engine
-    """Deletes files and reads what tables need. Its progress may raise an error to end the run."""
+    """Reads which files tables need, and deletes files. Its `progress` may raise an error to end the run."""
     heads: Callable[[], list[StoreHead]]
-    """Reads the heads of the store."""
+    """Function that reads the heads of the store."""
     objects: Objects
     record: Record
 
 
 def remove(search: Search, means: Means, *, dry_run: bool) -> Iterator[FileOutcome]:
-    """Find orphans, and delete them unless it is a dry run.
+    """Find orphan files, and delete them unless `dry_run` is true. Yield a result for each file.
+
+    Also yields a result for each table that cannot be read and each subfolder that cannot be listed.
 
     Raises:
-        InputError: listed and known files have equal paths but different schemes or authorities.
-        BadRequestError: a folder cannot be listed.
+        InputError: `search.mismatch` is ERROR, and a listed file has the same path as a file that a table references,
+            but another scheme or authority.
+        BadRequestError: one of the folders in `search.roots` cannot be listed.
     """
     listed = list_files(means.engine, search)
     seen = means.heads()
@@ -102,14 +109,14 @@ def remove(search: Search, means: Means, *, dry_run: bool) -> Iterator[FileOutco
 
 
 def broken_ones(found: Iterable[Broken]) -> Iterator[FileOutcome]:
-    """Yield the outcomes for tables that cannot be read, and for folders that cannot be listed."""
+    """Yield the results for tables that cannot be read and for folders that cannot be listed, one for each location."""
     for broken in found:
         for place in broken.places or ("",):
             why = "nothing is deleted here"
             if not broken.incomplete:
                 why += ", nor outside the locations of tables that can be read"
             if EVERYWHERE in broken.places:
-                why = "nothing is deleted, since it may need any file"
+                why = "nothing is deleted, because any file may be needed"
             why = f"{broken.problem}; {why}"
             yield FileOutcome(place, None, None, broken.owner, KEPT, why)
 
@@ -117,10 +124,13 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[FileOutcome]:
 def delete_in_waves(
     search: Search, means: Means, orphans: Sequence[Orphan], seen: Iterable[StoreHead]
 ) -> Iterator[FileOutcome]:
-    """Delete files in waves. Before each wave, files that tables have come to need are taken out.
+    """Delete orphan files in waves of `WAVE` files, and yield a result for each file.
+
+    Before each wave, heads are read again, and files that tables have begun to need are kept.
 
     Args:
-        seen: the heads that were read when the orphans were found.
+        orphans: the files to delete.
+        seen: the heads that were read before the orphans were found.
     """
     question = Question(
         [one.location for one in orphans],
@@ -134,13 +144,13 @@ def delete_in_waves(
         watching.look()
         wave = orphans[start : start + WAVE]
         if question.problem:
-            why = f"it is not known whether it is needed by now: {question.problem}"
+            why = f"it is not known whether a table needs the file now: {question.problem}"
             yield from (FileOutcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
             continue
         going = [orphan for orphan in wave if orphan.location not in question.needed]
         for orphan in wave:
             if orphan.location in question.needed:
-                yield FileOutcome(*orphan, outcome=KEPT, error="a table needs it by now")
+                yield FileOutcome(*orphan, outcome=KEPT, error="a table needs the file now")
         yield from _deleted(search, means, going)
 
 
