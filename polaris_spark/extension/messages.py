@@ -31,7 +31,7 @@ class CallRequest(Message, frozen=True, gc=False):
 
 
 class Parameter(Message, frozen=True, omit_defaults=False, gc=False):
-    """A parameter of a procedure."""
+    """Name, type and description of a parameter of a procedure."""
 
     name: str
     type: str
@@ -115,7 +115,7 @@ class ViewResponse(Message, frozen=True, gc=False):
 
 
 class ViewOptions(Message, frozen=True, gc=False):
-    """Options of a system view, by name."""
+    """A request that contains only the options of a system view, by name."""
 
     options: dict[str, str]
 

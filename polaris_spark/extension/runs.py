@@ -1,5 +1,5 @@
-"""Runs of procedures, and their results. A run is in the foreground if its request waits for it; else in the
-background."""
+"""Runs of procedures, and their results. A run is in the foreground if its request waits for its end; all other
+runs are in the background."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class AsOf(NamedTuple):
         """Return the point that a text stands for.
 
         A decimal number below 10^11 is a commit number, as shown by `changes.number` and `polaris-spark log`. A larger
-        number, up to the year 9999, is a time in milliseconds since 1970. A still larger number is a commit id, and so
-        is a hexadecimal number. Any other text must be a time in ISO 8601 with a time zone, because the processes that
+        number, up to the year 9999, is a time in milliseconds since 1970. A still larger number, or a hexadecimal
+        number, is a commit id. Any other text must be a time in ISO 8601 with a time zone, because the processes that
         plan a query do not have the session's time zone.
 
         Args:

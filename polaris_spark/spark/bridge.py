@@ -59,7 +59,7 @@ class Connection(Protocol):
 
 
 class Bridge:
-    """The open catalogs, and the function that answers the JVM's requests to them. Thread-safe."""
+    """Keeps the open catalogs, and answers the JVM's requests to them. Thread-safe."""
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
@@ -73,10 +73,10 @@ class Bridge:
     def request(self, head: str, body: str) -> tuple[str, str]:
         """Answer a request of the JVM. Return the head and the body of the answer.
 
-        A head consists of lines that each end with a newline; newlines and backslashes within a line are escaped as in
-        Java. The lines of a request are: the catalog's name (from `add`), method, path, number of query parameters,
-        then name and value of each query parameter and of each header. The lines of an answer are: status, then name
-        and value of each header.
+        A head consists of lines that each end with a newline; newlines and backslashes within a line are escaped by a
+        backslash. The lines of a request are: the catalog's name (returned by `add`), method, path, number of query
+        parameters, then name and value of each query parameter and of each header. The lines of an answer are: status,
+        then name and value of each header.
 
         The catalog answers requests of the Iceberg REST protocol and requests of the extension
         (:mod:`polaris_spark.extension`).
@@ -155,8 +155,9 @@ def _error_body(error: Exception) -> str:
 def open_catalog(configuration: dict[str, str]) -> Connection:
     """Open the catalog that a Spark configuration describes.
 
-    Raises `PolarisError` for properties that cannot be used. A password in the store URI is also refused, because Spark
-    shows its configuration in logs and on its web pages.
+    Raises:
+        PolarisError: a property cannot be used. The store URI must not contain a password, because Spark shows its
+            configuration in logs and on its web pages.
     """
     import polaris_spark
     from polaris_spark.config import Properties
@@ -170,7 +171,8 @@ def open_catalog(configuration: dict[str, str]) -> Connection:
 
 
 class ControlChannel:
-    """Lines of JSON to and from the JVM, on pipes that libraries cannot read or write by mistake."""
+    """A channel for lines of JSON to and from the JVM. Other code in this process cannot read or write its pipes by
+    mistake."""
 
     def __init__(self, read_from: IO[bytes], write_to: IO[bytes]) -> None:
         self._read_from = read_from
@@ -198,7 +200,7 @@ class ControlChannel:
         return message
 
     def send(self, **message: str) -> None:
-        """Send a message. If the JVM has ended meanwhile, the next `receive` returns None."""
+        """Send a message. If the JVM has ended, drop the message; the next `receive` returns None."""
         with contextlib.suppress(BrokenPipeError):
             self._write_to.write(json.dumps(message).encode() + b"\n")
             self._write_to.flush()
@@ -238,16 +240,14 @@ def _connect(bridge: Bridge, configuration: dict[str, str]) -> dict[str, str]:
 
 
 def _close_in_time(bridge: Bridge) -> None:
-    """Close the bridge, but wait for at most `CLOSE_SECONDS`: the process must exit even if a database does not
-    answer."""
+    """Close the bridge, but wait for at most `CLOSE_SECONDS`, because the process must exit even if closing hangs."""
     closing = threading.Thread(target=bridge.close, daemon=True)
     closing.start()
     closing.join(CLOSE_SECONDS)
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Accept every log record, and replace the traceback of an error with the error's message. A filter for
-    `logging`."""
+    """Accept a log record, after replacing the traceback of its error with the error's message. A `logging` filter."""
     if record.exc_info:
         message, error = record.getMessage(), record.exc_info[1]
         record.msg, record.args = message if str(error) in message else f"{message}: {error!r}", ()

@@ -63,7 +63,8 @@ class PolarisObjects(DataSource):
         with errors_without_traceback():
             if given := self._options.stream.given:
                 raise InputError(
-                    f"options of streams only: {', '.join(given)}; remove them, or read a stream with spark.readStream"
+                    f"these options are only for streams: {', '.join(given)}; remove them, or read a stream with "
+                    "spark.readStream"
                 )
             return ViewReader(self._options, schema)
 

@@ -81,7 +81,7 @@ class SparkEngine(Engine):
 
     @property
     def parts(self) -> int:
-        """Number of cores of the executors."""
+        """Number of cores of all executors together."""
         return self.spark.sparkContext.defaultParallelism
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
@@ -256,8 +256,7 @@ class _WithReach:
 def _each_item(
     reach: Reach, batches: Iterable[pa.RecordBatch], *, function: MapFunction[I, R]
 ) -> Iterator[pa.RecordBatch]:
-    """Apply a function to items. Each row of `batches` is a position and an item; each result row, the position and
-    result."""
+    """Apply a function to items. The rows of `batches` are (position, item); the result rows are (position, result)."""
     import pyarrow as pa
 
     # The driver pickled the items (`SparkEngine`).

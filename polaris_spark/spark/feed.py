@@ -75,7 +75,7 @@ class FeedTask(NamedTuple):
     skip: int
     """Number of log entries of the first commit that the task skips, because an earlier batch has read them."""
     until: int | None
-    """Number of log entries of the last commit that the task reads, counted from the first entry; None for all."""
+    """Position of the first log entry of the last commit that the task does not read; None if it reads all entries."""
 
     def wants(self, number: int, position: int) -> bool:
         """Return whether the task reads the log entry at `position` (from 0) of the commit with this commit number."""
@@ -93,9 +93,7 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
     """
     name, catalog = options.stream.reference, None
     if (name is None) == (options.catalog is None):
-        raise InputError(
-            "a stream follows one reference: give either 'catalog' (and 'branch') or 'reference'"
-        )
+        raise InputError("a stream reads one reference: give either 'catalog' (and 'branch') or 'reference'")
     if name == ROOT:
         return Followed(realm.store.realm, None, ROOT, ROOT, realm.root())
     try:
@@ -116,8 +114,7 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
 
 
 def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
-    """Return the position after which a stream begins. If `start` is a time before the first commit, begin with the
-    first.
+    """Return the position after which a stream begins. A time before the first commit means `EARLIEST`.
 
     Raises:
         HistoryTrimmedError: `start` is older than the oldest commit that is still stored.

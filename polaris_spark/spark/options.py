@@ -1,5 +1,4 @@
-"""Options of the data source `polaris-objects`. They are strings from users, and are checked before a store is
-opened."""
+"""Options of the data source `polaris-objects`: strings from users, which are checked before a store is opened."""
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ from polaris_spark.spark.as_of import AsOf
 DESCRIPTIONS = {
     "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",
     "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME of a listed variable",
-    "view": "which view",
-    "realm": "the realm (default: default)",
-    "catalog": "the catalog; without it, all catalogs of the realm",
-    "branch": "the branch of the catalog (default: main)",
-    "as-of": "a commit number or id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
-    "from": "of changes and commits: only those after this point, in the format of as-of; the point itself is excluded",
-    "to": "of changes and commits: only those up to this point, in the format of as-of; the point itself is included",
+    "view": "name of the view to read",
+    "realm": "name of the realm (default: default)",
+    "catalog": "name of the catalog (default: all catalogs of the realm)",
+    "branch": "name of the catalog's branch (default: main)",
+    "as-of": "a commit number, commit id, ISO 8601 time with its zone, or milliseconds since 1970 (default: now)",
+    "from": "for the views changes and commits: show only commits after this point (same format as as-of)",
+    "to": "for the views changes and commits: show only commits up to and including this point (same format as as-of)",
     "content": "whether to fill the column 'content' of the view 'objects' (default: false)",
-    "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
-    "unreadable": "of the view 'files': if a manifest cannot be read, 'fail' (default), or 'report' it in 'error'",
-    "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
-    "splits": "approximate number of partitions for a large view, at most 100000 (default: twice the processors)",
+    "snapshots": "for the view 'files': snapshots to show: 'current' (default), 'refs' (branches and tags), or 'all'",
+    "unreadable": "for the view 'files': if a manifest cannot be read, 'fail' (default) or 'report' in column 'error'",
+    "files.<property>": "for the view 'files': property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
+    "splits": "approximate number of partitions of a large view, at most 100000 (default: twice the processors)",
     "prune": "whether filters skip rows before they are read (default: false); only for a DataFrame that is used once",
-    "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
-    "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
-    "max-changes-per-batch": "of a stream: maximum number of changes in a batch (default: no limit)",
+    "reference": "for a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
+    "start": "for a stream: begin at earliest (default) or latest, or after a commit number, commit id or past time",
+    "max-changes-per-batch": "for a stream: maximum number of changes in a batch (default: no limit)",
 }
 """Description of each option, by the option's name."""
 
@@ -59,8 +58,7 @@ class StoreLocation(NamedTuple):
     """Name and value of each option of the store. The prefix `store.` is removed from the names."""
 
     def resolved(self) -> StoreLocation:
-        """Return this location with each secret `env:NAME` replaced by the variable's value, for use in other
-        processes.
+        """Return this location with the values of secrets in place of `env:NAME`, for use in other processes.
 
         Raises:
             InputError: an environment variable is not set.

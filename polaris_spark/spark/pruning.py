@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 class Condition(NamedTuple):
-    """A condition on the values of a column: allowed values, a prefix, and bounds (both included). None means no
-    limit."""
+    """A condition on the values of a column: allowed values, prefix and bounds (included). None means no limit."""
 
     values: frozenset[Any] | None = None
     prefix: str | None = None
@@ -36,8 +35,7 @@ class Condition(NamedTuple):
     high: Any = None
 
     def allows(self, value: Any) -> bool:
-        """Return whether a row with this value may meet the condition. True if the value is None, which means
-        unknown."""
+        """Return whether a row with this value may meet the condition; True if the value is None (unknown)."""
         if value is None:
             return True
         return (
@@ -107,9 +105,10 @@ def _said(pushed: Filter) -> Condition | None:
 
 
 def _both(one: Condition, other: Condition) -> Condition:
-    """Return a condition that allows the values that both conditions allow. The result contains only the longer prefix.
+    """Return a condition that allows at least the values that both conditions allow. It contains only the longer
+    prefix.
 
-    If a value has both prefixes, the longer prefix implies the shorter one. Other values are removed by Spark.
+    Usually the longer prefix implies the shorter one. Otherwise, Spark's own filters remove all rows.
     """
     if one.values is not None and other.values is not None:
         values: frozenset[Any] | None = one.values & other.values

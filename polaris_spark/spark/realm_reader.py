@@ -28,7 +28,7 @@ _ATTEMPTS = 10
 
 
 class ReadStore:
-    """An open store. Thread-safe."""
+    """A store that is open for reading. Thread-safe."""
 
     def __init__(self, location: StoreLocation, backend: Backend, key: str) -> None:
         self.location = location
@@ -162,7 +162,7 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
     Raises:
         InputError: the store is in the memory of one process.
         StoreURIError: the URI or an option is malformed, or the store does not exist. No store is created.
-        StateError: the database holds no store.
+        StateError: the database contains no store.
         NewerFormatError: a newer release created the store.
     """
     uri = StoreURI.parse(location.uri)

@@ -128,7 +128,7 @@ def jar() -> str:
     The jar also works in other engines with a shaded Iceberg runtime, such as Flink.
 
     Raises:
-        StateError: there is no jar, as in a source tree that was never installed.
+        StateError: there is no jar, for example because the source tree was never installed.
     """
     return _packaged_jar(core=False)
 
@@ -138,7 +138,7 @@ def core_jar() -> str:
     runtime.
 
     Raises:
-        StateError: there is no jar, as in a source tree that was never installed.
+        StateError: there is no jar, for example because the source tree was never installed.
     """
     return _packaged_jar(core=True)
 

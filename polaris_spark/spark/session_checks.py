@@ -1,4 +1,4 @@
-"""Early checks of the settings of `configure`. Without them, the first SQL statement would fail with a Java stack
+"""Early checks of the settings of `configure`. Otherwise, the first SQL statement would fail with a Java stack
 trace."""
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _IMPORTABLE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('po
 _SECONDS = 60
 
 _DERIVED = ("type", "uri", "python")
-"""Options that `configure` adds. They are not required in a running session, which may have been started without
-them."""
+"""Options that `configure` adds itself. A running session is accepted even if it was started without these options."""
 
 _first_options: dict[tuple[str, str], Mapping[str, str]] = {}
 """Catalog options of the first `configure` call for each catalog and application, by application id and catalog
@@ -121,7 +120,7 @@ def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
         except Py4JJavaError:
             raise StateError(
                 f"Spark is already running in this process, and was started without the jars of the catalog "
-                f"{name!r}, and Spark loads jars only at its start: restart the notebook's kernel, or the program, and "
+                f"{name!r}. Spark loads jars only at its start: restart the notebook's kernel or the program, and "
                 "run configure(...).getOrCreate() before any other code that starts Spark"
             ) from None
 

@@ -74,8 +74,8 @@ class ViewReader(DataSourceReader):
 class PartitionFunction:
     """The function that Spark's workers call to read pickled partitions.
 
-    It is an object of a class, because pickle stores only the name of a class. So the driver and the workers can have
-    different Python versions.
+    It is an object of this class, so pickle stores the name of the class. For a nested function, Spark would store
+    bytecode, and the driver and the workers would need the same Python version.
     """
 
     def __init__(self, reader: ViewReader) -> None:

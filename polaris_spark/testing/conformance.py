@@ -46,8 +46,7 @@ from polaris_spark.testing.trouble_cases import TroubleCases
 
 
 class BackendConformance(OpeningCases, ObjectCases, ReferenceCases, RaceCases, ScanCases):
-    """Base of test classes for a backend. A subclass defines the fixture `uri`: the URI of a store that does not exist
-    yet."""
+    """Base of test classes for a backend. A subclass defines the fixture `uri`: the URI of a new store."""
 
 
 class FileConformance(FileCases, BackendConformance):

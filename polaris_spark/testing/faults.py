@@ -15,9 +15,9 @@ in `polaris_spark.backends.base` allows all injected faults, so correct callers 
 | `lost` | `OutcomeUnknownError` | unchanged: the request never arrived |
 | `unheard` | `OutcomeUnknownError` | changed, but the answer was lost |
 | `late` | `OutcomeUnknownError` | changes later, perhaps after changes by other processes |
-| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; for other operations, as with `lost`
-| | `stale` | rows missing | unchanged: a read may miss objects whose write was not acknowledged yet | | `dies before`,
-`dies after` | `ProcessDied` | unchanged, or changed; this process sends no more requests |
+| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; other operations: as with `lost` |
+| `stale` | rows missing | unchanged: a read may miss objects whose write was not acknowledged yet |
+| `dies before`, `dies after` | `ProcessDied` | unchanged, or changed; this process sends no more requests |
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ R = TypeVar("R", ObjectKey, ObjectRow)
 
 
 class ProcessDied(BaseException):  # not an Exception, so that callers do not handle it, as with SystemExit
-    """The simulated process of this backend died. The operation during which it died and all later operations raise
-    this."""
+    """The simulated process of this backend died. Raised by the operation during which it died, and by all later
+    ones."""
 
 
 class Network:
-    """One database, and the writes to it that are still delayed. All `FaultyBackend` objects of the database share
-    it."""
+    """One database and its delayed writes. All `FaultyBackend` objects of a database share one `Network`."""
 
     def __init__(self, inner: Backend, clock: Clock | None = None, *, stale: bool = False) -> None:
         """
@@ -160,8 +159,8 @@ class FaultyBackend(Backend):
         self._inner.setup()
 
     def close(self) -> None:
-        """Close this object. The database stays open for the other simulated processes; close `Network.inner` to close
-        it."""
+        """Close this object. The database stays open for the other simulated processes, until `Network.inner` is
+        closed."""
         self._closed = True
 
     def die(self) -> NoReturn:

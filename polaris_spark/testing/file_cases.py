@@ -1,5 +1,4 @@
-"""Test cases of the storage contract for stores in local files: jobs do not delete the files, and a full disk is
-safe."""
+"""Test cases of the storage contract for stores in local files: protection of the files, and a full disk."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from polaris_spark.testing.stores import StoreCases, row
 T = TypeVar("T")
 
 _FILE_BYTES: Final = 256 * 1024
-"""Maximum size of a file in the test of a full disk, in bytes. It is less than the size of `_LARGE`, so writing a few
-large rows exceeds the limit, no matter how a store divides rows into files."""
+"""Maximum size of a file in the test of a full disk, in bytes. It is less than the size of a `_LARGE` row, so
+every store reaches the limit, no matter how it divides rows into files."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
 """Longest time to write rows until a write fails, in seconds. Writes can succeed at first, because a store may have

@@ -43,13 +43,11 @@ class Operation(NamedTuple):
     """For a read: the version token that was found; None if there was no row. For a conditional operation that changed
     nothing: the current version token; None if it was not reported."""
     took_place: bool | None = None
-    """Whether a conditional operation reported that it made its change; None for a read, or if the outcome is
-    unknown."""
+    """Whether a conditional operation reported that it made its change; None for reads and unknown outcomes."""
 
 
 def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bool:
-    """Return whether the history is linearizable. At its beginning, the row has the version token `first`; None: no
-    row."""
+    """Return whether the history is linearizable. `first` is the row's version token at the beginning; None: no row."""
     operations = sorted(history, key=lambda operation: operation.started_ns)
     certain = sum(1 << i for i, each in enumerate(operations) if each.ended_ns is not None)
     seen = {(0, first)}

@@ -16,8 +16,7 @@ class OpeningCases(StoreCases):
     """Test cases for opening, setting up and closing a store."""
 
     def test_the_uri_has_a_host_if_other_machines_can_open_the_store(self, uri: str) -> None:
-        """If the URI has no host, the entry of the database in `polaris_spark.databases` must declare another
-        `address`."""
+        """If the URI has no host, the database's entry in `polaris_spark.databases` must declare another `address`."""
         backend = open_backend(uri)
         assert (backend.scope == "cluster") == (StoreURI.parse(uri).address == "host")
         backend.close()

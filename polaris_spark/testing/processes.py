@@ -28,8 +28,7 @@ _LONGEST_S: Final = 3 * PATIENCE_S
 
 
 class Tally(NamedTuple):
-    """Results of increments by one worker: how many were made (`done`), and how many have an unknown outcome
-    (`perhaps`)."""
+    """Numbers of increments by one worker that were made (`done`), and that have an unknown outcome (`perhaps`)."""
 
     done: int
     perhaps: int
@@ -113,8 +112,7 @@ def set_up_store(uri: str, number: int) -> None:
 
 
 def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
-    """Add 1 to the number in a reference `n` times, each time by a read and a swap. Return how many additions were
-    made."""
+    """Add 1 to the number in a reference `n` times, each time by a read and a swap. Return the outcomes."""
     done = perhaps = 0
     for _ in range(n):
         outcome = _increment(backend, realm, name)
@@ -133,8 +131,7 @@ def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
 
 
 def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> Tally:
-    """Open a store and add 1 to the number in a reference repeatedly for `seconds` seconds. To be called in another
-    process."""
+    """Open a store and add 1 to a number in a reference for `seconds` seconds. To be called in another process."""
     backend = open_backend(uri)
     done = perhaps = 0
     try:

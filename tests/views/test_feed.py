@@ -410,5 +410,5 @@ def test_only_changes_are_a_stream_and_its_options_are_not_for_tables(busy: Cata
     for stream in (both, none):
         with pytest.raises(InputError, match=r"give either 'catalog' \(and 'branch'\) or 'reference'"):
             stream.batch()
-    with pytest.raises(InputError, match="options of streams only: start"):
+    with pytest.raises(InputError, match="these options are only for streams: start"):
         rows("changes", store=busy.store, start="latest")

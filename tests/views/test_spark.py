@@ -258,7 +258,7 @@ def test_age_groups_follow_the_clock(spark: SparkSession, shop: Catalog) -> None
             "the view 'tasks' does not support the option as-of",
         ),
         ({"view": "tables", "as_of": "999", "catalog": "polaris"}, "as-of '999' is not a commit"),
-        ({"view": "tables", "start": "latest"}, "options of streams only: start"),
+        ({"view": "tables", "start": "latest"}, "these options are only for streams: start"),
     ],
 )
 def test_what_the_data_source_refuses_is_said_in_one_line(

@@ -26,8 +26,7 @@ _TEXT_LENGTH = 0x1F
 
 _POINTER_BYTES = 9
 _DESCRIBED = 40
-"""Maximum size of the encoded type and revision of a row with their tags, in bytes, rounded up to whole 8-byte
-words."""
+"""Maximum size of a row's encoded type and revision with their tags, in bytes, rounded up to 8-byte words."""
 
 _PADDING = 64
 """Number of zero bytes after the last row. They ensure that reading a damaged row does not go beyond the buffer."""

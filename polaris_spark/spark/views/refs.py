@@ -41,8 +41,7 @@ _time = msgspec.json.Decoder(_Time).decode
 
 
 class RefRow(NamedTuple):
-    """A branch or tag of a table. `time` is the time of its snapshot in milliseconds since 1970; None if not
-    requested."""
+    """A branch or tag of a table. `time` is its snapshot's time in milliseconds since 1970; None if not requested."""
 
     entry: EntityEntry
     ref: Ref

@@ -78,15 +78,14 @@ class TableRow(NamedTuple):
     snapshots: int
     refs: tuple[Ref, ...] = ()
     properties: Mapping[str, str] = {}
-    """All properties of the table, including properties that are stored outside the table's object. `refs` is complete
-    too."""
+    """Properties of the table. `properties` and `refs` include entries that are stored outside the table's own
+    object."""
     unloaded: Unloaded | None = None
     """Stored data of a table that was imported lazily and is not loaded yet; None for other tables. If set, the other
     fields except `entry` are meaningless."""
 
     def total(self, name: str) -> int | None:
-        """Return the number with this name, such as `total-records`, in the current snapshot's summary; None if it is
-        missing."""
+        """Return a number, such as `total-records`, from the current snapshot's summary; None if it is missing."""
         summary = self.snapshot.summary if self.snapshot else None
         return number_in(summary or {}, name)
 
@@ -258,8 +257,7 @@ SYSTEM_VIEW = Tables()
 
 
 def count(root: IndexRoot, store: ObjectStore) -> int:
-    """Return the number of entries of an index: the count of its tree, corrected by the changes embedded in the
-    root."""
+    """Return the number of entries of an index: those in its tree, corrected by the changes embedded in `root`."""
     if not root.shard:
         return sum(value is not None for value in root.values)
     tree = Index(IndexRoot(root.shard, root.height, root.count), StoredObjects(store).read_shards)

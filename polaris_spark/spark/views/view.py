@@ -1,5 +1,4 @@
-"""Base class of system views. A view has typed columns, plans small picklable tasks, and yields the rows of each
-task."""
+"""Base class of system views. A view has typed columns, plans small picklable tasks, and yields a task's rows."""
 
 from __future__ import annotations
 
