@@ -74,8 +74,8 @@ LOST_ANSWERS: Final = NONE._replace(cut=1, every=0.01, directions=("answers",))
 lost."""
 
 UNHEARD_ANSWERS: Final = NONE._replace(half_close=1, every=0.01, directions=("answers",))
-"""Drop all answers without resetting the connection to the server. So the server executes the whole request, even if it
-answers in several parts; with `LOST_ANSWERS`, it could notice the loss and stop."""
+"""Drop all answers, and end the connection to the client, but not the connection to the server. So the server executes
+the whole request, even if it answers in several parts. With `LOST_ANSWERS`, it could notice the loss and stop."""
 
 SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
 """Forward no bytes in both directions. Neither client nor server notices an error."""

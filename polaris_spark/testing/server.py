@@ -20,8 +20,7 @@ S = TypeVar("S", bound="Server")
 
 
 class ReservedPort:
-    """A TCP port of the loopback address that is reserved for a server until `close`, even while the server does not
-    run.
+    """A TCP port of the loopback address, reserved for a server until `close`, even while the server does not run.
 
     A socket is bound to the port and never listens. So the kernel does not assign the port to a process that requests
     any free port. Another process can bind to the port only if it sets SO_REUSEADDR. All servers here set this option,
