@@ -40,7 +40,7 @@ DESCRIPTIONS = {
 LISTED_VARIABLES = "POLARIS_SPARK_VARIABLES"
 """Name of an environment variable of Spark's driver. It lists the variables that options may refer to as env:NAME.
 
-The names are separated by commas. Without this list, every SQL user could read any variable, because users choose the
+The names are separated by commas. Without this list, every SQL user could use any variable, because users choose the
 options of a view. The list cannot be a catalog property, because a view is read without opening a catalog.
 """
 

@@ -157,7 +157,7 @@ _guard = threading.Lock()
 
 
 def open_for_reading(location: StoreLocation) -> ReadStore:
-    """Open a store, or return the store that this process has already opened. Stores stay open until the process ends.
+    """Open a store, or return the store that this process has already opened. Open it again if its file was replaced.
 
     Raises:
         InputError: the store is in the memory of one process.

@@ -18,8 +18,7 @@ class PlannedStore:
         self._planned_on = machine()
 
     def open(self) -> ReadStore:
-        """Open the store, or return the store that this process has already opened. It stays open until the process
-        ends.
+        """Open the store, or return the store that this process has already opened.
 
         Raises:
             InputError: the store is in files, and another machine planned the read.

@@ -100,7 +100,7 @@ class Seeded:
 
 
 class FixedSchedule:
-    """An explicit schedule: each operation takes the next fault of the list. After the last one, there are no faults."""
+    """An explicit schedule: each operation takes the next fault of the list. At its end, there are no more faults."""
 
     def __init__(self, faults: Sequence[Fault | Kind], *, operations: Collection[str] = ()) -> None:
         """

@@ -74,7 +74,8 @@ class EntityEntry(NamedTuple):
 def wanted_keys(request: ScanRequest, kind: bytes | None) -> list[Range]:
     """Return the key ranges of the entities that may satisfy the conditions on `namespace` and `name`.
 
-    The ranges do not overlap and are in ascending order. If `kind` is None, the condition on `name` is ignored."""
+    The ranges do not overlap and are in ascending order. The condition on `name` narrows them only if it allows a
+    single name and `kind` is not None."""
     namespace, name = request.condition("namespace"), request.condition("name")
     if namespace.values is not None:
         paths = [parse_dotted(text) for text in namespace.values if isinstance(text, str)]

@@ -1,8 +1,8 @@
 """Functions that answer requests of Spark's driver for a system view's columns, row count, and scan plan.
 
 They run in the Python process behind the catalog. Without these functions, Spark would start a separate Python worker
-for each step of a query: finding the data source, getting the columns, pushing filters, and planning. The query would
-wait for these workers.
+for each kind of step: finding the data source, getting the columns, pushing filters, and planning. The
+first queries would wait for these workers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Base of system views of the store's own records, such as leases. Each record is the value of one mutable row of the
-system realm, which contains no catalogs."""
+"""Base of system views of the store's own records, such as leases. Each record is the value of one mutable row of an
+internal realm, the system realm."""
 
 from __future__ import annotations
 
