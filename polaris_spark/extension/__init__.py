@@ -1,7 +1,7 @@
 """The routes that this product adds to the Iceberg REST protocol, below `polaris-spark/v1`.
 
-The handler that answers the Iceberg routes also answers the routes of procedures, of their runs and of the system
-views. This package combines all routes (`ROUTER`) and opens catalogs whose sessions answer all of them (`connect`).
+The extension's routes call procedures, control their runs, and read the system views. `ROUTER` contains these routes
+and the Iceberg routes. `connect` opens a catalog whose session answers all of them.
 """
 
 from __future__ import annotations

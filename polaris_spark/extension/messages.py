@@ -17,21 +17,21 @@ class Driver(Message, frozen=True, rename=None, gc=False):
 
 
 class CallRequest(Message, frozen=True, gc=False):
-    """A call of a procedure."""
+    """A request to call a procedure."""
 
     arguments: dict[str, Any] | None = None
     """Arguments by name. Times are microseconds since 1970, UTC."""
     id: str | None = None
     """Id of the run, chosen by the client. A repeated request with the same id does not start another run."""
     wait_seconds: float | None = None
-    """Longest time to wait for the end of the run before the response, in seconds. If None, a local caller waits until
-    the run ends, and an HTTP client does not wait."""
+    """Longest time that the response waits for the end of the run, in seconds. If None, the response to a local caller
+    waits until the run ends, and the response to an HTTP client does not wait."""
     driver: Driver | None = None
     """Access to the caller's Spark session; only for local callers."""
 
 
 class Parameter(Message, frozen=True, omit_defaults=False, gc=False):
-    """A parameter of a procedure."""
+    """Name, type and description of a parameter of a procedure."""
 
     name: str
     type: str
@@ -40,7 +40,7 @@ class Parameter(Message, frozen=True, omit_defaults=False, gc=False):
 
 
 class Column(Message, frozen=True, omit_defaults=False, gc=False):
-    """A column of a result."""
+    """Name and type of a column of a procedure's result."""
 
     name: str
     type: str
@@ -66,8 +66,8 @@ class ProceduresResponse(Message, frozen=True, gc=False):
 
 
 class Progress(Message, frozen=True, omit_defaults=False, gc=False):
-    """The current step of a run, the amount of work done in the step, and the total amount of work in the step (0 if it
-    is not known)."""
+    """Progress of a run: its current step, the amount of work done in the step, and the step's total amount of work (0
+    if the total is not known)."""
 
     step: str
     done: int
@@ -93,7 +93,8 @@ class RunResponse(Message, frozen=True, gc=False):
 
 
 class RunsResponse(Message, frozen=True, gc=False):
-    """The remembered runs that the caller is allowed to see, without the rows of their results."""
+    """The runs that the caller is allowed to see, without the rows of their results. The oldest ended runs are missing,
+    because a session remembers a limited number."""
 
     runs: list[RunResponse]
 
@@ -114,15 +115,15 @@ class ViewResponse(Message, frozen=True, gc=False):
 
 
 class ViewOptions(Message, frozen=True, gc=False):
-    """Options of a system view, by name."""
+    """A request that contains only the options of a system view, by name."""
 
     options: dict[str, str]
 
 
 class PlanRequest(Message, frozen=True, gc=False):
-    """A request for the partitions of a scan of a system view."""
+    """A request to plan the scan of a system view: the response lists the partitions to read."""
 
     options: dict[str, str]
     columns: list[str]
     filters: list[list[Any]]
-    """For each filter: [name of its class in `pyspark.sql.datasource`, column, value]."""
+    """Each filter is a list: name of the filter's class in `pyspark.sql.datasource`, name of the column, value."""

@@ -50,7 +50,7 @@ server."""
 
 
 def list_procedures(_catalog: Catalog, _request: Request) -> Response:
-    """GET procedures"""
+    """Answer `GET procedures`: describe all procedures."""
     from polaris_spark.jobs.registry import procedures
 
     listed = [
@@ -68,7 +68,7 @@ def list_procedures(_catalog: Catalog, _request: Request) -> Response:
 
 
 def call_procedure(_: Catalog, request: Request) -> Response:
-    """POST procedures/{procedure}"""
+    """Answer `POST procedures/{procedure}`: start a run of the procedure, and wait for its end as long as requested."""
     from polaris_spark.jobs.driver import Driver
     from polaris_spark.jobs.procedure import Call
     from polaris_spark.jobs.registry import find
@@ -83,9 +83,9 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         session = session.derive(caller.principal)
         if not procedure.over_http:
             raise ForbiddenError(
-                f"procedure {procedure.name} cannot be called over HTTP, because it is not marked as limited to the "
-                "catalogs and locations of the server; call it in a process that opens the catalog itself, or by the "
-                "command polaris-spark with STORE"
+                f"procedure {procedure.name} cannot be called over HTTP, because it may access catalogs and locations "
+                "other than those of the server; call it in a process that opens the catalog itself, or by the command "
+                "polaris-spark with STORE"
             )
         if asked.driver is not None:
             raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
@@ -119,31 +119,28 @@ def call_procedure(_: Catalog, request: Request) -> Response:
 
 
 def list_runs(_: Catalog, request: Request) -> Response:
-    """GET runs"""
+    """Answer `GET runs`: describe the runs that the caller is allowed to see."""
     known = _session(request).resource(Runs).all()
     return json_response(encode(RunsResponse([one.described() for one in known if _is_own(request, one)])))
 
 
 def get_run(_: Catalog, request: Request) -> Response:
-    """GET runs/{run}"""
+    """Answer `GET runs/{run}`: return the run's status and one page of its result."""
     first = _number(request.query, "pageToken", 0, 2**31)
     most = _number(request.query, "pageSize", MAX_PAGE_ROWS, MAX_PAGE_ROWS)
     return json_response(_run(request).page(first, max(most, 1)))
 
 
 def cancel_run(_: Catalog, request: Request) -> Response:
-    """DELETE runs/{run}
-
-    The run stops at its next step. A run that has ended is not changed.
-    """
+    """Answer `DELETE runs/{run}`: request that the run stops at its next step. A run that has ended is not changed."""
     _run(request).cancel()
     return NO_CONTENT
 
 
 def _result(run: Run, rows: Any) -> Response:
-    """Run a procedure on this thread, and return its whole result.
+    """Run a procedure on this thread, and return the response with the whole result or the error.
 
-    The response's JSON text is joined from the JSON texts of the rows, because a result can have millions of rows.
+    A result can have millions of rows, so the response is joined from the JSON texts of the rows.
     """
     try:
         found = encoded(run.procedure, rows())
@@ -161,8 +158,8 @@ def _result(run: Run, rows: Any) -> Response:
 
 
 def _decoded(procedure: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments, converted from JSON to Python values. Unknown arguments are not converted, because
-    `checked_arguments` refuses them.
+    """Return the arguments, converted from JSON to Python values. An argument that the procedure does not have is
+    returned unchanged; `checked_arguments` refuses it later.
 
     Raises:
         InputError: a value cannot be converted to the parameter's type.
@@ -202,7 +199,7 @@ def _session(request: Request) -> Session:
 
 
 def _run(request: Request) -> Run:
-    """Return the run in the path.
+    """Return the run whose id is in the path of the request.
 
     Raises:
         NotFoundError: the run does not exist, or an HTTP client requested the run of another principal.
@@ -218,8 +215,8 @@ def _run(request: Request) -> Run:
 
 
 def _is_own(request: Request, run: Run) -> bool:
-    """Whether the caller is allowed to see and cancel a run. A local caller is; an HTTP client is if the run belongs to
-    its principal."""
+    """Return whether the caller is allowed to see and cancel a run. A local caller may see and cancel all runs; an HTTP
+    client, only the runs of its principal."""
     return request.caller.is_local or run.principal == request.caller.principal
 
 

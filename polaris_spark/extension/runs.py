@@ -1,4 +1,5 @@
-"""Runs of procedures and their results: runs for which a request waits, and runs in the background."""
+"""Runs of procedures, and their results. A run is in the foreground if its request waits for its end; all other
+runs are in the background."""
 
 from __future__ import annotations
 
@@ -34,20 +35,20 @@ MAX_RUNNING = 4
 MAX_KEPT = 64
 """Largest number of ended runs that a session remembers."""
 MAX_KEPT_BYTES = 64 * 2**20
-"""Maximum memory of all results that a session remembers together, in bytes; the newest result is always kept. The same
-limit applies to the result of a single run in the background."""
+"""Maximum total memory of the results that a session remembers, in bytes. The newest result is always kept. The same
+limit applies to the result of each single run in the background."""
 MAX_MESSAGE = 10_000
-"""Largest length of an error response that a session remembers unchanged, in characters. Messages of longer responses
-are shortened, because a message can contain an argument of any length."""
+"""Largest length of an error response that a session remembers unchanged, in characters. If a response is longer, its
+message is shortened, because a message can contain an argument of any length."""
 MAX_PAGE_ROWS = 10_000
 """Largest number of rows in one page of a result."""
 MAX_PAGE_CHARACTERS = 4 * 2**20
 """Size of a page of a result, in characters. A page ends with the row that reaches this size."""
 MAX_RESULT_CHARACTERS = 2**28
-"""Largest size of a result for which a request waits, in characters. The JVM keeps the whole result in one array of
-bytes."""
+"""Largest size of a result that is returned in one response, in characters. It is limited because the JVM keeps the
+whole response in one array of bytes."""
 CLOSING_SECONDS = 30
-"""Longest time for which a session that is being closed waits for its cancelled runs to end, in seconds."""
+"""Longest time that closing a session waits for the end of its cancelled runs, in seconds."""
 
 _SLOTS = threading.BoundedSemaphore(MAX_RUNNING)
 
@@ -65,7 +66,7 @@ class Run:
         self.status = RUNNING
         self.ended = threading.Event()
         self.ended_at = 0.0
-        """Monotonic time of the end, in seconds."""
+        """Time at which the run ended, in seconds of the monotonic clock."""
         self.failure: Response | None = None
         """The response that describes why the run failed; None if it did not fail."""
         self.rows: list[str] = []
@@ -81,7 +82,7 @@ class Run:
         self._progress = Progress(step, done, total)
 
     def bind(self, call: Call) -> None:
-        """Set the call that `cancel` cancels. Must be called before other threads can find the run."""
+        """Set the call that `cancel` cancels. Call this before other threads can find the run."""
         self._call = call
 
     def cancel(self) -> None:
@@ -154,7 +155,7 @@ class Runs:
 
     @contextmanager
     def foreground(self, run: Run) -> Iterator[None]:
-        """Let other requests find a run during a `with` block, in which the run's own request waits for it.
+        """Register a run for the duration of a `with` block, so that other requests can find and cancel it.
 
         Raises:
             AlreadyExistsError: another run has this id.
@@ -177,8 +178,7 @@ class Runs:
         Raises:
             AlreadyExistsError: the id belongs to a run of another procedure or principal.
             TryAgainError: `MAX_RUNNING` runs are in progress in this process, the session is being closed, or the
-            system
-                cannot start a thread.
+                system cannot start a thread.
         """
         with self._guard:
             present = self._runs.get(run.id)
@@ -213,17 +213,17 @@ class Runs:
         return run
 
     def find(self, id: str) -> Run | None:
-        """Return the run with this id; None if it never existed or is no longer remembered."""
+        """Return the run with this id; None if the run never existed or the session no longer remembers it."""
         with self._guard:
             return self._runs.get(id)
 
     def all(self) -> list[Run]:
-        """Return all runs that are remembered, in the order in which they were started."""
+        """Return all runs that the session remembers, in the order in which they were started."""
         with self._guard:
             return list(self._runs.values())
 
     def close(self) -> None:
-        """Cancel all runs, and wait until they have ended, at most `CLOSING_SECONDS`."""
+        """Refuse new runs, cancel all runs, and wait for their end for at most `CLOSING_SECONDS`."""
         with self._guard:
             self._is_closed = True
         running = [one for one in self.all() if not one.ended.is_set()]
@@ -266,7 +266,7 @@ def run_id(text: str | None) -> str:
 
 
 def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> list[str]:
-    """Return the rows of a result as JSON texts: each is an array of the columns' values."""
+    """Return each row of a result as JSON text: an array of the values of its columns."""
     from polaris_spark.jobs.types import TYPES
 
     encoders = [TYPES[column.type].encode for column in procedure.columns]
@@ -281,7 +281,7 @@ def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> list[str]:
 
 
 def failure(name: str, error: BaseException) -> Response:
-    """Return the response to a call of the procedure `name` that failed with `error`."""
+    """Return the error response for the procedure `name`, which failed with `error`."""
     if isinstance(error, PolarisError):
         return response_of(error)
     log.warning("procedure %s failed", name, exc_info=error)
@@ -298,8 +298,8 @@ def _shortened(failed: Response) -> Response:
 
 
 def _message_of(error: BaseException) -> str:
-    """Return the message of an unexpected error as one line, without the stack traces that Spark's workers and Py4J put
-    into messages."""
+    """Return the message of an unexpected error as one line, without stack traces. Spark's workers and Py4J put stack
+    traces into messages."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent")), None)
     if traced is not None:

@@ -1,7 +1,7 @@
 """Routes of the system views.
 
-To read a view, Spark's driver sends options that contain the store and its secrets, and receives pickled functions. So
-only local callers can read views; HTTP clients can only request the descriptions of the views.
+Only local callers can read views, because the options of a read contain the secrets of the store, and the response
+contains pickled functions. HTTP clients can only request the descriptions of the views.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from polaris_spark.rest.router import EXTENSION, Route
 
 
 def list_views(_catalog: Catalog, _request: Request) -> Response:
-    """GET views
-
-    This does not load the code of the views.
-    """
+    """Answer `GET views`: list the names of the views, without importing their modules."""
     from polaris_spark.spark.views import VIEWS
 
     return json_response(encode(ViewsResponse(list(VIEWS))))
 
 
 def describe_view(_: Catalog, request: Request) -> Response:
-    """GET views/{view}"""
+    """Answer `GET views/{view}`: describe the view and its columns."""
     from polaris_spark.spark.views import VIEWS
     from polaris_spark.spark.views.columns import struct
 
@@ -36,14 +33,14 @@ def describe_view(_: Catalog, request: Request) -> Response:
 
 
 def view_columns(_: Catalog, request: Request) -> Response:
-    """POST views/{view}/columns"""
+    """Answer `POST views/{view}/columns`: return the columns, and whether `count_rows` supports the view."""
     from polaris_spark.spark.views.planner import columns
 
     return json_response(encode(columns(_options(request, decode(request.body, ViewOptions).options))))
 
 
 def count_rows(_: Catalog, request: Request) -> Response:
-    """POST views/{view}/count"""
+    """Answer `POST views/{view}/count`: return the number of rows, counted without reading the view."""
     from polaris_spark.spark.views.planner import count
 
     return json_response(
@@ -52,7 +49,7 @@ def count_rows(_: Catalog, request: Request) -> Response:
 
 
 def plan_scan(_: Catalog, request: Request) -> Response:
-    """POST views/{view}/plan"""
+    """Answer `POST views/{view}/plan`: return the partitions of a scan, and the function that reads them."""
     from polaris_spark.spark.views.planner import plan
 
     asked = decode(request.body, PlanRequest)
@@ -60,12 +57,12 @@ def plan_scan(_: Catalog, request: Request) -> Response:
 
 
 def _options(request: Request, given: dict[str, str]) -> dict[str, str]:
-    """Return the options of a view, with the view's name added as the option `view`."""
+    """Return the given options, and the option `view` with the name in the path of the request."""
     return {**given, "view": _name(request)}
 
 
 def _name(request: Request) -> str:
-    """Return the name of the view in the path.
+    """Return the name of the view in the path of the request.
 
     Raises:
         NoSuchViewError: the view does not exist.

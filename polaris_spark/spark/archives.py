@@ -1,10 +1,10 @@
-"""Prevents Spark's Python workers from reading the file lists of Spark's own archives and of jars again and again.
+"""Keeps the file lists of zip archives and jars cached in Spark's Python workers, because reading them again is slow.
 
 Before each task, and before each step of planning a query, a worker invalidates Python's import caches. Python before
 3.12 then reads the file list of a zip archive again, once for each package that was imported from the archive. The
-module path of a worker contains `pyspark.zip`, Spark's core, and each jar of `spark.jars.packages`, such as that of
-Iceberg with its thousands of files. Reading their lists takes longer than most of the tasks here. These archives do not
-change while a process runs, so this module keeps their cached file lists.
+module path of a worker contains `pyspark.zip`, Spark's core jar, and each jar of `spark.jars.packages`, such as
+Iceberg's with thousands of files. Reading these lists takes longer than most tasks that read a system view. The
+archives do not change while a process runs, so this module keeps their cached file lists.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SPARKS = ("pyspark", "py4j")
 
 
 def keep_known() -> None:
-    """From now on, keep the file lists of Spark's archives and of jars when this process invalidates its import caches.
+    """Make this process keep the file lists of Spark's archives and of jars when it invalidates its import caches.
 
-    This holds for packages that are imported later, too. Do nothing in Python 3.12 and later.
+    This includes the lists of packages that are imported later. In Python 3.12 and later, do nothing.
     """
     if sys.version_info >= (3, 12) or getattr(zipimporter.invalidate_caches, "keeps_archives", False):
         return

@@ -16,11 +16,13 @@ from polaris_spark.ids import MAX_ID, id_time_ms
 from polaris_spark.store.objects import ObjectStore
 
 _FIRST_MS = 100_000_000_000
-"""Smallest number that is read as a time: March 3, 1973, in milliseconds since 1970. Smaller ones are commit numbers.
+"""Smallest number that is read as a time: March 3, 1973, in milliseconds since 1970. Smaller numbers are commit
+numbers.
 """
 
 _LAST_MS = 253_402_300_799_999
-"""Largest number that is read as a time: the end of the year 9999, in milliseconds since 1970. Larger numbers are ids.
+"""Largest number that is read as a time: the end of the year 9999, in milliseconds since 1970. Larger numbers are
+commit ids.
 
 All commit ids that were generated since March 2, 2025 are larger than this number.
 """
@@ -32,23 +34,24 @@ class AsOf(NamedTuple):
     """A point in history: a commit number, a commit id, or a time."""
 
     text: str
-    """The point, as the user wrote it."""
+    """The text that the user wrote."""
     commits: tuple[int, ...] = ()
-    """Commit ids that the text can stand for. Digits can be a decimal or a hexadecimal id, so there are up to two."""
+    """Commit ids that the text can stand for: up to two, because digits can be a decimal or a hexadecimal id. Empty if
+    the text is a number or a time."""
     time: int | None = None
-    """Time in milliseconds since 1970."""
+    """The point as a time in milliseconds since 1970; None if the text is not a time."""
     option: str = "as-of"
     """Name of the option that contains the point, for messages."""
     number: int | None = None
-    """Number of a commit in the history of one reference."""
+    """The point as the number of a commit in the history of a reference; None if the text is not a commit number."""
 
     @classmethod
     def parse(cls, text: str, option: str = "as-of") -> AsOf:
         """Return the point that a text stands for.
 
         A decimal number below 10^11 is a commit number, as shown by `changes.number` and `polaris-spark log`. A larger
-        number, up to the year 9999, is a time in milliseconds since 1970. A still larger number is a commit id, and so
-        is a hexadecimal number. Any other text must be a time in ISO 8601 with a time zone, because the processes that
+        number, up to the year 9999, is a time in milliseconds since 1970. A still larger number, or a hexadecimal
+        number, is a commit id. Any other text must be a time in ISO 8601 with a time zone, because the processes that
         plan a query do not have the session's time zone.
 
         Args:
@@ -75,9 +78,9 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
     """Return the head of a reference as it was at a point of the reference's history; `head` if the point is None.
 
     Raises:
-        HistoryTrimmedError: the point is below the history floor.
+        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
         BeforeHistoryError: the point is a time before the first commit.
-        InputError: the point is a number or an id, and no commit of this history has it.
+        InputError: the point is a commit number or commit id that does not exist in this history.
     """
     if as_of is None:
         return head
@@ -104,7 +107,7 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
 
 
 def moment(store: ObjectStore, as_of: AsOf) -> int:
-    """Return the time of a point, in milliseconds since 1970.
+    """Return the time of a point in history, in milliseconds since 1970. The time of a commit id is the commit's time.
 
     Raises:
         InputError: the point is neither a time nor the id of a commit of this realm.
@@ -116,13 +119,13 @@ def moment(store: ObjectStore, as_of: AsOf) -> int:
         if commit is not None:
             return commit.time
     raise InputError(
-        f"{as_of.option} {as_of.text!r} names no commit: the realm has no commit with this id or number; "
+        f"{as_of.option} {as_of.text!r} is not a commit: the realm has no commit with this id or number; "
         "polaris-spark log shows the ids and numbers of commits"
     )
 
 
 def find_commit(store: ObjectStore, id: int) -> Commit | None:
-    """Return the commit with this id, or None if there is no commit with this id."""
+    """Return the commit with this id, or None if it does not exist."""
     if not 0 < id <= MAX_ID:
         return None
     try:
@@ -138,14 +141,14 @@ def _at(head: Head, id: int, commit: Commit) -> Head:
 
 def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
     return HistoryTrimmedError(
-        f"{as_of.option} {as_of.text!r} is below the history floor, commit number {head.floor_number}: "
-        "that part of the history was trimmed; give a later commit or time"
+        f"{as_of.option} {as_of.text!r} is before commit number {head.floor_number}, the oldest one still "
+        "stored: the history before it was trimmed; give a later commit or time"
     )
 
 
 def _none_of(as_of: AsOf, head: Head) -> InputError:
     return InputError(
-        f"{as_of.option} {as_of.text!r} names no commit in this history, which ends with commit {head.commit} "
+        f"{as_of.option} {as_of.text!r} is not a commit of this history, which ends with commit {head.commit} "
         f"(number {head.number})"
     )
 

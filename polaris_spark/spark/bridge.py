@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 PROTOCOL = "4"
 CLOSE_SECONDS = 10
 REMEMBERED = 1_024
-"""Maximum number of parsed request heads in the cache."""
+"""Maximum number of parsed request heads (all lines before the body) in the cache."""
 SHORT = 1_024
-"""Maximum length of a cached request head, in characters."""
+"""Maximum length of a request head (all lines before the body) whose parsed form is cached, in characters."""
 _ESCAPE = re.compile(r"\\(.)")
 
 
 class Connection(Protocol):
-    """An open catalog, as ``polaris_spark.connect`` returns it."""
+    """An open catalog: the part of the interface of ``polaris_spark.connect``'s result that is used here."""
 
     def request(
         self,
@@ -52,31 +52,31 @@ class Connection(Protocol):
         body: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, dict[str, str], str]:
-        """Answer one request of the REST protocol; return status, headers and body."""
+        """Answer one request of the REST protocol. Return the response's status, headers and body."""
 
     def close(self) -> None:
         """Release the connection's resources."""
 
 
 class Bridge:
-    """The open catalogs, and the function that answers the JVM's requests to them. Thread-safe."""
+    """Keeps the open catalogs, and answers the JVM's requests to them. Thread-safe."""
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
 
     def add(self, connection: Connection) -> str:
-        """Keep an open catalog; return its name, which the JVM sends with each request."""
+        """Add an open catalog. Return a name for it, which the JVM sends with each request."""
         name = str(len(self._connections) + 1)
         self._connections[name] = connection
         return name
 
     def request(self, head: str, body: str) -> tuple[str, str]:
-        """Answer a request; return head and body of the answer.
+        """Answer a request of the JVM. Return the head and the body of the answer.
 
-        A head consists of lines that each end with a newline; newlines and backslashes within a line are escaped as in
-        Java. The lines of a request are: the catalog's name (from `add`), method, path, number of query parameters,
-        then name and value of each query parameter and of each header. The lines of an answer are: status, then name
-        and value of each header.
+        A head consists of lines that each end with a newline; newlines and backslashes within a line are escaped by a
+        backslash. The lines of a request are: the catalog's name (returned by `add`), method, path, number of query
+        parameters, then name and value of each query parameter and of each header. The lines of an answer are: status,
+        then name and value of each header.
 
         The catalog answers requests of the Iceberg REST protocol and requests of the extension
         (:mod:`polaris_spark.extension`).
@@ -111,7 +111,7 @@ class Bridge:
 
 
 class _Head(NamedTuple):
-    """The parsed head of a request. Must not be changed, because the cache returns one object for several requests."""
+    """The parsed head of a request. Do not change it: the cache returns the same object for several requests."""
 
     connection: str
     method: str
@@ -155,8 +155,9 @@ def _error_body(error: Exception) -> str:
 def open_catalog(configuration: dict[str, str]) -> Connection:
     """Open the catalog that a Spark configuration describes.
 
-    Raises `PolarisError` for properties that cannot be used. A password in the store URI is also refused, because Spark
-    shows its configuration in logs and on its web pages.
+    Raises:
+        PolarisError: a property cannot be used. The store URI must not contain a password, because Spark shows its
+            configuration in logs and on its web pages.
     """
     import polaris_spark
     from polaris_spark.config import Properties
@@ -170,7 +171,8 @@ def open_catalog(configuration: dict[str, str]) -> Connection:
 
 
 class ControlChannel:
-    """Lines of JSON to and from the JVM, on pipes that libraries cannot read or write by mistake."""
+    """A channel for lines of JSON to and from the JVM. Other code in this process cannot read or write its pipes by
+    mistake."""
 
     def __init__(self, read_from: IO[bytes], write_to: IO[bytes]) -> None:
         self._read_from = read_from
@@ -178,9 +180,9 @@ class ControlChannel:
 
     @classmethod
     def take_over(cls) -> ControlChannel:
-        """Return a channel on this process's standard input and output, and take both away from all other code.
+        """Return a channel that uses this process's standard input and output, and hide both from all other code.
 
-        Other code then finds standard input empty, and its standard output goes to standard error.
+        For other code, standard input is then empty, and standard output goes to standard error.
         """
         channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -190,7 +192,7 @@ class ControlChannel:
         return channel
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message, or None if the JVM has ended."""
+        """Wait for the next message and return it, or return None if the JVM has ended."""
         line = self._read_from.readline()
         if not line.endswith(b"\n"):
             return None
@@ -198,7 +200,7 @@ class ControlChannel:
         return message
 
     def send(self, **message: str) -> None:
-        """Send a message. If the JVM has ended meanwhile, the next `receive` returns None."""
+        """Send a message. If the JVM has ended, drop the message; the next `receive` returns None."""
         with contextlib.suppress(BrokenPipeError):
             self._write_to.write(json.dumps(message).encode() + b"\n")
             self._write_to.flush()
@@ -238,14 +240,14 @@ def _connect(bridge: Bridge, configuration: dict[str, str]) -> dict[str, str]:
 
 
 def _close_in_time(bridge: Bridge) -> None:
-    """Close the bridge, but wait `CLOSE_SECONDS` at most: a database may not answer, and the process must exit."""
+    """Close the bridge, but wait for at most `CLOSE_SECONDS`, because the process must exit even if closing hangs."""
     closing = threading.Thread(target=bridge.close, daemon=True)
     closing.start()
     closing.join(CLOSE_SECONDS)
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Logging filter that accepts every log record, and replaces the traceback of an error with the error's message."""
+    """Accept a log record, after replacing the traceback of its error with the error's message. A `logging` filter."""
     if record.exc_info:
         message, error = record.getMessage(), record.exc_info[1]
         record.msg, record.args = message if str(error) in message else f"{message}: {error!r}", ()
@@ -254,7 +256,7 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 
 def main() -> None:
-    """Run until the JVM ends."""
+    """Answer the JVM's requests until the JVM ends, then exit."""
     # Ctrl-C in a terminal interrupts all its processes. The driver handles Ctrl-C, and might still need this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s polaris_spark %(levelname)s %(message)s")

@@ -1,13 +1,14 @@
-"""The data source `polaris-objects`: views of the catalog's own data as DataFrames, read in parallel by executors.
+"""The data source `polaris-objects`: system views of a catalog's own data as DataFrames, read in parallel by executors.
 
     spark.read.format("polaris-objects").option("store", "sqlite:///path/catalog.db").option("view", "tables").load()
 
-Planning reads heads and finds ranges of keys, commits or database rows. The partitions contain everything that
-executors need for reading, and are pinned to the heads that planning read. Later commits are not visible to the read.
+Planning reads the heads (newest commits) of references, and divides the work into ranges of keys, commits or database
+rows. The partitions contain everything that executors need. The read shows the state at these heads; later commits are
+not visible.
 
 Spark runs each step of a query (such as finding data sources, planning and reading) in a separate Python process. The
 process starts with the session's first query that needs the step. Each step therefore imports only what it needs.
-Tables of the namespace `system` are planned by the Python process behind the catalog instead
+If a view is read as a table of the namespace `system`, the Python process behind the catalog plans the read instead
 (`polaris_spark.spark.views.planner`).
 """
 
@@ -29,7 +30,7 @@ FORMAT = "polaris-objects"
 
 
 class PolarisObjects(DataSource):
-    """Spark's entry point to the views. `polaris_spark.spark.options` lists the options."""
+    """The class that Spark calls for `format("polaris-objects")`. `polaris_spark.spark.options` lists its options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """
@@ -62,7 +63,8 @@ class PolarisObjects(DataSource):
         with errors_without_traceback():
             if given := self._options.stream.given:
                 raise InputError(
-                    f"options of streams only: {', '.join(given)}; remove them, or read a stream with spark.readStream"
+                    f"these options are only for streams: {', '.join(given)}; remove them, or read a stream with "
+                    "spark.readStream"
                 )
             return ViewReader(self._options, schema)
 

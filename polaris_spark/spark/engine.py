@@ -1,4 +1,4 @@
-"""The engine that works on Spark's executors, with rows in DataFrames."""
+"""The engine that runs the work of jobs on Spark's executors. Its rows are DataFrames."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BatchFunction = Callable[[Reach, "Iterable[pa.RecordBatch]"], "Iterable[pa.RecordBatch]"]
-"""A function that produces record batches from record batches. It can be pickled."""
+"""A picklable function that executors apply to the record batches of a partition. It returns record batches."""
 
 _TASKS_PER_CORE = 2
 _ROWS_TOGETHER = 4_096
 
 _TOGETHER = 10_000
-"""Maximum number of items of one Spark job, to limit the results that the driver holds at a time."""
+"""Maximum number of items in one Spark job. It limits the results that the driver keeps in memory."""
 
 
 class SparkEngine(Engine):
-    """An engine that works on executors. A call with few items works in this process instead."""
+    """An engine that runs work on executors. A call with few items runs in this process instead."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class SparkEngine(Engine):
     ) -> None:
         """
         Args:
-            spark: returns the session; not called before it is needed.
-            location: location of the store, with resolved secrets.
+            spark: returns the Spark session; called when a session is first needed.
+            location: location of the store; its secrets are values, not names of environment variables.
             files: properties of the FileIO that accesses the files.
-            local: processes small numbers of items in this process.
-            realm: name of the realm that the job is for.
+            local: the engine that processes small numbers of items in this process.
+            realm: name of the realm (a tenant of the store) that the job processes.
         """
         super().__init__(local.reach, local.progress)
         self._session = spark
@@ -76,12 +76,12 @@ class SparkEngine(Engine):
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session whose executors do the work."""
+        """The Spark session whose executors do the work."""
         return self._session()
 
     @property
     def parts(self) -> int:
-        """Number of cores of the executors."""
+        """Number of cores of all executors together."""
         return self.spark.sparkContext.defaultParallelism
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
@@ -93,7 +93,7 @@ class SparkEngine(Engine):
             yield from self._wave(function, items[start : start + size])
 
     def _wave(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
-        """Yield the results of the items of one Spark job."""
+        """Apply the function to the items in one Spark job, and yield the results in the order of the items."""
         import pyarrow as pa
 
         encode = pickle.dumps if function.item is None else msgspec.msgpack.Encoder().encode
@@ -179,12 +179,12 @@ class SparkEngine(Engine):
         return SparkRows(frame, self._tasks)
 
     def batches(self, function: BatchFunction, frame: DataFrame, schema: str) -> DataFrame:
-        """Return the rows that executors produce from the record batches of a DataFrame."""
+        """Return the DataFrame that results if executors apply a function to the record batches of `frame`."""
         return frame.mapInArrow(_WithReach(self._open, function), schema)
 
 
 class SparkRows(Rows):
-    """The rows of a DataFrame."""
+    """Rows of an engine, stored as a DataFrame."""
 
     def __init__(self, frame: DataFrame, tasks: int) -> None:
         self.frame = frame
@@ -205,7 +205,7 @@ class SparkRows(Rows):
 
 
 def frame_of(rows: Rows) -> DataFrame:
-    """Return the DataFrame of rows that a `SparkEngine` returned."""
+    """Return the DataFrame that contains the rows. The rows must come from a `SparkEngine`."""
     assert isinstance(rows, SparkRows)
     return rows.frame
 
@@ -216,7 +216,7 @@ def _opened(store: PlannedStore) -> Backend:
 
 @dataclass(frozen=True, repr=False)  # `files` may contain secrets
 class _OpenReach:
-    """Opens the store in a process of an executor. Can be pickled."""
+    """A picklable function that opens the store in an executor's process, and returns access to the store and files."""
 
     store: PlannedStore
     files: dict[str, str]
@@ -228,7 +228,7 @@ class _OpenReach:
 
 
 class _ExecutorReach(Reach):
-    """The store and files that a function can access on an executor."""
+    """Access to the store and files for a function that runs on an executor."""
 
     def __init__(self, store: ReadStore, opening: _OpenReach) -> None:
         super().__init__(store.objects(opening.instance), Files(opening.files))
@@ -243,7 +243,7 @@ class _ExecutorReach(Reach):
 
 
 class _WithReach:
-    """The function that executors run: it opens the store, and applies a function to record batches."""
+    """The function that executors call with record batches: it opens the store and calls the wrapped function."""
 
     def __init__(self, open: _OpenReach, function: BatchFunction) -> None:
         self._open = open
@@ -256,7 +256,7 @@ class _WithReach:
 def _each_item(
     reach: Reach, batches: Iterable[pa.RecordBatch], *, function: MapFunction[I, R]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield positions and results, from positions and items."""
+    """Apply a function to items. The rows of `batches` are (position, item); the result rows are (position, result)."""
     import pyarrow as pa
 
     # The driver pickled the items (`SparkEngine`).
@@ -274,7 +274,7 @@ def _each_item(
 def _each_part(
     reach: Reach, numbers: Iterator[Row], *, parts: Sequence[P], function: ScanFunction[P]
 ) -> Iterator[Row]:
-    """Yield the rows of parts, from numbers of parts."""
+    """Yield the rows of the parts with the given numbers (indexes into `parts`)."""
     for (number,) in numbers:
         yield from function(reach, parts[number])
 
@@ -282,7 +282,7 @@ def _each_part(
 def _each_row(
     reach: Reach, batches: Iterable[pa.RecordBatch], *, function: RowFunction, schema: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of the rows that a function produces, from record batches."""
+    """Apply a function to the rows of record batches, and yield its result rows as record batches."""
     rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
     produced = iter(function(reach, rows))
     while run := list(islice(produced, _ROWS_TOGETHER)):
@@ -290,7 +290,6 @@ def _each_row(
 
 
 def _table(rows: Iterable[Row], schema: str) -> pa.Table:
-    """Return rows as an Arrow table of a schema."""
     import pyarrow as pa
 
     types = {

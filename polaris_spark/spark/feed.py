@@ -1,8 +1,8 @@
-"""The feed: a stream reads the log of one reference in order, from position to position.
+"""The feed: a stream reads the log of one reference in order.
 
-A position is a commit and the number of its log entries that have been read. Before each batch, the position is checked
-against the reference's current head. If the position's commit is not in the history of this head any more, or commits
-after the position were trimmed, the stream fails; it never skips changes.
+A position in the log is a commit and the number of its log entries that have been read. Before each batch, the position
+is checked against the reference's current head (newest commit). The stream fails if the position's commit is no longer
+in the history of the head, or if commits after the position were trimmed. The stream never skips changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
 COMMITS_PER_PARTITION = 200
-"""Approximate minimum number of commits in a partition: for fewer, starting a task takes longer than it saves."""
+"""Approximate minimum number of commits in a partition. Reading fewer commits takes less time than starting a task."""
 
 
 class Position(NamedTuple):
@@ -47,7 +47,7 @@ class Position(NamedTuple):
 
     @property
     def next(self) -> int:
-        """Number of the first commit that has not been read completely."""
+        """Commit number of the first commit that has not been read completely."""
         return self.number + (self.entries is None)
 
     def __str__(self) -> str:
@@ -56,46 +56,44 @@ class Position(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """One generation of a reference, and its current head."""
+    """The reference that a stream reads, and the current head of the reference."""
 
     realm: str
-    """Instance id of the realm."""
+    """Instance id of the realm that contains the reference."""
     catalog: str | None
     name: str
     row_name: str
-    """Name of the reference's row: the reference's name and generation. A reference that is dropped and created again
-    has a different row name."""
+    """Name of the reference's database row: the reference's name and generation. The generation differs after the
+    reference is dropped and created again."""
     head: Head
 
 
 class FeedTask(NamedTuple):
-    """The input of one task: a range of commits, and which entries of its first and its last commit the task reads."""
+    """The input of one task: a range of commits, and limits on the log entries of its first and last commit."""
 
     history: HistoryTask
     skip: int
-    """Number of entries of the first commit that an earlier batch has read, and that the task therefore skips."""
+    """Number of log entries of the first commit that the task skips, because an earlier batch has read them."""
     until: int | None
-    """The task reads the entries of the last commit before this position; None for all entries."""
+    """Position of the first log entry of the last commit that the task does not read; None if it reads all entries."""
 
     def wants(self, number: int, position: int) -> bool:
-        """Whether the task includes the entry at `position` of the commit with this `number`."""
+        """Return whether the task reads the log entry at `position` (from 0) of the commit with this commit number."""
         if number == self.history.low and position < self.skip:
             return False
         return self.until is None or number < self.history.high or position < self.until
 
 
 def follow(realm: RealmReader, options: ViewOptions) -> Followed:
-    """Return the reference that the options name.
+    """Return the reference that the options name: a catalog's branch, or the reference in the option `reference`.
 
     Raises:
-        InputError: the options name no reference, or two.
+        InputError: the options name neither a catalog nor a reference, or both.
         ReferenceGoneError: the catalog or the reference was dropped, or never existed.
     """
     name, catalog = options.stream.reference, None
     if (name is None) == (options.catalog is None):
-        raise InputError(
-            "a stream follows one reference: give either 'catalog' (and 'branch') or 'reference'"
-        )
+        raise InputError("a stream reads one reference: give either 'catalog' (and 'branch') or 'reference'")
     if name == ROOT:
         return Followed(realm.store.realm, None, ROOT, ROOT, realm.root())
     try:
@@ -116,19 +114,18 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
 
 
 def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
-    """Return the position after which a stream begins. A time before the first commit stands for `EARLIEST`.
+    """Return the position after which a stream begins. A time before the first commit means `EARLIEST`.
 
     Raises:
-        HistoryTrimmedError: `start` is below the history floor.
-        InputError: `start` is a time in the future, or a number or id that no commit of this history has.
+        HistoryTrimmedError: `start` is older than the oldest commit that is still stored.
+        InputError: `start` is a time in the future, or the number or id of a commit that is not in this history.
     """
     earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
     if isinstance(start, AsOf):
         if start.time is not None and start.time > max(head.time, SystemClock().now_ms()):
             raise InputError(
-                f"start is {start.text!r}, which this machine's clock has not reached: a stream cannot begin after "
-                "commits that do not exist yet; begin with start=latest now and filter by committed_at, or begin the "
-                "stream after that time"
+                f"start is {start.text!r}, which is in the future by this machine's clock: a stream cannot begin after "
+                "commits that do not exist yet; use start=latest and filter by committed_at, or start the stream later"
             )
         try:
             point = pinned(store, head, start)
@@ -140,7 +137,7 @@ def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
 
 
 def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
-    """Check that a position is in the head's history, and that no later commit was trimmed.
+    """Check that a position is in the history of the reference's head, and that no commit after it was trimmed.
 
     Raises:
         HistoryTrimmedError: a commit after the position was trimmed.
@@ -168,11 +165,12 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
 
 
 def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> Position:
-    """Return the end of the next batch, which begins at `at`: the head, or a nearer position if the batch is limited.
+    """Return the end of the batch that begins at `at`. This is the head, or an earlier position if `most` limits the
+    batch.
 
     Args:
-        most: maximum number of changes in the batch; None for no limit. With a limit, the log entries between `at`
-            and the returned position are read, to count changes.
+        most: maximum number of changes in the batch; None for no limit. With a limit, this function reads the log
+            entries of the batch to count them.
     """
     end = Position(head.commit, head.number)
     if most is None or at == end:
@@ -190,10 +188,11 @@ def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> 
 def tasks(
     store: ObjectStore, followed: Followed, start: Position, end: Position, splits: int
 ) -> list[FeedTask]:
-    """Return tasks that together read the changes between two positions, in order. Both positions are verified.
+    """Return tasks that together read the changes between two positions. The tasks are in the order of the log.
 
     Raises:
-        HistoryTrimmedError, StateError: as for `verify`. `StateError` also if the end is before the start.
+        HistoryTrimmedError: a commit after the start was trimmed.
+        StateError: a position is not in the history of the head, or the end is before the start.
     """
     verify(store, followed, end)
     if start == end:
@@ -222,9 +221,9 @@ def _read(at: Position) -> float:
 
 
 def runs(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[list[tuple[int, Commit]]]:
-    """Yield the commits from number `low` to number `high`, oldest first, as lists of (id, commit).
+    """Yield the commits from number `low` to number `high` (both included), oldest first, in lists of (id, commit).
 
-    The commits of one list are read from the database together.
+    Each list is read from the database in one batch.
     """
     for first in range(low, high + 1, READ_TOGETHER):
         last = ancestor(store, head, min(high, first + READ_TOGETHER - 1))

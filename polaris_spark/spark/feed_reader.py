@@ -1,10 +1,10 @@
 """The feed as a streaming source of Spark: `spark.readStream.format("polaris-objects").option("view", "changes")`.
 
-When Spark 4.1 requests the end offset of a batch, it passes a Python source neither the start offset nor a limit. The
-reader therefore keeps its position itself. When a query is restarted, Spark requests the partitions of an empty range
-at the last position, and the reader takes its position from this request. The end offset of the first batch also
-contains the batch's start. If the first batch is planned again after a crash, it begins at that start, even if the
-option `start` now stands for another position.
+When Spark 4.1 requests the end offset of a batch from a Python source, it does not pass the start offset or a limit.
+The reader therefore stores its position in memory. When a query is restarted, Spark requests the partitions of an empty
+range at the last position, and the reader sets its position from this request. The end offset of the first batch also
+contains the start of this batch. If the first batch is planned again after a crash, it begins at the stored start, even
+if the option `start` (such as `latest`) now means another position.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 
 class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The offset in a checkpoint: a position in the log of one generation of a reference."""
+    """The offset that Spark stores in a checkpoint: a position in the log of a reference."""
 
     realm: str
-    """Instance id of the realm."""
+    """Instance id of the realm that contains the reference."""
     reference: str
     commit: int
     number: int
     entries: int | None = None
     start: Offset | None = None
-    """Start of the stream's first batch. Only the end offset of the first batch has it."""
+    """Start of the stream's first batch; None except in the end offset of this batch."""
 
     @property
     def position(self) -> Position:
@@ -70,10 +70,8 @@ class FeedPartition(InputPartition):
 
 
 class FeedReader(DataSourceStreamReader):
-    """Reads one reference's log in order. Spark keeps the reader in a process on the driver's machine.
-
-    This process runs for as long as the query.
-    """
+    """Reads the log of one reference in order. Spark runs the reader in a Python process on the driver's machine, which
+    lives as long as the query."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         """
@@ -166,7 +164,11 @@ class FeedReader(DataSourceStreamReader):
         return _offset(followed, at)
 
     def _checked(self, followed: Followed, offset: Offset) -> Position:
-        """Return the position of an offset. The offset must belong to the reference that the stream follows."""
+        """Return the position of an offset.
+
+        Raises:
+            StateError: the offset belongs to another reference than the stream.
+        """
         if (offset.realm, offset.reference) == (followed.realm, followed.row_name):
             return offset.position
         found = f"{offset.reference!r} of realm instance {offset.realm!r}"

@@ -1,9 +1,9 @@
 """Requests and answers as frames over a Unix domain socket.
 
 A frame consists of the length of its head and the length of its body (four bytes each, big-endian), the head and the
-body, both UTF-8 text. The first frame of a connection has the token as its head and an empty body, and gets no answer.
-The server closes a connection that begins with anything else. Every later frame is a request, and gets one answer.
-Over TCP, requests would take a third longer, even on the same machine.
+body, both UTF-8 text. The first frame of a connection has the secret token as its head and an empty body, and gets no
+answer. If the first frame differs, the server closes the connection. Every later frame is a request, and gets one
+answer. A Unix domain socket is used because requests over TCP take a third longer, even on the same machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 Answer = Callable[[str, str], tuple[str, str]]
-"""A function that takes head and body of a request, and returns head and body of its answer.
+"""A function that takes the head and body of a request, and returns the head and body of the answer.
 
 The server calls it on many threads at the same time. It must not raise an error.
 """
@@ -39,7 +39,7 @@ _LONGEST_PLACE = 64
 
 
 class Server:
-    """A server that listens in its own directory, and answers each connection on a separate thread."""
+    """A server that listens on a socket in a new directory, and answers each connection on a separate thread."""
 
     def __init__(self, token: str, answer: Answer) -> None:
         self._greeting = framed(token, "")
@@ -54,7 +54,7 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Refuse new connections. Existing connections stay open."""
+        """Stop accepting connections. Existing connections stay open."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _accept(self) -> None:
@@ -96,7 +96,7 @@ def framed(head: str, body: str) -> bytes:
 
 
 def receive(connection: socket.socket, buffer: memoryview) -> tuple[str, str] | None:
-    """Return head and body of the next frame, or None if the connection has ended.
+    """Wait for the next frame and return its head and body; return None if the connection has ended.
 
     A frame that fits into `buffer` is read into it; a longer frame is read into a new buffer.
     """
@@ -121,15 +121,16 @@ def receive(connection: socket.socket, buffer: memoryview) -> tuple[str, str] | 
 
 
 def _place() -> str:
-    """Return the directory for temporary files, or /tmp if its path is not ASCII or too long for a socket's address."""
+    """Return the directory for temporary files. If its path is not ASCII or too long for a socket's address, return
+    /tmp."""
     place = tempfile.gettempdir()
     return place if place.isascii() and len(place) <= _LONGEST_PLACE else "/tmp"
 
 
 def _remove_leftovers(place: str) -> None:
-    """Remove the directories that killed processes of this user left: those without a listening socket.
+    """Remove the directories of killed servers of this user: directories in `place` without a listening socket.
 
-    Very recent directories stay, because their socket may not exist yet.
+    Very recent directories are not removed, because their sockets may not exist yet.
     """
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:

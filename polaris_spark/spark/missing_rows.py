@@ -1,8 +1,9 @@
-"""Distinguishes rows that a sweep deleted during a read from rows that are lost.
+"""Find out why a row is missing: a sweep (garbage collection) deleted it during a read, or it was lost by a fault.
 
-A read is pinned to the heads that planning read. Rows reachable from these heads stay for as long as history is kept
-(`history-retention`), and a sweep does not wait for reads. A missing row is therefore lost only if no sweep ran since
-planning: each sweep fences the registry of references before it deletes anything (`maintenance.sweep_roots`).
+A read uses the heads (newest commits) that planning found. Rows reachable from these heads are kept for the time
+`history-retention`; a sweep does not wait for reads that take longer. If no sweep ran since planning, a missing row is
+lost. Each sweep writes a new id (the fence) into the row of the registry of references before it deletes anything, so a
+changed fence shows that a sweep ran (`maintenance.sweep_roots`).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class Begun(NamedTuple):
     name: str
     instance: str
     fence: int
-    """Fence in the row of the registry of references."""
+    """Id in the row of the registry of references. Each sweep replaces it before deleting rows."""
 
 
 def begun(store: ReadStore, realm: str) -> Begun | None:
-    """Return the state of a realm; None if the realm is not ACTIVE or has no registry of references.
+    """Return the current state of a realm; None if the realm is not ACTIVE or has no registry of references.
 
-    Call this before reading the realm's heads.
+    Call this before planning reads the heads of the realm's references.
     """
     try:
         reader = store.realm(realm)
@@ -42,12 +43,14 @@ def begun(store: ReadStore, realm: str) -> Begun | None:
 
 @contextmanager
 def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
-    """Make the `with` block raise `HistoryTrimmedError` for a missing object if a sweep ran since the read was planned.
+    """If the `with` block finds that an object is missing, raise an error that tells the cause.
 
+    Args:
+        before: the state of the realm before the read was planned.
     Raises:
-        HistoryTrimmedError: an object is missing, and a sweep ran.
+        HistoryTrimmedError: an object is missing, and a sweep (garbage collection) ran since the read was planned.
         RealmStateError: an object is missing, and the realm was purged.
-        MissingObjectError: an object is missing, and no sweep ran or `before` is None: the object is lost.
+        MissingObjectError: an object is missing, and no sweep ran, so the object is lost; or `before` is None.
     """
     try:
         yield
@@ -60,17 +63,17 @@ def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
         if head.fence == before.fence:
             raise
         raise HistoryTrimmedError(
-            f"{error}: history of realm {before.name!r} was trimmed and swept while it was being read, because the "
-            "read took longer than history is kept; read again, and keep history for longer than reads take "
-            "(history-retention). If a new read fails as well, the object is lost: fsck shows what is damaged"
+            f"{error}: old history of realm {before.name!r} was trimmed and deleted during the read, because the read "
+            "took longer than history is kept; read again, and increase history-retention so that history is kept for "
+            "longer than a read takes. If a new read fails too, the object is lost: fsck shows what is damaged"
         ) from error
 
 
 def with_new_heads(plan: Callable[[], T]) -> T:
-    """Return the result of `plan`, which reads heads; call `plan` a second time if an object is missing.
+    """Return the result of `plan`, which reads the heads of references. If an object is missing, call `plan` once more.
 
-    A sweep may have deleted the object after the first call had read the heads. The second call reads newer heads, so
-    an object that is missing then is lost.
+    A sweep (garbage collection) may have deleted the object after the first call read the heads. The second call reads
+    newer heads, so an object that is still missing is lost.
 
     Raises:
         MissingObjectError: an object is lost.

@@ -1,4 +1,4 @@
-"""Options of the data source `polaris-objects`: strings from users, checked before a store is opened."""
+"""Options of the data source `polaris-objects`: strings from users, which are checked before a store is opened."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from polaris_spark.spark.as_of import AsOf
 DESCRIPTIONS = {
     "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",
     "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME of a listed variable",
-    "view": "which view",
-    "realm": "the realm (default: default)",
-    "catalog": "the catalog; without it, all catalogs of the realm",
-    "branch": "the branch of the catalog (default: main)",
-    "as-of": "a commit number or id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
-    "from": "of changes and commits: only those after this point, in the format of as-of; the point itself is excluded",
-    "to": "of changes and commits: only those up to this point, in the format of as-of; the point itself is included",
+    "view": "name of the view to read",
+    "realm": "name of the realm (default: default)",
+    "catalog": "name of the catalog (default: all catalogs of the realm)",
+    "branch": "name of the catalog's branch (default: main)",
+    "as-of": "a commit number, commit id, ISO 8601 time with its zone, or milliseconds since 1970 (default: now)",
+    "from": "for the views changes and commits: show only commits after this point (same format as as-of)",
+    "to": "for the views changes and commits: show only commits up to and including this point (same format as as-of)",
     "content": "whether to fill the column 'content' of the view 'objects' (default: false)",
-    "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
-    "unreadable": "of the view 'files': if a manifest cannot be read, 'fail' (default), or 'report' it in 'error'",
-    "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
-    "splits": "approximate number of partitions for a large view, at most 100000 (default: twice the processors)",
+    "snapshots": "for the view 'files': snapshots to show: 'current' (default), 'refs' (branches and tags), or 'all'",
+    "unreadable": "for the view 'files': if a manifest cannot be read, 'fail' (default) or 'report' in column 'error'",
+    "files.<property>": "for the view 'files': property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
+    "splits": "approximate number of partitions of a large view, at most 100000 (default: twice the processors)",
     "prune": "whether filters skip rows before they are read (default: false); only for a DataFrame that is used once",
-    "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
-    "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
-    "max-changes-per-batch": "of a stream: maximum number of changes in a batch (default: no limit)",
+    "reference": "for a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
+    "start": "for a stream: begin at earliest (default) or latest, or after a commit number, commit id or past time",
+    "max-changes-per-batch": "for a stream: maximum number of changes in a batch (default: no limit)",
 }
-"""Descriptions of every option, by name."""
+"""Description of each option, by the option's name."""
 
 
 LISTED_VARIABLES = "POLARIS_SPARK_VARIABLES"
-"""Name of the driver's environment variable that lists the variables to which options may refer as env:NAME.
+"""Name of an environment variable of Spark's driver. It lists the variables that options may refer to as env:NAME.
 
-The names are separated by commas. The list is needed because every SQL user can choose the options of a view. It cannot
-be a catalog property, because a view is read without opening a catalog.
+The names are separated by commas. Without this list, every SQL user could use any variable, because users choose the
+options of a view. The list cannot be a catalog property, because a view is read without opening a catalog.
 """
 
 MAX_SPLITS = 100_000
-"""Maximum of the option `splits`: planning queries the database for every split before anything is read."""
+"""Maximum of the option `splits`. It is limited because planning queries the database for each split."""
 
 _MAX_COUNT = 10**18 - 1
 
 
 class StoreLocation(NamedTuple):
-    """URI of a store, and its options: small, picklable, and without a secret in its `repr`."""
+    """URI and options of a store. Small and picklable; the `repr` shows no secret."""
 
     uri: str
     options: tuple[tuple[str, str | Secret], ...] = ()
-    """Name and value of each option that begins with `store.`, without that prefix."""
+    """Name and value of each option of the store. The prefix `store.` is removed from the names."""
 
     def resolved(self) -> StoreLocation:
-        """Return this location with the values of secrets from this process's environment, for use in other processes.
+        """Return this location with the values of secrets in place of `env:NAME`, for use in other processes.
 
         Raises:
-            InputError: a variable is not set.
+            InputError: an environment variable is not set.
         """
         options = [(k, Secret(v.reveal()) if isinstance(v, Secret) else v) for k, v in self.options]
         return self._replace(options=tuple(options))
@@ -71,18 +71,21 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class StreamOptions(NamedTuple):
-    """Options of streams only."""
+    """Options that only a stream has."""
 
     reference: str | None = None
     start: str | AsOf = EARLIEST
-    """`EARLIEST`, `LATEST`, or the point after which the stream begins."""
+    """`EARLIEST`, `LATEST`, or the point in history after which the stream begins."""
     max_changes: int | None = None
     given: tuple[str, ...] = ()
     """Names of the stream options that are set."""
 
     @classmethod
     def parse(cls, named: Mapping[str, str]) -> StreamOptions:
-        """Return the stream options from the text of all options, by lower-case name.
+        """Return the stream options.
+
+        Args:
+            named: the texts of all options, by lower-case name.
 
         Raises:
             InputError: a value is malformed.
@@ -111,14 +114,14 @@ class ViewOptions:
     catalog: str | None = None
     branch: str = MAIN
     as_of: AsOf | None = None
-    """Option `as-of` or `to`. Both set the end of a history: the history as of a point ends with that point."""
+    """Value of the option `as-of` or `to`: the point with which the history ends. None for the newest commit."""
     since: AsOf | None = None
-    """Option `from`."""
+    """Value of the option `from`: the history begins after this point. None for the oldest stored commit."""
     content: bool = False
     snapshots: str = "current"
     unreadable: str = "fail"
     files: tuple[tuple[str, Secret], ...] = ()
-    """Name and value of each property of the FileIO that reads files. A value may be a credential."""
+    """Name and value of each property of the pyiceberg FileIO that reads files. A value may be a credential."""
     splits: int = 0
     """Approximate number of partitions for a large view, at least 1."""
     prune: bool = False
@@ -126,14 +129,14 @@ class ViewOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], views: Mapping[str, object]) -> ViewOptions:
-        """Return the options from their text; names are compared in lower case.
+        """Return the options of a read, parsed from text.
 
         Args:
-            given: values of options, by name.
+            given: texts of the options, by name. Upper and lower case are not distinguished in names.
             views: all views, by name.
         Raises:
-            InputError: an option or its value is unknown; the message names the choices.
-            StoreURIError: the store URI is malformed, or carries a password.
+            InputError: an option is unknown or missing, or its value is not allowed; the message lists what is allowed.
+            StoreURIError: the store URI is malformed, or contains a password.
         """
         named = {name.lower(): text for name, text in given.items()}
         refuse_unknown(named)
@@ -187,11 +190,11 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _PROPERTIES = ("store", "realm", "catalog", "branch")
 _FILES = "files."
 _OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
-"""Options that only one view has, and the name of that view."""
+"""Options that only one view has, each with the name of its view."""
 
 
 def location_of(properties: Properties) -> StoreLocation:
-    """Return the location of the store, from parsed properties.
+    """Return the URI and options of the store, from parsed properties.
 
     Raises:
         InputError: the store is in memory, so other processes cannot read it.
@@ -202,7 +205,7 @@ def location_of(properties: Properties) -> StoreLocation:
 
 
 def refuse_memory(uri: StoreURI) -> None:
-    """Refuse a store that exists in one process only.
+    """Refuse a store that is in the memory of one process.
 
     Raises:
         InputError: the store is in memory.

@@ -1,6 +1,7 @@
-"""Conditions on columns, taken from pushed filters, by which shards, key ranges and rows are skipped.
+"""Conditions on columns, derived from the filters that Spark pushes down. Reads use them to skip index shards, key
+ranges and rows.
 
-Spark evaluates every filter again. A condition may therefore allow more rows than its filter, but never fewer.
+A condition may allow more rows than its filter, but never fewer, because Spark evaluates every filter again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Condition(NamedTuple):
-    """A condition on the values of a column: a set of values, a prefix, and bounds (both included)."""
+    """A condition on the values of a column: allowed values, prefix and bounds (included). None means no limit."""
 
     values: frozenset[Any] | None = None
     prefix: str | None = None
@@ -34,7 +35,7 @@ class Condition(NamedTuple):
     high: Any = None
 
     def allows(self, value: Any) -> bool:
-        """Whether a row with this value meets the condition. None stands for an unknown value: the result is True."""
+        """Return whether a row with this value may meet the condition; True if the value is None (unknown)."""
         if value is None:
             return True
         return (
@@ -48,7 +49,7 @@ class Condition(NamedTuple):
 ANYTHING = Condition()
 
 Conditions = Mapping[str, Condition]
-"""Conditions by column name. Columns without a condition can have any value. Times are microseconds since 1970."""
+"""Conditions by column name. A column that is missing here can have any value. Times are microseconds since 1970."""
 
 
 def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
@@ -72,9 +73,9 @@ def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
 
 
 def conditions(filters: Iterable[Filter]) -> dict[str, Condition]:
-    """Return the conditions that a conjunction of filters implies, by column.
+    """Return the conditions that all filters together imply, by column.
 
-    Filters that imply no condition are ignored.
+    Filters that cannot be expressed as a `Condition` are ignored.
     """
     found: dict[str, Condition] = {}
     for pushed in filters:
@@ -104,9 +105,10 @@ def _said(pushed: Filter) -> Condition | None:
 
 
 def _both(one: Condition, other: Condition) -> Condition:
-    """Return the conjunction of two conditions. Of two prefixes only the longer one is kept.
+    """Return a condition that allows at least the values that both conditions allow. It contains only the longer
+    prefix.
 
-    The longer prefix implies or contradicts the shorter one. If they contradict each other, no row matches both.
+    Usually the longer prefix implies the shorter one. Otherwise, Spark's own filters remove all rows.
     """
     if one.values is not None and other.values is not None:
         values: frozenset[Any] | None = one.values & other.values

@@ -1,4 +1,5 @@
-"""Installed as the top-level module ``pyspark_polaris``: Spark finds the data source by that name.
+"""Registers the data source. It is installed as the top-level module ``pyspark_polaris``, a name that Spark searches
+for.
 
 Spark imports every top-level module named ``pyspark_*`` before it runs any Python data source. An import error here
 would break all other Python data sources. If polaris_spark cannot be imported, this module therefore stays empty.

@@ -1,4 +1,4 @@
-"""Stores that Spark's workers open for reading: once per process, without writing anything."""
+"""Stores that Spark's workers open only for reading. Each process opens a store once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTEMPTS = 10
 
 
 class ReadStore:
-    """An open store. Thread-safe."""
+    """A store that is open for reading. Thread-safe."""
 
     def __init__(self, location: StoreLocation, backend: Backend, key: str) -> None:
         self.location = location
@@ -36,7 +36,7 @@ class ReadStore:
         self._key = key
 
     def realm(self, name: str) -> RealmReader:
-        """Return the ACTIVE realm with this name.
+        """Return a reader of the realm with this name (a realm is a tenant of the store).
 
         Raises:
             RealmStateError: the realm does not exist, or is not ACTIVE.
@@ -45,16 +45,17 @@ class ReadStore:
         return RealmReader(record, self.objects(record.instance))
 
     def realms(self) -> list[RealmRecord]:
-        """Return every realm, sorted by name."""
+        """Return the records of all realms, sorted by name."""
         return Realms(self.backend, SystemClock()).all()
 
     def objects(self, instance: str, revisions: Mapping[str, int] | None = None) -> ObjectStore:
-        """Return the object store of the realm with this instance id. Writers must pass the realm's `revisions`."""
+        """Return the object store of the realm with this instance id. To write objects, pass the `revisions` of the
+        realm's record."""
         return ObjectStore(self.backend, instance, process_cache(), store_key=self._key, revisions=revisions)
 
 
 class RealmReader:
-    """References and catalogs of a realm, read without write access."""
+    """Reads the references and catalogs of a realm, and writes nothing."""
 
     def __init__(self, record: RealmRecord, store: ObjectStore) -> None:
         self.record = record
@@ -62,7 +63,7 @@ class RealmReader:
         self._references = ReferenceReader(store)
 
     def root(self) -> Head:
-        """Return the head of the registry of references.
+        """Return the head (newest commit) of the registry, which lists the realm's references.
 
         Raises:
             ReferenceGoneError: the realm has no registry of references.
@@ -70,18 +71,19 @@ class RealmReader:
         head = self._references.head(ROOT)
         if head is None:
             raise ReferenceGoneError(
-                f"the registry of references of realm {self.record.name!r} is missing: either the realm was purged "
-                "meanwhile, or the registry's row was lost (then run polaris-spark recover)"
+                f"realm {self.record.name!r} has no registry of references: either the realm was purged a moment ago, "
+                "or the registry's row was lost; if it was lost, run polaris-spark recover"
             )
         return head
 
     def registered(self) -> list[Registered]:
-        """Return the registrations of all live references, sorted by name. The registry does not list itself."""
+        """Return all references in the registry that were not dropped, sorted by name. The registry does not list
+        itself."""
         listed = listed_in(self._references.open(self.root()).index(REFERENCES))
         return [registered for registered in listed if registered.registration.state == "live"]
 
     def head(self, name: str) -> Head:
-        """Return the newest head of a live reference.
+        """Return the current head (newest commit) of a reference.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference with this name.
@@ -89,9 +91,9 @@ class RealmReader:
         return self.live(name)[1]
 
     def live(self, name: str) -> tuple[Registered, Head]:
-        """Return a live reference and its newest head.
+        """Return a reference and its current head (newest commit).
 
-        If the reference has no row yet, the head is the first head, which the registration contains.
+        A new reference may have no row yet. The head is then the first head, from its entry in the registry.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference with this name.
@@ -109,7 +111,8 @@ class RealmReader:
         raise ReferenceGoneError(f"reference {name!r} of realm {self.record.name!r} does not exist")
 
     def head_of(self, registered: Registered) -> Head:
-        """Return the newest head of a registered reference. The head may be sealed."""
+        """Return the current head of a registered reference. The head is sealed if the reference was dropped
+        meanwhile."""
         return self._references.head_of(registered)
 
     def catalogs(self) -> list[CatalogRow]:
@@ -132,7 +135,7 @@ class RealmReader:
         )
 
     def branch(self, catalog: CatalogRow, branch: str) -> Head:
-        """Return the newest head of a catalog's branch.
+        """Return the current head (newest commit) of a catalog's branch.
 
         Raises:
             NotFoundError: the catalog does not have this branch.
@@ -154,12 +157,12 @@ _guard = threading.Lock()
 
 
 def open_for_reading(location: StoreLocation) -> ReadStore:
-    """Return the store. Each process opens a store once, and keeps it open.
+    """Open a store, or return the store that this process has already opened. Open it again if its file was replaced.
 
     Raises:
-        InputError: the store is in memory, so other processes cannot read it.
-        StoreURIError: the URI or an option is malformed, or the store does not exist. Reading creates no store.
-        StateError: the database holds no store.
+        InputError: the store is in the memory of one process.
+        StoreURIError: the URI or an option is malformed, or the store does not exist. No store is created.
+        StateError: the database contains no store.
         NewerFormatError: a newer release created the store.
     """
     uri = StoreURI.parse(location.uri)
@@ -184,14 +187,14 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
 def _check_shared(backend: Backend) -> None:
     if backend.scope == "process":
         raise InputError(
-            "this store exists in one process only, and Spark's workers cannot read it; use sqlite:///path/of/store.db "
-            "or a database server"
+            "this store exists in the memory of one process, so Spark's workers cannot read it; use "
+            "sqlite:///path/of/store.db or a database server"
         )
     check_store(backend)
 
 
 def machine() -> str:
-    """Return an id of this machine within a cluster. Containers on one machine have the same id."""
+    """Return an id of this machine, unique in a cluster. All containers on one machine return the same id."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -200,9 +203,9 @@ def machine() -> str:
 
 
 def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
-    """Refuse to read a store in files on a machine other than the one that planned the read.
+    """Refuse to read a store in files on a machine that did not plan the read.
 
-    On another machine the path leads to no file, or to a different store.
+    On another machine, the path of the store may not exist, or may belong to a different store.
 
     Raises:
         InputError: the store is in files, and this machine is not `planned_on`.

@@ -1,4 +1,4 @@
-"""The catalog in PySpark programs: one call that configures a session's builder."""
+"""Setup of the catalog in PySpark programs: `configure` adds it to the builder of a Spark session."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def configure(
     iceberg_jar: str | os.PathLike[str] | None = None,
     **properties: Any,
 ) -> SparkSession.Builder:
-    """Add the catalog to a session that is about to be built, and leave everything else as it is.
+    """Add the catalog to the builder of a Spark session. Other settings of the builder do not change.
 
     Args:
-        builder: the builder of a classic session. The jars, packages and extensions that it already names are kept. If
-            a JVM is already running, as under spark-submit, that JVM keeps the jars and packages of its start.
+        builder: the builder of a classic session (not Spark Connect). Its jars, packages and extensions are kept. A JVM
+            that is already running, for example under spark-submit, cannot load more jars and packages.
         name: the catalog's name in SQL, as in ``SELECT * FROM polaris.namespace.table``.
         store: the URI of the database that holds the catalog, without a password.
-        warehouse: the URI or path under which the files of tables are stored. Optional if the catalog exists: a catalog
-            keeps the warehouse that it was created with.
+        warehouse: the URI or path under which the files of tables are stored. Optional if the catalog exists, because
+            an existing catalog keeps its warehouse.
         iceberg_jar: local path of Iceberg's runtime jar for Spark, for machines without access to a Maven repository.
             Without this argument, Spark downloads `ICEBERG_PACKAGE`.
-        properties: further catalog properties with underscores for dashes (``metadata_files="never"``); names
-            with dots are given as ``**{"store.password": "env:NAME"}``. A property with the value None is ignored. A
-            secret that is not given as ``env:NAME`` is stored in an environment variable of this process, because every
-            user can read the options on the JVM's command line. The JVM, which starts later, reads this variable.
+        properties: further catalog properties, with underscores instead of dashes (``metadata_files="never"``). Pass a
+            name with dots as ``**{"store.password": "env:NAME"}``. A property with the value None is ignored. A secret
+            that is not given as ``env:NAME`` is stored in an environment variable of this process, and the JVM reads
+            this variable. Otherwise, every user could read the secret on the JVM's command line.
 
     Returns:
         the same builder. Its `getOrCreate` raises `StateError` if a running session was started without this catalog,
@@ -61,8 +61,9 @@ def configure(
         InputError: the name cannot be a catalog's name, the store URI is malformed, the store or warehouse contains a
             password, a property is misspelled or has a value that cannot be used, the Iceberg jar does not exist, or a
             secret cannot be the value of an environment variable.
-        MissingLibraryError: the driver of the store's database is not installed; the message names the extra.
-        StateError: this installation has no jar.
+        MissingLibraryError: the driver of the store's database is not installed; the message names the pip extra to
+            install.
+        StateError: this installation does not contain the catalog's jar.
     """
     if not name.isidentifier():
         raise InputError(
@@ -95,7 +96,11 @@ def configure(
 
 
 def _file(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a jar. Refuse a path with a comma, because commas separate paths in Spark's lists."""
+    """Return the absolute path of a jar.
+
+    Raises:
+        InputError: the file does not exist, or the path contains a comma, which separates paths in Spark's lists.
+    """
     found = os.path.abspath(path)
     if not os.path.isfile(found) or "," in found:
         raise InputError(
@@ -107,8 +112,8 @@ def _file(path: str | os.PathLike[str]) -> str:
 def lineage_uri(store: str) -> str:
     """Return the property `uri` of a catalog: the URI of its store, without user, password and options.
 
-    The catalog does not use the properties `type` and `uri`. The OpenLineage listener needs both to find the datasets
-    of an Iceberg catalog, and writes `uri` into its events. The URI therefore names the store, and nothing else.
+    The catalog itself does not use the properties `type` and `uri`. The OpenLineage listener needs both to find the
+    datasets of an Iceberg catalog, and writes `uri` into its events. So the URI must not contain secrets.
 
     Raises:
         StoreURIError: the store URI is malformed.
@@ -118,21 +123,22 @@ def lineage_uri(store: str) -> str:
 
 
 def jar() -> str:
-    """Return the path of the jar for Spark that this installation holds.
+    """Return the path of the catalog's jar for Spark in this installation.
 
-    The same jar works in other engines whose Iceberg runtime is shaded, such as Flink.
+    The jar also works in other engines with a shaded Iceberg runtime, such as Flink.
 
     Raises:
-        StateError: there is no jar, as in a source tree that was never installed.
+        StateError: there is no jar, for example because the source tree was never installed.
     """
     return _packaged_jar(core=False)
 
 
 def core_jar() -> str:
-    """Return the path of the jar for JVM programs that use `iceberg-core` itself, instead of a shaded runtime.
+    """Return the path of the catalog's jar for JVM programs that use `iceberg-core` instead of a shaded Iceberg
+    runtime.
 
     Raises:
-        StateError: there is no jar, as in a source tree that was never installed.
+        StateError: there is no jar, for example because the source tree was never installed.
     """
     return _packaged_jar(core=True)
 
@@ -144,16 +150,16 @@ def _packaged_jar(*, core: bool) -> str:
     if len(jars) != 1:
         raise StateError(
             f"expected one jar in {folder}, found {len(jars)}; "
-            "install the package (pip install -e . in a source tree), which builds it"
+            "install the package (in a source tree: pip install -e .), which builds the jar"
         )
     return jars[0]
 
 
 def _add_jar(builder: SparkSession.Builder, path: str) -> None:
-    """Make the JVM load a jar at its start, in addition to the jars that the builder names.
+    """Make the JVM load a jar when it starts, in addition to the jars in the builder's options.
 
-    The builder's option `spark.jars` cannot be used: PySpark would replace Spark's list of jars with the option's value
-    after Spark has added the packages to that list. Executors of a cluster would then not get the packages.
+    This does not set the builder's option `spark.jars`: Spark adds packages to its list of jars, and PySpark would then
+    replace this list with the option's value. Executors of a cluster would not get the packages.
     """
     if _jvm_runs():
         return
@@ -168,12 +174,12 @@ def _add_jar(builder: SparkSession.Builder, path: str) -> None:
 
 
 def _jvm_runs() -> bool:
-    """Whether a JVM is already running. If so, options that are set now do not appear on its command line."""
+    """Return whether a JVM is already running. Options that are set later do not appear on its command line."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None
 
 
 def _without_secret(catalog: str, option: str, text: str) -> str:
-    """Return the value of an option for the JVM's command line: `env:NAME` in place of a secret.
+    """Return the value of an option for the JVM's command line. A secret is replaced by `env:NAME`, and stored in NAME.
 
     Raises:
         InputError: the secret cannot be the value of an environment variable.
@@ -203,11 +209,11 @@ def _text(value: object) -> str:
 
 
 def use_this_python_in_local_workers(builder: SparkSession.Builder) -> None:
-    """Make the workers of a local master run on this interpreter, which can import this package.
+    """Make Spark's Python workers use this interpreter if the master is local.
 
-    By default, Spark starts the interpreter that `PYSPARK_PYTHON` names, or the first ``python3`` on the PATH, which
-    differs from this interpreter if a virtual environment is not activated. An interpreter in `PYSPARK_PYTHON` that can
-    import this package is kept. Nothing changes on a cluster (paths differ there), under spark-submit (the JVM is
+    By default, Spark uses the interpreter in `PYSPARK_PYTHON`, or the first ``python3`` on the PATH. If a virtual
+    environment is not activated, the latter cannot import this package. If the interpreter in `PYSPARK_PYTHON` can
+    import this package, it is kept. Nothing changes on a cluster (its paths differ), under spark-submit (its JVM is
     already running), or if `spark.pyspark.python` is set.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:

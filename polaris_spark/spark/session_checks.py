@@ -1,4 +1,5 @@
-"""Checks that `configure` makes early. Otherwise, errors would appear at the first statement, in a Java stack trace."""
+"""Early checks of the settings of `configure`. Otherwise, the first SQL statement would fail with a Java stack
+trace."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ _IMPORTABLE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('po
 _SECONDS = 60
 
 _DERIVED = ("type", "uri", "python")
-"""Options that `configure` adds itself. A running session may have been started without these options."""
+"""Options that `configure` adds itself. A running session is accepted even if it was started without these options."""
 
 _first_options: dict[tuple[str, str], Mapping[str, str]] = {}
-"""Options that the first `configure` call for a catalog set in a Spark application, by application id and catalog."""
+"""Catalog options of the first `configure` call for each catalog and application, by application id and catalog
+name."""
 
 _STOP_IT = "call stop() on it, or restart the notebook's kernel, and run configure(...).getOrCreate() again"
 
@@ -35,11 +37,11 @@ def check_properties(properties: Mapping[str, str]) -> None:
     """Refuse properties that the catalog would refuse when Spark loads the catalog.
 
     Args:
-        properties: properties of the catalog, as strings, by name without prefix.
+        properties: properties of the catalog, by name; the names have no prefix such as `spark.sql.catalog.NAME`.
     Raises:
         InputError: a name or value cannot be used, or a named environment variable is not set.
-        StoreURIError: the store's URI is malformed, or names an unknown database.
-        MissingLibraryError: the database's driver is not installed here; the message names the extra.
+        StoreURIError: the store's URI is malformed, or its scheme is unknown.
+        MissingLibraryError: the database's driver is not installed; the message names the pip extra to install.
         PolarisError: the store cannot be opened. A store that does not exist yet is accepted, unless `create` is false
             or the store's directory does not exist or cannot be written.
     """
@@ -80,14 +82,14 @@ def _refuse_uncreatable(store: StoreURI) -> None:
 def check_at_start(
     builder: SparkSession.Builder, name: str, options: Mapping[str, str], classes: Sequence[str]
 ) -> None:
-    """Make the builder's `getOrCreate` refuse a running session that lacks the catalog.
+    """Make the builder's `getOrCreate` raise an error if it would return a running session without the catalog.
 
     A running JVM cannot load more jars, and a running session cannot load more extensions. Without this check, the
     catalog would fail at the first statement.
 
     Args:
         name: the catalog's name.
-        options: the catalog's options, by full name.
+        options: the catalog's options, by full name (`spark.sql.catalog.NAME...`).
         classes: names of the classes that the JVM must be able to load; the last one is the session extension.
     """
     create = builder.getOrCreate
@@ -103,7 +105,7 @@ def check_at_start(
 
 
 def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
-    """Refuse a running JVM that was started without the catalog's jars.
+    """Raise an error if the JVM of this process was started without the catalog's jars. `name` is the catalog's name.
 
     Raises:
         StateError: the JVM of this process cannot load one of `classes`.
@@ -118,21 +120,25 @@ def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
         except Py4JJavaError:
             raise StateError(
                 f"Spark is already running in this process, and was started without the jars of the catalog "
-                f"{name!r}, and Spark loads jars only at its start: restart the notebook's kernel, or the program, and "
+                f"{name!r}. Spark loads jars only at its start: restart the notebook's kernel or the program, and "
                 "run configure(...).getOrCreate() before any other code that starts Spark"
             ) from None
 
 
 def refuse_other_session(name: str, options: Mapping[str, str], extension: str) -> None:
-    """Refuse a running session that was started without the catalog, or with another catalog of the same name.
+    """Raise an error if the running session lacks the session extension, or has different options for this catalog.
 
-    If an earlier `configure` call in this session set the catalog's options, the new options must equal the earlier
-    ones. Otherwise, if the session was started with a catalog of this name, the session must have the new options with
-    the same values; the session may have additional options, for example from spark-defaults.conf. Options that were
-    set with `spark.conf.set` are not compared.
+    If an earlier `configure` call set the catalog's options, the new options must equal the earlier options. Otherwise,
+    if the session was started with a catalog of this name, each new option must have the same value in the session. The
+    session may have additional options, for example from spark-defaults.conf. Options that were set with
+    `spark.conf.set` are not compared.
 
+    Args:
+        name: the catalog's name.
+        options: the catalog's options, by full name (`spark.sql.catalog.NAME...`).
+        extension: class name of the session extension.
     Raises:
-        StateError: the running session lacks the catalog, or has different options for it.
+        StateError: the session lacks the extension, or has different options for the catalog.
     """
     context = SparkContext._active_spark_context
     if context is None:
@@ -151,9 +157,10 @@ def refuse_other_session(name: str, options: Mapping[str, str], extension: str) 
 def difference_of(
     name: str, options: Mapping[str, str], *, running: Mapping[str, str], first: Mapping[str, str] | None
 ) -> str:
-    """Return the first difference between a catalog's new options and those of a running session.
+    """Return the first difference between a catalog's new options and its options in a running session.
 
-    The difference is a phrase for a message, such as "without OPTION". The result is empty if there is no difference.
+    The result is a phrase for a message, such as "without OPTION". It is empty if there is no difference, or if the
+    session has no catalog of this name.
 
     Args:
         name: the catalog's name.
@@ -176,14 +183,14 @@ def difference_of(
 
 
 def _same(running: str, value: str) -> bool:
-    """Whether a running session's value equals this value, or names the environment variable that holds this value."""
+    """Return whether a running session's value equals `value`, or is `env:NAME` of a variable that contains `value`."""
     if running.startswith(REFERENCE):
         return value in (running, os.environ.get(running.removeprefix(REFERENCE)))
     return value == running
 
 
 def has_package(python: str) -> bool:
-    """Whether an interpreter exists and can import this package."""
+    """Return whether the interpreter `python` exists and can import this package."""
     try:
         asked = subprocess.run(
             [python, "-c", _IMPORTABLE], capture_output=True, timeout=_SECONDS, check=False

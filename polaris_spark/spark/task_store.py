@@ -7,21 +7,21 @@ from polaris_spark.spark.realm_reader import ReadStore, machine, open_for_readin
 
 
 class PlannedStore:
-    """Location of a store, and the machine that planned the read. Can be pickled; its `repr` shows no secret."""
+    """Location of a store, and id of the machine that planned the read. Can be pickled; the `repr` shows no secret."""
 
     def __init__(self, location: StoreLocation) -> None:
         """
         Args:
-            location: location of the store, with resolved secrets.
+            location: location of the store; its secrets are values, not names of environment variables.
         """
         self.location = location
         self._planned_on = machine()
 
     def open(self) -> ReadStore:
-        """Return the store. Each process opens a store once, and keeps it open.
+        """Open the store, or return the store that this process has already opened.
 
         Raises:
-            InputError: the store is in files, and this machine is not the one that planned the read.
+            InputError: the store is in files, and another machine planned the read.
             PolarisError: the store cannot be opened (`open_for_reading` lists the reasons).
         """
         refuse_other_machine(self.location, self._planned_on)

@@ -1,4 +1,4 @@
-"""Reads of a view: planned on the driver's machine, run on executors."""
+"""Reads of a system view: planned on the driver's machine, and executed on executors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class ViewPartition(InputPartition):
 
 
 class ViewReader(DataSourceReader):
-    """Plans on the driver's machine and reads on executors. Only the columns of the given schema are read."""
+    """Plans a read of a system view on the driver's machine, and reads partitions on executors. Only the columns of the
+    given schema are read."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         """
@@ -71,26 +72,28 @@ class ViewReader(DataSourceReader):
 
 
 class PartitionFunction:
-    """The function that Spark's worker calls with pickled partitions, to read them.
+    """The function that Spark's workers call to read pickled partitions.
 
-    It is pickled by the name of its class, so it does not depend on the Python version.
+    It is an object of this class, so pickle stores the name of the class. For a nested function, Spark would store
+    bytecode, and the driver and the workers would need the same Python version.
     """
 
     def __init__(self, reader: ViewReader) -> None:
         self._reader = reader
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the rows of the partitions; the first column of each batch's only row is a pickled partition."""
+        """Yield the rows of partitions. Each of `batches` has one row, and its first column is a pickled partition."""
         for batch in batches:
             yield from self._reader.read(pickle.loads(batch.column(0)[0].as_py()))
 
 
 class _PushFilters:
-    """The method `pushFilters` of one reader: it records the filters, and returns all of them to Spark.
+    """The method `pushFilters` of one reader. It stores the conditions of the filters, and returns all filters to
+    Spark.
 
-    If `spark.sql.python.filterPushdown.enabled` is false, Spark refuses a reader that overrides the method, and the
-    reader cannot read this setting. Spark detects the override by comparing `__func__`. This object has the `__func__`
-    of the base class, so Spark accepts the reader. Spark calls the method only if it pushes filters.
+    Spark refuses a reader that overrides this method if `spark.sql.python.filterPushdown.enabled` is false, and the
+    reader cannot read this setting. Spark detects an override by comparing `__func__`. This object has the `__func__`
+    of the base class, so Spark accepts the reader with both settings.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

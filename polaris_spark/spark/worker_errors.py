@@ -1,4 +1,4 @@
-"""Display of this package's errors by Spark's Python workers."""
+"""Shorter messages for this package's errors in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Make Spark show an error of this package without its traceback, if Spark started this process.
+    """If the `with` block raises an error of this package in a Spark worker, make Spark show it without a traceback.
 
-    Spark's worker adds the traceback to the message of a planning error, unless an environment variable disables this.
-    The worker exits after a planning error, so errors of other queries keep their tracebacks.
+    Spark's worker adds a traceback to the message of a planning error, unless an environment variable disables this.
+    Setting the variable does not affect other queries, because the worker exits after a planning error.
     """
     from polaris_spark.errors import PolarisError
 

@@ -1,4 +1,4 @@
-"""The conformance kit, for authors of backends and tests."""
+"""Test cases, fault injection and database servers, for authors of storage backends and of tests."""
 
 import contextlib
 

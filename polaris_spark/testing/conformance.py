@@ -1,4 +1,5 @@
-"""The storage contract as test cases: a backend can be trusted if its tests inherit from these classes and pass.
+"""The contract of storage backends as test cases. A backend meets the contract if test classes for it inherit these
+cases and pass.
 
 A test class for a store without a server defines the fixture `uri`:
 
@@ -7,11 +8,11 @@ A test class for a store without a server defines the fixture `uri`:
         def uri(self, tmp_path):
             return f"mydatabase://{tmp_path}/store"
 
-A test class for a store in files of this machine inherits from `FileConformance`, which also tests that jobs keep the
-files, and a full disk.
+A test class for a store in local files inherits from `FileConformance`. This class also tests that maintenance jobs do
+not delete the files of the store, and that a full disk loses no data.
 
-A test class for a store on a server defines the fixture `server` instead. It also has the cases of lost answers,
-silence, restarts, credentials and permissions:
+A test class for a store on a server inherits from `ServerConformance` and defines the fixture `server` instead. This
+class also tests lost answers, servers that do not answer, restarts, credentials and permissions:
 
     class MyServer(ProcessServer):  # polaris_spark.testing.server
         name = "my database"
@@ -28,9 +29,9 @@ silence, restarts, credentials and permissions:
             with MyServer() as server:
                 yield server
 
-Each test gets a fresh, empty store. `open_backend` must find the backend by its scheme (entry-point group
-`polaris_spark.backends`), in other processes too. The tests of a run share a server. Some tests kill the server and
-start it again. A proxy between store and server injects faults (`polaris_spark.testing.proxy`).
+Each test gets a new, empty store. The backend must be registered in the entry-point group `polaris_spark.backends`, so
+that `open_backend` finds it by its URI scheme in all processes. All tests of a run use the same server. Some tests kill
+the server and start it again. A proxy between client and server injects faults (`polaris_spark.testing.proxy`).
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ from polaris_spark.testing.trouble_cases import TroubleCases
 
 
 class BackendConformance(OpeningCases, ObjectCases, ReferenceCases, RaceCases, ScanCases):
-    """Base of test classes that define the fixture `uri`: the URI of a store that does not exist yet."""
+    """Base of test classes for a backend. A subclass defines the fixture `uri`: the URI of a new store."""
 
 
 class FileConformance(FileCases, BackendConformance):
-    """Like `BackendConformance`, for stores in files of this machine."""
+    """Base of test classes for a backend that stores data in local files. A subclass defines the fixture `uri`."""
 
 
 class ServerConformance(TroubleCases, BackendConformance):
-    """Base of test classes that define the fixture `server`: a `polaris_spark.testing.server.Server`."""
+    """Base of test classes for a database server. A subclass defines the fixture `server`: a
+    `polaris_spark.testing.server.Server`."""

@@ -1,19 +1,21 @@
-"""A backend that fails like databases and networks, by a seeded schedule, for tests of code that uses a backend.
+"""A backend that injects the failures of databases and networks, for tests of code that uses a backend.
+
+A schedule, which can be random with a seed, determines the failures:
 
     network = Network(open_backend("memory:"), clock)
     backend = FaultyBackend(network, Seeded(Random(7), Rates(unheard=0.05, late=0.02)), clock)
 
-Make one wrapper for each process that a test simulates. All wrappers of one database share its `Network`, which may
-still hold writes that were reported as unknown and arrive later. Every injected fault is within the contract of
-`polaris_spark.backends.base`, so code that follows the contract survives it.
+Create one `FaultyBackend` for each process that a test simulates. All of them share the database's `Network`. The
+network can delay a write: the caller gets `OutcomeUnknownError` at once, and the write is executed later. The contract
+in `polaris_spark.backends.base` allows all injected faults, so correct callers handle them.
 
 | fault | the caller sees | the database |
 | --- | --- | --- |
 | `busy` | `TryAgainError` | unchanged |
 | `lost` | `OutcomeUnknownError` | unchanged: the request never arrived |
-| `unheard` | `OutcomeUnknownError` | changed: the answer was lost |
+| `unheard` | `OutcomeUnknownError` | changed, but the answer was lost |
 | `late` | `OutcomeUnknownError` | changes later, perhaps after changes by other processes |
-| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; other operations: as `lost` |
+| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; other operations: as with `lost` |
 | `stale` | rows missing | unchanged: a read may miss objects whose write was not acknowledged yet |
 | `dies before`, `dies after` | `ProcessDied` | unchanged, or changed; this process sends no more requests |
 """
@@ -48,20 +50,21 @@ T = TypeVar("T")
 R = TypeVar("R", ObjectKey, ObjectRow)
 
 
-class ProcessDied(BaseException):  # like SystemExit, callers must not handle it
-    """The simulated process of this backend died. Raised by the operation in which it died and by all later ones."""
+class ProcessDied(BaseException):  # not an Exception, so that callers do not handle it, as with SystemExit
+    """The simulated process of this backend died. Raised by the operation during which it died, and by all later
+    ones."""
 
 
 class Network:
-    """One database and the late writes to it, shared by the wrappers of all processes."""
+    """One database and its delayed writes. All `FaultyBackend` objects of a database share one `Network`."""
 
     def __init__(self, inner: Backend, clock: Clock | None = None, *, stale: bool = False) -> None:
         """
         Args:
             inner: the database, without faults.
-            clock: clock that determines when late writes arrive.
-            stale: whether to track the objects whose write was not acknowledged, for the fault `stale`. This costs one
-                read for each write.
+            clock: the clock by which delayed writes are executed.
+            stale: whether to track the objects whose write was not acknowledged. The fault `stale` needs this. It costs
+                one read for each write.
         """
         self.inner = inner
         self._clock = clock or SystemClock()
@@ -72,15 +75,15 @@ class Network:
         self._guard = threading.RLock()
 
     def later(self, delay_ms: float, effect: Callable[[], object]) -> None:
-        """Schedule `effect` after `delay_ms` milliseconds, even if the process that sent it dies."""
+        """Execute the write `effect` after `delay_ms` milliseconds, even if the process that sent it dies before."""
         with self._guard:
             heapq.heappush(self._late, (self._clock.monotonic_ms() + delay_ms, next(self._numbers), effect))
 
     def settle(self, *, everything: bool = False) -> None:
-        """Execute the late writes that are due, in the order of their times.
+        """Execute the delayed writes that are due, in the order of their times.
 
         Args:
-            everything: whether to also execute the late writes that are not due yet.
+            everything: whether to execute also the delayed writes that are not due yet.
         """
         while self._late:
             with self._guard:
@@ -104,14 +107,14 @@ class Network:
             self._unseen.difference_update([(realm, ObjectKey(row.id, row.part)) for row in rows])
 
     def unseen(self, realm: str, keys: Collection[ObjectKey]) -> list[ObjectKey]:
-        """Return the keys in `keys` whose write was not acknowledged, so that a reader may miss them."""
+        """Return those of `keys` whose write was not acknowledged, so that a reader may miss the objects."""
         return [key for key in keys if (realm, key) in self._unseen]
 
 
 class FaultyBackend(Backend):
-    """One process's view of a database through a network that fails. Thread-safe."""
+    """The backend of one simulated process, which accesses a database through a faulty network. Thread-safe."""
 
-    scope = "process"  # each instance has the scope of the wrapped backend
+    scope = "process"  # `__init__` sets the scope of the wrapped backend
 
     def __init__(
         self,
@@ -125,12 +128,13 @@ class FaultyBackend(Backend):
     ) -> None:
         """
         Args:
-            network: the database, shared with the wrappers of other processes.
+            network: the database and its delayed writes, shared by all simulated processes.
             schedule: the faults to inject.
             clock: clock for delays.
-            transactional: False hides `write_and_swap`. None: the same as the database.
+            transactional: False if this backend must not offer `write_and_swap`. None: as the database.
             died: called once when this simulated process dies.
-            noted: called after each operation took effect or failed, with its name, realm and subject, and the outcome.
+            noted: called after each operation took effect or failed. Arguments: name of the operation, realm, reference
+                name or object ids, and the result or kind of fault.
         """
         inner = network.inner
         offered = inner.transactional if transactional is None else transactional and inner.transactional
@@ -155,11 +159,16 @@ class FaultyBackend(Backend):
         self._inner.setup()
 
     def close(self) -> None:
-        """Close this wrapper. The database stays open for the other wrappers, until it is closed itself."""
+        """Close this object. The database stays open for the other simulated processes, until `Network.inner` is
+        closed."""
         self._closed = True
 
     def die(self) -> NoReturn:
-        """End this simulated process. Its sent writes remain in effect; its unsent writes are lost."""
+        """Let this simulated process die. Writes that were sent are executed; all later operations raise `ProcessDied`.
+
+        Raises:
+            ProcessDied: always.
+        """
         if not self.dead:
             self.dead = True
             if self._died is not None:

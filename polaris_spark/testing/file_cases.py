@@ -1,4 +1,4 @@
-"""The storage contract for stores in files of this machine: protection of the files, and a full disk."""
+"""Test cases of the storage contract for stores in local files: protection of the files, and a full disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from polaris_spark.testing.stores import StoreCases, row
 T = TypeVar("T")
 
 _FILE_BYTES: Final = 256 * 1024
-"""Maximum size of a file, in bytes. A row of `_LARGE` is larger, so every way of storing rows reaches the limit."""
+"""Maximum size of a file in the test of a full disk, in bytes. It is less than the size of a `_LARGE` row, so
+every store reaches the limit, no matter how it divides rows into files."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
-"""Longest time for which rows are written until a write fails, in seconds. The store may first use up space that it has
-reserved."""
+"""Longest time to write rows until a write fails, in seconds. Writes can succeed at first, because a store may have
+reserved space."""
 
 
 class FileCases(StoreCases):
-    """Cases of the files of a store, which jobs must not delete, and which cannot grow without limit."""
+    """Test cases for stores in local files: jobs must not delete the files, and a full disk must not lose data."""
 
     def test_no_job_deletes_files_of_the_store(self, uri: str) -> None:
         store = StoreURI.parse(uri)
@@ -44,11 +45,11 @@ class FileCases(StoreCases):
         protected = StoreFiles.of([store])
         assert [file for file in files if not protected.holds(str(file))] == []
         backend.close()
-        # Jobs of processes that do not have the store open recognize it by its content.
+        # A job in a process that has not opened the store recognizes the store by its content.
         assert is_store_folder(store.path) or is_database(store.path)
 
     def test_a_full_disk_is_told_and_what_was_acknowledged_stays(self, uri: str) -> None:
-        """The size of a process's files is limited. This causes the same errors as a full disk, without a disk."""
+        """The full disk is simulated by a limit on the size of the files of a process. The errors are the same."""
         backend = open_backend(uri)
         backend.setup()
         backend.insert_reference("realm", "name", first := row(b"first"))
@@ -70,11 +71,11 @@ class FileCases(StoreCases):
 
 
 def fill_store(uri: str, expected: bytes, new: ReferenceRow) -> tuple[list[int], tuple[str, str]]:
-    """Write rows to a store and then swap a reference, in a process whose files cannot grow.
+    """Limit the size of this process's files, write rows to a store until a write fails, and then swap a reference.
 
     Returns:
-        the ids of the acknowledged rows, and the outcomes of the rows and of the swap: `written` and `swapped`, or the
-        texts of their errors.
+        the ids of the rows whose writes were acknowledged, and two outcomes: of the writes (`written`, or the text of
+        the error) and of the swap (`swapped`, the conflict, or the text of the error).
     Raises:
         Exception: any error that does not belong to this package.
     """

@@ -1,9 +1,10 @@
-"""Check that the results of several clients' operations on one reference are linearizable.
+"""Check that the results of concurrent operations of several clients on one reference are linearizable.
 
-Each operation has an invocation and a return. A history is *linearizable* if there is an order of all operations in
-which an operation that returned before another one's invocation comes first, and in which a single register with
-compare-and-swap would have given the same results (Herlihy and Wing, "Linearizability", 1990). The search is that of
-Wing and Gong (1993) with Lowe's cache of visited states ("Testing for linearizability", 2017).
+A history is a set of operations, each with the times of its invocation and return. It is *linearizable* if the
+operations can be put in an order with two properties (Herlihy and Wing, "Linearizability", 1990): an operation that
+returned before another was invoked comes first, and a register with compare-and-swap gives the same results if it
+executes the operations one after the other. The search for such an order is the algorithm of Wing and Gong (1993) with
+Lowe's cache of visited states ("Testing for linearizability", 2017).
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ _NEVER: Final = 2**63
 
 
 class Operation(NamedTuple):
-    """An operation of a client on one reference, and its result. Versions stand for rows. No version is used twice."""
+    """An operation of a client on one reference, and its result. A version token identifies each row that is written;
+    no token is used twice."""
 
     kind: Kind
     started_ns: int
     """Time of the invocation, in nanoseconds, by a clock that all clients share."""
     ended_ns: int | None
-    """Time of the return, by the same clock. None if the outcome is unknown: the operation may take place at any later
-    time, or never."""
+    """Time of the return, in nanoseconds by the same clock. None if the outcome is unknown: the operation may take
+    effect at any later time, or never."""
     expected: bytes | None = None
-    """Version that a swap or delete expects."""
+    """Version token that a swap or delete expects; None for other kinds."""
     new: bytes | None = None
-    """Version that an insert or swap writes."""
+    """Version token that an insert or swap writes; None for other kinds."""
     found: bytes | None = None
-    """For a read: the version that was found; None: no row. For an operation that did not take place: the version that
-    was there; None: not reported."""
+    """For a read: the version token that was found; None if there was no row. For a conditional operation that changed
+    nothing: the current version token; None if it was not reported."""
     took_place: bool | None = None
-    """Whether a conditional operation was reported to have taken place; None: unknown."""
+    """Whether a conditional operation reported that it made its change; None for reads and unknown outcomes."""
 
 
 def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bool:
-    """Whether the history is linearizable, for a register whose version is `first` at the beginning (None: no row)."""
+    """Return whether the history is linearizable. `first` is the row's version token at the beginning; None: no row."""
     operations = sorted(history, key=lambda operation: operation.started_ns)
     certain = sum(1 << i for i, each in enumerate(operations) if each.ended_ns is not None)
     seen = {(0, first)}
@@ -64,12 +66,13 @@ def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bo
 
 
 def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[Operation]:
-    """Execute `n` random operations of all kinds on one reference, and return them with their results.
+    """Execute `n` random operations of all kinds on one reference, and return the operations with their results.
 
-    Some of the operations cannot take place. An operation that raised `TryAgainError` changed nothing and is left out.
+    The condition of some operations is not met. An operation that raised `TryAgainError` changed nothing; it is left
+    out.
 
     Raises:
-        TryAgainError: every operation raised it for `PATIENCE_S`.
+        TryAgainError: every operation of the last `PATIENCE_S` seconds raised this error.
     """
     rng = random.Random(seed)
     history: list[Operation] = []
@@ -95,7 +98,7 @@ def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[O
 
 
 def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[Operation]:
-    """Open a store and run `record`; runs in another process."""
+    """Open a store and call `record`. To be called in another process."""
     backend = open_backend(uri)
     try:
         return record(backend, realm, name, seed, n)
@@ -104,8 +107,10 @@ def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
-    """Yield the positions of the operations that may come next. An operation may not come next if another operation
-    that is not done returned before it began."""
+    """Yield the indexes of the operations that may come next in the order. `done` is a bit mask of the operations that
+    are already in the order. An operation may not come next if another one that is not done returned before it was
+    invoked.
+    """
     end = _NEVER
     first = (~done & (done + 1)).bit_length() - 1  # index of the first operation that is not done
     for i in range(first, len(operations)):
@@ -118,7 +123,8 @@ def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
 
 
 def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | None]:
-    """Return whether the register in this state would have given the operation's result, and its state after it."""
+    """Execute an operation on a register that contains `state`. Return whether the result is the same as the
+    operation's, and the state of the register afterwards."""
     if operation.kind == "read":
         return operation.found == state, state
     wanted = None if operation.kind == "insert" else operation.expected
@@ -131,7 +137,7 @@ def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | Non
 
 
 def _draw(rng: random.Random, known: bytes | None) -> Operation:
-    """Return a random operation. According to the version that this client knows, it can take place in most cases."""
+    """Return a random operation. Its condition is met in most cases if `known` is the current version token."""
     chance = rng.random()
     new = os.urandom(16)
     if known is None:
@@ -147,8 +153,8 @@ def _draw(rng: random.Random, known: bytes | None) -> Operation:
 
 
 def _ask(backend: Backend, realm: str, name: str, asked: Operation) -> tuple[bytes | None, Operation]:
-    """Execute an operation. Return the version that the client then expects in the row, and the operation with its
-    result."""
+    """Execute an operation. Return the version token that the row then has as far as the client knows (None: no row),
+    and the operation with its result."""
     expected, new = asked.expected or b"", ReferenceRow(asked.new or b"", b"value")
     outcome: Swapped | Conflict
     if asked.kind == "read":

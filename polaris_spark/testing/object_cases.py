@@ -1,4 +1,4 @@
-"""The storage contract: objects, which are written once and read in batches."""
+"""Test cases of the storage contract for objects: rows that are written once and read in batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polaris_spark.testing.stores import MAX_ID, MAX_PART, StoreCases
 
 
 class ObjectCases(StoreCases):
-    """Cases of the table `objects`."""
+    """Test cases for the rows of the table `objects`."""
 
     def test_a_row_never_written_is_absent(self, backend: Backend) -> None:
         assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(2, 3)]) == {}

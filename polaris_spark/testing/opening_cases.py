@@ -1,4 +1,4 @@
-"""The storage contract: opening, setting up and closing a store."""
+"""Test cases of the storage contract for opening, setting up and closing a store."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from polaris_spark.testing.stores import StoreCases, row, with_options
 
 
 class OpeningCases(StoreCases):
-    """Cases of opening, setting up and closing a store."""
+    """Test cases for opening, setting up and closing a store."""
 
     def test_the_uri_has_a_host_if_other_machines_can_open_the_store(self, uri: str) -> None:
-        """Otherwise the record of the database (`polaris_spark.databases`) must declare another `address`."""
+        """If the URI has no host, the database's entry in `polaris_spark.databases` must declare another `address`."""
         backend = open_backend(uri)
         assert (backend.scope == "cluster") == (StoreURI.parse(uri).address == "host")
         backend.close()

@@ -1,4 +1,6 @@
-"""Functions that the conformance kit runs in other processes and in threads. A new interpreter can import them."""
+"""Functions that run test code in threads and in other processes, and functions that other processes run.
+
+The functions are in this module because a new interpreter must be able to import them."""
 
 from __future__ import annotations
 
@@ -22,18 +24,18 @@ from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 T = TypeVar("T")
 
 _LONGEST_S: Final = 3 * PATIENCE_S
-"""Time limit for the work of other processes, in seconds. It allows each process several waits of `PATIENCE_S`."""
+"""Time limit for the work of other processes, in seconds. A process can wait three times for `PATIENCE_S`."""
 
 
 class Tally(NamedTuple):
-    """Number of increments of one worker that were certainly done, and number of those that were perhaps done."""
+    """Numbers of increments by one worker that were made (`done`), and that have an unknown outcome (`perhaps`)."""
 
     done: int
     perhaps: int
 
 
 def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
-    """Run `work(0)` to `work(n - 1)` in threads that start at once, and return the results.
+    """Run `work(0)` to `work(n - 1)` in threads that all start at the same time, and return the results in this order.
 
     The threads are daemons, so a thread that hangs does not prevent the interpreter from exiting.
     """
@@ -54,11 +56,12 @@ def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
 
 
 def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]) -> list[T]:
-    """Run `work` for each tuple of arguments, each in a new interpreter, and return the results.
+    """Call `work` once for each tuple of arguments, each time in a new process, and return the results in this order.
 
     Raises:
         BrokenProcessPool: a process crashed.
-        AssertionError: a process did not end within nine minutes.
+        AssertionError: a process did not end within `_LONGEST_S` (nine minutes).
+        Exception: any error that `work` raised.
     """
     pool = ProcessPoolExecutor(len(arguments), multiprocessing.get_context("spawn"))
     try:
@@ -75,7 +78,7 @@ def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]
 
 
 def exit_status(child: int) -> int:
-    """Wait for a forked child to end, and return its exit code in the form of `os.waitstatus_to_exitcode`.
+    """Wait until a forked child ends. Return its exit code, or minus the signal number if a signal ended it.
 
     Raises:
         AssertionError: the child did not end within `PATIENCE_S`, and was killed.
@@ -98,7 +101,7 @@ def exit_status(child: int) -> int:
 
 
 def set_up_store(uri: str, number: int) -> None:
-    """Set up a store, and write an object with the id `number` and a reference in `realm`; runs in another process."""
+    """Set up a store, and write an object with the id `number` and a reference. To be called in another process."""
     backend = open_backend(uri)
     try:
         backend.setup()
@@ -109,7 +112,7 @@ def set_up_store(uri: str, number: int) -> None:
 
 
 def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
-    """Add 1 to the number in a reference, `n` times, by reading and swapping. Return the outcomes."""
+    """Add 1 to the number in a reference `n` times, each time by a read and a swap. Return the outcomes."""
     done = perhaps = 0
     for _ in range(n):
         outcome = _increment(backend, realm, name)
@@ -119,7 +122,7 @@ def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
 
 
 def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
-    """Open a store and run `increments`; runs in another process."""
+    """Open a store and call `increments`. To be called in another process."""
     backend = open_backend(uri)
     try:
         return increments(backend, realm, name, n)
@@ -128,7 +131,7 @@ def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
 
 
 def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> Tally:
-    """Open a store and run `increments` again and again for `seconds` seconds; runs in another process."""
+    """Open a store and add 1 to a number in a reference for `seconds` seconds. To be called in another process."""
     backend = open_backend(uri)
     done = perhaps = 0
     try:
@@ -143,7 +146,8 @@ def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> 
 
 
 def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
-    """Write an object and then increment a reference, forever. Send each number to `told` after the acknowledgement."""
+    """Write object 1 and add 1 to a reference, then object 2, and so on, forever. Send each number to `told` after both
+    writes were acknowledged."""
     backend = open_backend(uri)
     number = 0
     while True:
@@ -154,11 +158,12 @@ def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
 
 
 def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
-    """Let another process count from 1 to `n` and beyond, and kill it. Return the last number that it reported as done.
+    """Run `count_in_store` in another process, and kill the process when it has reported the number `n` or a later one.
+    Return the last number that the process reported.
 
     Raises:
-        EOFError: the process ended before it was killed.
-        AssertionError: the process made no progress for `PATIENCE_S`.
+        EOFError: the process ended by itself.
+        AssertionError: the process reported no number for `PATIENCE_S`.
     """
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
@@ -181,7 +186,7 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
 
 
 def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:
-    """Open a store and return a reference; runs in another process."""
+    """Open a store and return a reference. To be called in another process."""
     backend = open_backend(uri)
     backend.setup()
     try:
@@ -191,7 +196,7 @@ def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:
 
 
 def scan_of_store(uri: str, split: Split) -> list[tuple[object, ...]]:
-    """Open a store and return the rows of a split; runs in another process."""
+    """Open a store and return the rows of a split. To be called in another process."""
     backend = open_backend(uri)
     try:
         return rows(backend, [split])
@@ -200,7 +205,7 @@ def scan_of_store(uri: str, split: Split) -> list[tuple[object, ...]]:
 
 
 def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
-    """Return all rows of the splits, as tuples, in the order of the scan."""
+    """Scan the splits, and return all rows as tuples in the order of the scan."""
     found: list[tuple[object, ...]] = []
     for split in splits:
         for batch in backend.scan(split):
@@ -209,8 +214,10 @@ def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
 
 
 def _increment(backend: Backend, realm: str, name: str) -> bool | None:
-    """Increment a reference once. Return True if this was certainly done, None if it may have been done and another
-    client has changed the reference since."""
+    """Add 1 to the number in a reference. Return True if the addition was made.
+
+    Return None if it is unknown whether the addition was made, because another client has changed the reference since.
+    """
     end = time.monotonic() + PATIENCE_S
     while True:
         current = until_it_works(lambda: backend.read_reference(realm, name))
@@ -225,7 +232,8 @@ def _increment(backend: Backend, realm: str, name: str) -> bool | None:
 def _swap(
     backend: Backend, realm: str, name: str, expected: bytes, new: ReferenceRow
 ) -> Swapped | Conflict | None:
-    """Repeat a swap until its outcome is known, and return it; None if it can never be known."""
+    """Repeat a swap until its outcome is known, and return the outcome. Return None if it remains unknown, because
+    another client has changed the reference since."""
     doubtful = False
 
     def swap() -> Swapped | Conflict:

@@ -1,4 +1,4 @@
-"""A proxy between a client and a real server that cuts, stalls, half-closes, delays and truncates connections.
+"""A proxy between a client and a real server. It cuts, stalls, half-closes, delays and truncates connections.
 
     with FaultyProxy("127.0.0.1", 5432, seed=7) as proxy:
         backend = open_backend(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?timeout=2s")
@@ -7,9 +7,9 @@
         print(proxy.happened)    # Counter({'delay': 31, 'cut': 12, ...})
 
 The proxy counts the bytes in each direction of each connection, and injects a fault after a random number of bytes. So
-a fault may come in the middle of a statement or answer, or between two of them. The kinds and positions of faults
-depend only on the seed, the number of the connection, the direction and the bytes, not on time. (The numbers of
-connections depend on the client's threads.) Loopback only.
+a fault can occur in the middle of a statement or answer, or between two of them. The kinds and positions of faults do
+not depend on time, but only on the seed, the direction, the bytes, and the number of the connection, counted in the
+order in which clients connect. The proxy listens only on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -34,59 +34,61 @@ _START_S: Final = 30
 
 
 class Faults(NamedTuple):
-    """The faults to inject, and how often. The weights of the kinds are relative to each other."""
+    """The faults to inject, and their frequency. A kind of fault occurs in proportion to its weight."""
 
     every: float = 30_000
     """Mean number of bytes from one fault to the next in one direction of a connection."""
     cut: float = 1
-    """Weight of cuts: both sides see a reset, and bytes in transit are lost."""
+    """Weight of cuts: client and server see a connection reset, and bytes in transit are lost."""
     truncate: float = 1
-    """Weight of truncations: the rest of the bytes just sent is dropped, then both sides see an orderly end."""
+    """Weight of truncations: the last bytes are dropped, then client and server see an orderly end of the
+    connection."""
     half_close: float = 1
-    """Weight of half-closes: the receiver sees an orderly end, the sender sees nothing, and the other direction goes
-    on."""
+    """Weight of half-closes: the receiver sees an orderly end of this direction. The sender notices nothing, and its
+    bytes are dropped. The other direction continues."""
     stall: float = 1
-    """Weight of stalls: no byte passes in this direction for `stall_s`, then all pass, perhaps after the sender gave
-    up."""
+    """Weight of stalls: no bytes are forwarded in this direction for `stall_s`, then all are, even if the sender has
+    given up."""
     delay: float = 4
-    """Weight of delays: like stalls, for up to `delay_s`."""
+    """Weight of delays: no bytes are forwarded in this direction for a random time up to `delay_s`."""
     stall_s: float = 3.0
     """Duration of a stall, in seconds."""
     delay_s: float = 0.05
     """Longest duration of a delay, in seconds."""
     directions: tuple[Direction, ...] = get_args(Direction)
-    """Directions with faults: from the client to the server, from the server to the client, or both."""
+    """Directions in which faults are injected: `requests` (client to server), `answers` (server to client), or both."""
     until: int | None = None
-    """Number of faults since the proxy's start (`happened.total()`) after which all bytes pass; None: no limit."""
+    """Maximum total number of faults since the proxy started (`happened.total()`); None for no limit."""
 
     def weights(self, direction: Direction) -> tuple[float, ...]:
-        """Return the weights of the kinds, in the order of `Kind`; empty if the direction has no faults."""
+        """Return the weights of the kinds of faults, in the order of `Kind`; empty if the direction has no faults."""
         weights = self.cut, self.truncate, self.half_close, self.stall, self.delay
         return weights if direction in self.directions and any(weights) else ()
 
 
 NONE: Final = Faults(cut=0, truncate=0, half_close=0, stall=0, delay=0)
-"""No faults."""
+"""Forward all bytes without faults."""
 
 LOST_ANSWERS: Final = NONE._replace(cut=1, every=0.01, directions=("answers",))
-"""Every answer is lost as soon as it arrives, after the server has executed the request."""
+"""Cut the connection whenever an answer arrives at the proxy: the server has executed the request, but the answer is
+lost."""
 
 UNHEARD_ANSWERS: Final = NONE._replace(half_close=1, every=0.01, directions=("answers",))
-"""Like `LOST_ANSWERS`, but the server does not notice the loss. So the server executes the whole request, even if it
-answers in several parts."""
+"""Drop all answers, and end the connection to the client, but not the connection to the server. So the server executes
+the whole request, even if it answers in several parts. With `LOST_ANSWERS`, it could notice the loss and stop."""
 
 SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
-"""No byte passes any more, and no side notices an error."""
+"""Forward no bytes in both directions. Neither client nor server notices an error."""
 
 
 class FaultyProxy:
-    """A proxy on a free port of 127.0.0.1, until `close`. `faults` may be set at any time."""
+    """A proxy on a free port (`port`) of 127.0.0.1. It runs until `close`. `faults` can be changed at any time."""
 
     def __init__(self, host: str, port: int, *, seed: int = 0, faults: Faults | None = None) -> None:
         """
         Args:
             host, port: address of the server.
-            seed: seed of all faults.
+            seed: seed of the random kinds and positions of faults.
             faults: the faults to inject; by default `Faults()`.
         Raises:
             StateError: the proxy cannot listen.
@@ -109,7 +111,7 @@ class FaultyProxy:
             raise StateError("the fault-injecting proxy could not listen on a port of 127.0.0.1")
 
     def cut_all(self) -> None:
-        """Reset every open connection."""
+        """Reset every open connection, on both sides."""
         self._loop.call_soon_threadsafe(self._cut_all)
 
     def close(self) -> None:
@@ -165,7 +167,7 @@ class FaultyProxy:
             self._connections.discard(connection)
 
     def random(self, number: int, direction: Direction) -> random.Random:
-        """Return the random generator for one direction of a connection."""
+        """Return the random generator for the faults in one direction of the connection with this number."""
         return random.Random(f"{self._seed}:{number}:{direction}")
 
 
@@ -173,7 +175,7 @@ _Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Connection:
-    """The connection of one client, and the corresponding connection to the server."""
+    """A connection from a client to the proxy, and the corresponding connection from the proxy to the server."""
 
     def __init__(self, proxy: FaultyProxy, number: int, client: _Side, server: _Side) -> None:
         self._proxy, self._number = proxy, number
@@ -233,7 +235,7 @@ class _Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bytes:
-        """Inject a fault, and return the part of `data` that is still to be forwarded."""
+        """Inject a fault, and return the part of `data` that must be forwarded afterwards."""
         self._proxy.happened[kind] += 1
         if kind == "stall":
             await asyncio.sleep(faults.stall_s)
@@ -255,7 +257,7 @@ class _Connection:
 
 
 class _OverError(Exception):
-    """Raised to cut both sides of a connection."""
+    """Raised to reset the connections to the client and to the server."""
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -265,7 +267,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST instead of an orderly close, and drop unsent bytes."""
+    """Reset a connection (TCP RST) instead of closing it in order, and drop unsent bytes."""
     connection = writer.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)

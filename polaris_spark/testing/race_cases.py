@@ -1,4 +1,4 @@
-"""The storage contract: races of threads and processes, and transactions."""
+"""Test cases of the storage contract for concurrent threads and processes, and for transactions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REFUSED: Final = 10
 
 
 class RaceCases(StoreCases):
-    """Cases of several threads and processes that use one store."""
+    """Test cases in which several threads or processes use one store."""
 
     def test_what_one_backend_wrote_another_reads_at_once(self, uri: str, backend: Backend) -> None:
         other = open_backend(uri)
@@ -266,7 +266,8 @@ class RaceCases(StoreCases):
 
     @staticmethod
     def _of_child(backend: Backend) -> int:
-        """Use the store in a forked child, and return its exit status: `_DONE` or `_REFUSED` if all is correct."""
+        """Use the store in a forked child, and return the child's exit status: `_DONE` if the store works correctly,
+        `_REFUSED` if it refuses to be used, and another number otherwise."""
         try:
             backend.read_reference("realm", "counter")
         except StateError:

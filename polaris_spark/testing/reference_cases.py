@@ -1,4 +1,4 @@
-"""The storage contract: references, which change by compare-and-swap, and names of realms and references."""
+"""Test cases of the storage contract for references (rows that change by compare-and-swap) and for names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from polaris_spark.testing.stores import HOSTILE_NAMES, StoreCases, row
 
 
 class ReferenceCases(StoreCases):
-    """Cases of the table `references`, and of names of realms and references."""
+    """Test cases for the rows of the table `references`, and for names of realms and references."""
 
     def test_the_database_s_own_clock_says_milliseconds_since_1970(self, backend: Backend) -> None:
         before = SystemClock().now_ms()

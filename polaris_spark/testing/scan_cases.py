@@ -1,4 +1,4 @@
-"""The storage contract: scans by splits, and dropping a realm."""
+"""Test cases of the storage contract for scans in splits, and for dropping a realm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polaris_spark.testing.waiting import until_it_works
 
 
 class ScanCases(StoreCases):
-    """Cases of reading a whole store in parallel."""
+    """Test cases for reading a whole store in parallel, and for dropping a realm."""
 
     @pytest.mark.parametrize("n", [1, 3, 16])
     def test_splits_cover_every_row_once(self, backend: Backend, n: int) -> None:
@@ -36,7 +36,7 @@ class ScanCases(StoreCases):
         sizes = (
             40_000,
             *[100] * 11,
-        )  # large enough that stores that keep small rows together divide them too
+        )  # so large that a store that groups small rows needs several groups
         backend.write_objects("realm", [ObjectRow(id << 20, 0, b"x" * sizes[id % 12]) for id in range(3_000)])
         splits = backend.splits("objects", ["realm"], 6)
         counts = [len(rows(backend, [split])) for split in splits]
@@ -45,7 +45,7 @@ class ScanCases(StoreCases):
         assert len(splits) <= 24
 
     def test_many_references_of_one_realm_are_all_scanned(self, backend: Backend) -> None:
-        """There are more references than a page of a scan holds, and the realm has no objects."""
+        """The realm has more references than one page of a scan can contain, and no objects."""
         written = [(f"name {number:04}", row(b"%d" % number)) for number in range(1_100)]
 
         def insert(worker: int) -> None:
@@ -142,7 +142,9 @@ class ScanCases(StoreCases):
         for split in backend.splits("references", ["realm"], 1):
             for batch in backend.scan(split):
                 seen += zip(batch["name"].to_pylist(), batch["version"].to_pylist(), strict=True)
-                for name in list(current)[number % 5 :: 5]:  # some before and some after the scan's position
+                for name in list(current)[
+                    number % 5 :: 5
+                ]:  # some rows before the scan's position, and some after it
                     new = row(b"%d" % number)
                     versions[name].add(new.version)
                     assert backend.swap_reference("realm", name, current[name].version, new) == Swapped()

@@ -1,4 +1,4 @@
-"""Schedules of the faults of a backend's operations: random from a seed, or listed explicitly.
+"""Schedules that determine the fault of each operation of a `FaultyBackend`: random from a seed, or listed explicitly.
 
 `polaris_spark.testing.faults` describes the kinds of faults.
 """
@@ -14,30 +14,30 @@ Kind = Literal["", "busy", "lost", "unheard", "late", "partial", "stale", "dies 
 
 
 class Fault(NamedTuple):
-    """The fault and the delays of one operation. Times are in milliseconds."""
+    """The fault and the delays to inject into one operation. Delays are in milliseconds."""
 
     kind: Kind = ""
-    """Kind of the fault; empty for no fault."""
+    """Kind of the fault; an empty string for no fault."""
     before_ms: float = 0.0
-    """Delay of the request on its way to the database."""
+    """Delay of the request before it reaches the database, in milliseconds."""
     after_ms: float = 0.0
-    """Delay of the answer on its way back."""
+    """Delay of the answer before it reaches the caller, in milliseconds."""
     late_ms: float = 0.0
-    """For `late`: time from the request to its effect."""
+    """For the kind `late`: time after which the request takes effect, in milliseconds."""
     draw: int = 0
-    """For `partial` and `stale`: seed of the random choice of rows."""
+    """For the kinds `partial` and `stale`: seed of the random choice of rows."""
 
 
 class Schedule(Protocol):
-    """Source of the faults of the operations of one process, in their order. Thread-safe."""
+    """Determines the fault of each operation of one simulated process. Thread-safe."""
 
     def next(self, operation: str) -> Fault:
-        """Return the fault of the next operation. `operation` is the name of a method of `Backend`."""
+        """Return the fault to inject into the next operation. `operation` is the name of a method of `Backend`."""
         ...
 
 
 class Rates(NamedTuple):
-    """Probabilities of the faults of one operation (0 to 1), and delays in milliseconds."""
+    """Probability (0 to 1) of each kind of fault of one operation, and ranges of delays in milliseconds."""
 
     busy: float = 0.0
     lost: float = 0.0
@@ -47,29 +47,31 @@ class Rates(NamedTuple):
     stale: float = 0.0
     death: float = 0.0
     stall: float = 0.0
-    """Probability that the process stalls, before or after the effect, for a time in the range `stall_ms`."""
+    """Probability that the process stalls before or after the operation takes effect, for a time in the range
+    `stall_ms`."""
     delay_ms: float = 0.0
-    """Mean delay of the request and of the answer. Each delay is uniform from 0 to twice `delay_ms`."""
+    """Mean delay of the request, and mean delay of the answer, in milliseconds. Each is random from 0 to twice the
+    mean."""
     late_ms: tuple[float, float] = (1.0, 2_000.0)
-    """Range of the time from a late request to its effect."""
+    """Range of the time after which a late request takes effect, in milliseconds."""
     stall_ms: tuple[float, float] = (10_000.0, 600_000.0)
-    """Range of the duration of a stall."""
+    """Range of the duration of a stall, in milliseconds."""
     stall_before: float = 0.5
-    """Fraction of stalls that come before the effect."""
+    """Probability that a stall occurs before the operation takes effect, not after it."""
 
 
 _KINDS: tuple[Kind, ...] = ("busy", "lost", "unheard", "late", "partial", "stale")
 
 
 class Seeded:
-    """A random schedule, which is the same for the same seed and the same operations."""
+    """A random schedule. It is the same for generators with the same seed and the same sequence of operations."""
 
     def __init__(self, rng: Random, rates: Rates, by_operation: Mapping[str, Rates] | None = None) -> None:
         """
         Args:
-            rng: random generator; give it a seed to be able to replay the schedule.
+            rng: random generator. Create it with a seed, so that the schedule can be replayed.
             rates: rates of the operations that are not in `by_operation`.
-            by_operation: rates by name of the operation.
+            by_operation: rates of single operations, by name of the operation.
         """
         self._rng = rng
         self._rates = rates
@@ -98,7 +100,7 @@ class Seeded:
 
 
 class FixedSchedule:
-    """A listed schedule: one fault for each operation in turn, then no faults."""
+    """An explicit schedule: each operation takes the next fault of the list. At its end, there are no more faults."""
 
     def __init__(self, faults: Sequence[Fault | Kind], *, operations: Collection[str] = ()) -> None:
         """

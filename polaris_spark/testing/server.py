@@ -1,4 +1,4 @@
-"""Database servers that tests start, kill, start again, and remove at the end."""
+"""Database servers for tests: they can be started, killed, started again, and removed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ S = TypeVar("S", bound="Server")
 
 
 class ReservedPort:
-    """A port of the loopback address that is reserved until `close`, whether or not its server runs.
+    """A TCP port of the loopback address, reserved for a server until `close`, even while the server does not run.
 
     A socket is bound to the port and never listens. So the kernel does not assign the port to a process that requests
-    any free port. A process that requests this port gets it only if it sets SO_REUSEADDR, as this socket does. All
-    servers here set it, so that they can start again at once after they were killed.
+    any free port. Another process can bind to the port only if it sets SO_REUSEADDR. All servers here set this option,
+    because they must be able to start again at once after they were killed.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ReservedPort:
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Release the port."""
+        """Release the port, so that it is no longer reserved."""
         self._socket.close()
 
     def __enter__(self) -> ReservedPort:
@@ -45,32 +45,32 @@ class ReservedPort:
 
 
 class Server(ABC):
-    """A running server in a temporary directory, until `close`."""
+    """A database server with its files in a temporary directory. It runs until `close`."""
 
     name: ClassVar[str]
-    """Name of the server, for people to read."""
+    """Name of the server, for messages."""
     durable: ClassVar[bool] = True
     """Whether acknowledged writes survive `kill` and `start`."""
 
     durability: ClassVar[str] = "the server's defaults"
-    """Settings that determine when writes are on disk, as text for an operator."""
+    """Text that describes the server's settings for when writes reach the disk."""
     hasty: ClassVar[str] = "timeout=2s"
-    """Options of a store URI that make clients give up within a few seconds."""
+    """Options to append to a store URI so that clients give up after a few seconds."""
 
     port: int
-    """Port of the server on 127.0.0.1; the same after each start."""
+    """Port of the server on 127.0.0.1. It does not change when the server is started again."""
 
     @abstractmethod
     def uri(self, store: str, *, port: int | None = None) -> str:
-        """Return the URI of the store `store` (letters, digits and `_`), which does not exist until it is set up.
+        """Return the URI of the store with the name `store` (letters, digits and `_`). The store may not exist yet.
 
         Args:
-            port: port that clients use, such as the port of a proxy; by default the server's own port.
+            port: port in the URI, such as the port of a proxy; by default, the server's own port.
         """
 
     @abstractmethod
     def start(self) -> None:
-        """Start the server. After `kill` or `stop` it has the same port and files as before.
+        """Start the server. After `kill` or `stop`, it starts with the same port and files.
 
         Raises:
             StateError: the server does not start; the message contains the reason.
@@ -78,18 +78,18 @@ class Server(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End the server at once, without an orderly shutdown."""
+        """Kill the server, without an orderly shutdown."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Shut the server down in the way that an operator would."""
+        """Shut the server down in order, as an operator does."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the server and remove its files."""
+        """Stop the server and remove its files."""
 
     def restart(self) -> None:
-        """Stop the server, which ends its sessions, and start it again."""
+        """Stop the server and start it again. All connections to it end."""
         self.stop()
         self.start()
 
@@ -98,7 +98,8 @@ class Server(ABC):
         return None
 
     def unprivileged(self, store: str) -> str | None:
-        """Return `uri(store)` of a user who may log in but may not set up a store; None if all users may."""
+        """Return `uri(store)` for a user who is allowed to log in, but not to set up a store. Return None if every user
+        is allowed to set up stores."""
         return None
 
     def __enter__(self: S) -> S:
@@ -109,15 +110,15 @@ class Server(ABC):
 
 
 class ProcessServer(Server):
-    """A server that is one child process. A subclass defines its command, and when it is ready."""
+    """A server that runs as one child process. A subclass defines at least `name`, `command` and `uri`."""
 
     ready_s: ClassVar[float] = 300
-    """Time limit for the start, in seconds; long enough for a slow machine."""
+    """Time limit for starting the server, in seconds. It is long enough for a slow machine."""
 
     def __init__(self) -> None:
         """
         Raises:
-            StateError: the server is not available here or does not start; the message contains the reason.
+            StateError: the server is not installed, or does not start; the message contains the reason.
         """
         self.directory = Path(tempfile.mkdtemp(prefix=f"polaris-{type(self).__name__.lower()}-"))
         self._reserved: list[ReservedPort] = []
@@ -131,24 +132,25 @@ class ProcessServer(Server):
             raise
 
     def reserve_port(self) -> int:
-        """Reserve another port for this server until `close`, and return it."""
+        """Reserve an additional port for this server, and return the port. It is released by `close`."""
         self._reserved.append(ReservedPort())
         return self._reserved[-1].number
 
     def prepare(self) -> None:
-        """Make files in `directory`. Called once, before the first start."""
+        """Create the files that the server needs in `directory`. Called once, before the first start."""
         return
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """Return the program and its arguments."""
+        """Return the command that starts the server: the program and its arguments."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return environment variables for the program, in addition to those of this process."""
+        """Return environment variables for the server, in addition to the variables of this process."""
         return {}
 
     def ready(self) -> bool:
-        """Whether the server can serve clients. By default, whether it accepts connections. Polled during a start."""
+        """Return whether the server can serve clients; by default, whether it accepts connections. Polled while it
+        starts."""
         return answers(self.port)
 
     def start(self) -> None:
@@ -171,11 +173,11 @@ class ProcessServer(Server):
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """End the server by SIGKILL."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the server by SIGTERM, and by SIGKILL if it has not ended after 30 seconds."""
+        """Stop the server with SIGTERM. If it has not ended after 30 seconds, kill it with SIGKILL."""
         self._end(signal.SIGTERM)
 
     def close(self) -> None:
@@ -216,7 +218,7 @@ class ProcessServer(Server):
 
 
 def answers(port: int) -> bool:
-    """Whether a process listens on a port of the loopback address."""
+    """Return whether a process accepts connections on this port of the loopback address."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,4 +1,5 @@
-"""Basis of all cases of the conformance kit: a fresh store, rows, and names that are hard to store."""
+"""Base class and test data of all test cases of the storage contract: a new store, rows, and names that are hard to
+store."""
 
 from __future__ import annotations
 
@@ -41,26 +42,26 @@ HOSTILE_NAMES: Final = [
 
 
 def row(value: bytes = b"value") -> ReferenceRow:
-    """Return a reference row with a fresh version."""
+    """Return a reference row with a new version token."""
     return ReferenceRow(os.urandom(16), value)
 
 
 def with_options(uri: str, options: str) -> str:
-    """Return a store URI with additional options, given as `name=value&...`."""
+    """Return a store URI with additional options. `options` has the form `name=value&...`."""
     return f"{uri}{'&' if '?' in uri else '?'}{options}"
 
 
 class StoreCases:
-    """Test cases on a fresh store."""
+    """Base class of test cases on a new, empty store."""
 
     @pytest.fixture
     def uri(self) -> str:
-        """URI of a store that does not exist yet, a new one for each test."""
+        """URI of a store that does not exist yet. It differs in each test."""
         raise NotImplementedError("the test class must define the fixture 'uri'")
 
     @pytest.fixture
     def backend(self, uri: str) -> Iterator[Backend]:
-        """The store, set up and open."""
+        """The backend of the store `uri`, open and set up."""
         backend = open_backend(uri)
         backend.setup()
         yield backend

@@ -1,7 +1,8 @@
-"""The storage contract for stores on a server: lost answers, silence, restarts, credentials and permissions.
+"""Test cases of the storage contract for stores on a server: lost answers, a server that does not answer, restarts,
+credentials and permissions.
 
-A `FaultyProxy` stands between the store and its server, so that the outcome that a client gets for a change can be
-compared with the state of the database.
+A `FaultyProxy` between client and server injects faults. The tests compare the outcome that a client gets for a change
+with the state of the database, which they read without the proxy.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ROWS = [ObjectRow(id, 0, b"x") for id in range(20)]
 
 
 class Change(NamedTuple):
-    """A conditional operation, and the row of its reference after it (`then`; None if the reference is deleted)."""
+    """A conditional operation on a reference. `then` is the row of the reference after it; None if there is no row."""
 
     name: str
     make: Callable[[Backend], Swapped | Conflict]
@@ -38,16 +39,16 @@ class Change(NamedTuple):
 
 
 class TroubleCases(StoreCases):
-    """Cases of a store on a server that is killed and started again, and of a network that fails."""
+    """Test cases in which the server is killed and started again, or the network fails."""
 
     @pytest.fixture
     def server(self) -> Server:
-        """The running server (`polaris_spark.testing.server.Server`). Tests may share it, but not at the same time."""
+        """The running server. Tests can use the same server one after the other, but not at the same time."""
         raise NotImplementedError("the test class must define the fixture 'server'")
 
     @pytest.fixture
     def store_name(self) -> str:
-        """Name of the store on the server, a new name for each test."""
+        """Name of the store on the server. It differs in each test."""
         return f"kit_{uuid.uuid4().hex[:12]}"
 
     @pytest.fixture
@@ -57,25 +58,25 @@ class TroubleCases(StoreCases):
 
     @pytest.fixture
     def proxy(self, server: Server) -> Iterator[FaultyProxy]:
-        """The proxy in front of the server, without faults at first."""
+        """A proxy in front of the server. It injects no faults until a test sets `faults`."""
         with FaultyProxy("127.0.0.1", server.port, seed=1, faults=NONE) as proxy:
             yield proxy
 
     @pytest.fixture
     def far_uri(self, server: Server, store_name: str, proxy: FaultyProxy) -> str:
-        """URI of the same store through the proxy; its clients give up within seconds."""
+        """URI of the store through the proxy. Clients with this URI give up after a few seconds."""
         return with_options(server.uri(store_name, port=proxy.port), server.hasty)
 
     @pytest.fixture
     def far(self, backend: Backend, far_uri: str) -> Iterator[Backend]:
-        """The same store as `backend`, through the proxy, with its connections open."""
+        """A backend for the same store as `backend`, but through the proxy. Its connections are already open."""
         far = open_backend(far_uri)
         until_it_works(far.setup)
         _warm_up(far)
         yield far
         far.close()
 
-    # Answers that are lost
+    # Lost answers
 
     def test_a_change_whose_answer_is_lost_is_an_unknown_outcome(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
@@ -86,8 +87,8 @@ class TroubleCases(StoreCases):
     def test_a_change_is_not_called_a_conflict_because_it_was_sent_twice(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
     ) -> None:
-        """A driver may repeat a change whose first answer was lost. It then finds its own change, and must not report
-        it as a conflict with another client's."""
+        """A driver may repeat a change whose first answer was lost. It then finds its own change in the database, and
+        must not report a conflict."""
         for change in _changes():
             _warm_up(far)
             proxy.faults = LOST_ANSWERS._replace(until=proxy.happened.total() + 1)
@@ -170,7 +171,8 @@ class TroubleCases(StoreCases):
         first, second = row(b"first"), row(b"second")
         backend.insert_reference("realm", "name", first)
         _warm_up(far)
-        proxy.faults = UNHEARD_ANSWERS  # a server that is cut off while it answers may undo the transaction
+        # A server may roll back the transaction if its connection is reset while it answers.
+        proxy.faults = UNHEARD_ANSWERS
         with pytest.raises(OutcomeUnknownError):
             far.write_and_swap("realm", _ROWS, "name", first.version, second)
         wait_until(lambda: backend.read_reference("realm", "name") == second, "it is done")
@@ -196,7 +198,7 @@ class TroubleCases(StoreCases):
         assert backend.read_reference("realm", "name") == second
         assert len(backend.read_objects("realm", _KEYS)) == len(_ROWS)
 
-    # Silence, and servers that do not run
+    # Servers that do not answer or do not run
 
     def test_no_call_waits_for_ever_for_a_silent_server(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
@@ -259,7 +261,7 @@ class TroubleCases(StoreCases):
         assert far.swap_reference("realm", "name", first.version, second) == Swapped()
         assert far.read_reference("realm", "name") == second
 
-    # Servers that end and start again
+    # Servers that stop and start again
 
     def test_a_client_goes_on_by_itself_after_its_server_was_restarted(
         self, server: Server, backend: Backend
@@ -315,7 +317,7 @@ class TroubleCases(StoreCases):
 
 
 def _changes() -> list[Change]:
-    """Return an insert, a swap and a delete that all take place, one after the other."""
+    """Return an insert, a swap and a delete of the same reference. Executed in this order, all succeed."""
     first, second = row(b"first"), row(b"second")
     return [
         Change("insert", lambda b: b.insert_reference("realm", "name", first), first),
@@ -325,7 +327,8 @@ def _changes() -> list[Change]:
 
 
 def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Backend) -> None:
-    """Make a change through the proxy that takes place but whose answer is lost, so that its outcome is unknown."""
+    """Make a change through the proxy, which drops the answer. Check that the client gets an unknown outcome, and wait
+    until the change is in the database."""
     _warm_up(far)
     proxy.faults = LOST_ANSWERS
     with pytest.raises(OutcomeUnknownError):
@@ -335,7 +338,8 @@ def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Back
 
 
 def _warm_up(backend: Backend) -> None:
-    """Execute every kind of operation once, so that the next answer on the connection is that of the tested change."""
+    """Execute every kind of operation once. Then the driver needs no further setup requests, and the next answer on the
+    connection is the answer to the tested change."""
     one, two, three = row(), row(), row()
 
     def work() -> None:
@@ -352,7 +356,8 @@ def _warm_up(backend: Backend) -> None:
 
 
 def _ends(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """Run calls at the same time, and return their results or the names of their errors, by name of the call."""
+    """Run calls at the same time, each in a thread. Return the text of each result, or the name of the error, by the
+    name of the call. A call that does not end within `PATIENCE_S` is missing."""
     ends: dict[str, str] = {}
 
     def call(name: str) -> None:
@@ -370,8 +375,8 @@ def _ends(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callable[[], None]) -> None:
-    """Let threads increment a number through `counting` while `trouble` runs, and check that the number in `backend`
-    agrees with the outcomes that the threads got."""
+    """Let threads add to a number through the backend `counting` while `trouble` runs. Then check, through `backend`,
+    that the number is consistent with the outcomes that the threads got."""
     backend.insert_reference("realm", "counter", row(b"0"))
     over = threading.Event()
 
@@ -397,8 +402,8 @@ def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callabl
 
 
 def _check_refused(uri: str, words: str) -> None:
-    """Check that setting up this store is refused permanently, with a message that matches `words` and contains no
-    password."""
+    """Check that setting up this store raises an error that is not worth a retry. Its message must match the regular
+    expression `words` and contain no password."""
     password = StoreURI.parse(uri).password
 
     def set_up() -> None:

@@ -1,4 +1,4 @@
-"""Waiting for conditions, with a time limit that is long enough for a slow machine."""
+"""Functions that wait for a condition, with a time limit that is long enough for a slow machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 T = TypeVar("T")
 
 PATIENCE_S: Final = 180
-"""Longest wait for a condition, in seconds."""
+"""Longest time to wait for a condition in tests, in seconds."""
 
 
 def wait_until(condition: Callable[[], object], what: str, *, every_s: float = 0.002) -> None:
-    """Wait until a condition is true, and check it every `every_s` seconds.
+    """Wait until `condition()` is true. Check the condition every `every_s` seconds.
 
+    Args:
+        what: description of the condition, for the message of the error.
     Raises:
-        AssertionError: the condition was not true within `PATIENCE_S`; the message contains `what`.
+        AssertionError: the condition was not true within `PATIENCE_S`.
     """
     end = time.monotonic() + PATIENCE_S
     while not condition():
@@ -30,7 +32,7 @@ def until_it_works(call: Callable[[], T]) -> T:
     """Repeat a call until it raises neither `TryAgainError` nor `OutcomeUnknownError`, and return its result.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: the call still raised it after `PATIENCE_S`.
+        TryAgainError, OutcomeUnknownError: the call still raised this error after `PATIENCE_S`.
     """
     end = time.monotonic() + PATIENCE_S
     while True:

@@ -130,7 +130,9 @@ def test_a_task_shows_its_run_and_how_it_ended(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("view", ["realms", "nodes", "tasks"])
 def test_records_have_no_as_of(catalog: Catalog, view: str) -> None:
-    with pytest.raises(InputError, match=f"view '{view}' has no as-of: .* keep no history"):
+    with pytest.raises(
+        InputError, match=f"view '{view}' does not support the option as-of: .* keep no history"
+    ):
         catalog.read(view, as_of=str(catalog.head()))
 
 

@@ -253,9 +253,12 @@ def test_age_groups_follow_the_clock(spark: SparkSession, shop: Catalog) -> None
     [
         ({"view": "nothing"}, "there is no view 'nothing'"),
         ({"view": "tables", "as_of": "1"}, "give the option 'catalog' as well"),
-        ({"view": "tasks", "as_of": "2026-01-31T00:00:00Z"}, "the view 'tasks' has no as-of"),
-        ({"view": "tables", "as_of": "999", "catalog": "polaris"}, "as-of '999' names no commit"),
-        ({"view": "tables", "start": "latest"}, "options of streams only: start"),
+        (
+            {"view": "tasks", "as_of": "2026-01-31T00:00:00Z"},
+            "the view 'tasks' does not support the option as-of",
+        ),
+        ({"view": "tables", "as_of": "999", "catalog": "polaris"}, "as-of '999' is not a commit"),
+        ({"view": "tables", "start": "latest"}, "these options are only for streams: start"),
     ],
 )
 def test_what_the_data_source_refuses_is_said_in_one_line(

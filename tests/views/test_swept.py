@@ -73,7 +73,7 @@ def test_a_view_that_is_read_for_longer_than_history_is_kept_says_so(
     found = reader(view, store=catalog.store, catalog="polaris")
     partitions = found.partitions()
     swept(catalog, clock)
-    with pytest.raises(HistoryTrimmedError, match=r"swept while it was being read.*history-retention"):
+    with pytest.raises(HistoryTrimmedError, match=r"trimmed and deleted during the read.*history-retention"):
         read(found, partitions)
     assert rows(view, store=catalog.store, catalog="polaris")
 

@@ -1,1 +1,1 @@
-"""Jobs over a whole store, as PySpark programs. Executors read the rows from the database in parallel."""
+"""Jobs that read all rows of a realm. With Spark, executors read the rows from the database in parallel."""

@@ -1,4 +1,4 @@
-"""The amount of data that a realm stores, by object type and age: one pass over all rows, on database splits."""
+"""The amount of data that a realm stores, by object type and age. The job reads all rows once, in parallel splits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ AGES = (
     (30 * 24 * _HOUR, "7 to 30 days"),
     (90 * 24 * _HOUR, "30 to 90 days"),
 )
-"""Upper bound (exclusive) of each age group, in milliseconds, and the group's name."""
+"""Upper bound (excluded) of each age group, in milliseconds, and name of the group. `OLDEST` has no upper bound."""
 
 OLDEST = "90 days and more"
 
 _SPLITS_PER_PART = 8
-"""A call can be cancelled between splits if this process reads them."""
+"""Number of splits for each part of the engine. Small splits matter if this process reads them: a call can be cancelled
+only between two splits."""
 
 
 class StoredSize(NamedTuple):
-    """The objects of one type and age group."""
+    """Numbers of objects, rows and bytes of one object type and age group."""
 
     type: str | None
-    """Type of the objects; None for rows that cannot be read."""
+    """Name of the object type; None for rows that cannot be read."""
     age_group: int
     """Number of the age group; 0 is the youngest."""
     objects: int
@@ -38,7 +39,7 @@ class StoredSize(NamedTuple):
 
 
 class SumObjects(MapFunction[Split, list[StoredSize]]):
-    """Function that sums the objects of a split by type and age."""
+    """Function that counts the objects, rows and bytes of a split, by object type and age group."""
 
     result = list[StoredSize]
     few = 0
@@ -59,13 +60,13 @@ class SumObjects(MapFunction[Split, list[StoredSize]]):
 
 
 def storage(engine: Engine, now_ms: int) -> list[tuple[Any, ...]]:
-    """Return the amount of data that the realm of a job stores: one row per object type and age group.
+    """Return how much data the realm of the engine stores: one row per object type and age group.
 
     Args:
-        now_ms: the time to which ages refer, in milliseconds since 1970.
+        now_ms: the time at which ages are computed, in milliseconds since 1970.
     Returns:
-        type (None for rows that cannot be read), number of the age group (0 is the youngest), its name, and the numbers
-        of objects, rows and bytes, sorted by type and age group.
+        rows (object type, number of the age group, name of the age group, objects, rows, bytes), sorted by type and age
+        group. The type is None for rows that cannot be read. Age group 0 is the youngest.
     """
     own = engine.reach.own
     sums: dict[tuple[str | None, int], list[int]] = {}

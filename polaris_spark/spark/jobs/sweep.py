@@ -1,4 +1,4 @@
-"""The rows that a sweep would delete, as a DataFrame."""
+"""The rows that a sweep (garbage collection) would delete, as a DataFrame."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def garbage(engine: SparkEngine, references: References, policy: Policy) -> DataFrame:
-    """Return the rows that a sweep would delete now. Nothing is changed.
+    """Return the rows that a sweep (garbage collection) would delete now. Delete nothing.
 
     Returns:
-        columns `id`, `part`, `type` (null if no header contains it), `bytes`, and `age`: time since the object's id was
-        generated, by the clock of its writer, in milliseconds.
+        columns `id`, `part`, `type` (null if the row has no readable header), `bytes`, and `age`: time since the
+        object's id was generated, in milliseconds.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""System views of the catalog's own data, by name. A view's module is imported when the view is first looked up."""
+"""System views, which show a catalog's own data, by name. A view's module is imported when the view is first used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = (
     "nodes",
     "tasks",
 )
-"""Names of the views. Each view is the constant `SYSTEM_VIEW` of the module with its name."""
+"""Names of the views. The module with the same name defines the view as its constant `SYSTEM_VIEW`."""
 
 
 class _Views(Mapping[str, "AnyView"]):
@@ -49,4 +49,4 @@ class _Views(Mapping[str, "AnyView"]):
 
 
 VIEWS: Mapping[str, AnyView] = _Views()
-"""Every view by name."""
+"""All system views, by name."""

@@ -1,4 +1,4 @@
-"""The view `changes`: one row per log entry. It is the audit trail and the change feed."""
+"""The system view `changes`: one row for each entry of the commit log. It serves as audit trail and as change feed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from polaris_spark.system.recovery.execution import ACTION as RECOVER
 from polaris_spark.system.registry import ROOT
 
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
-"""Names of the kinds in index keys. An unknown kind is shown as its byte."""
+"""Names of the entity kinds, by the byte that stands for the kind in index keys. An unknown kind is shown as its
+byte."""
 
 
 class ChangeRow(NamedTuple):
-    """A log entry with its decoded keys."""
+    """An entry of a commit's log, with the decoded names of the changed entity after (`key`) and before (`old_key`)."""
 
     logged: Logged
     position: int
@@ -42,7 +43,7 @@ class ChangeRow(NamedTuple):
 
 
 class Changes(HistoryView[ChangeRow]):
-    """One row per log entry."""
+    """A system view with one row for each entry of the commit log."""
 
     comment = "Who changed what: one row per entry of the log"
     columns = (
@@ -147,12 +148,13 @@ SYSTEM_VIEW = Changes()
 
 
 def kind_name(kind: bytes) -> str:
-    """Return the name of an entity kind."""
+    """Return the name of the entity kind that a byte in index keys stands for."""
     return KINDS.get(kind) or ("reference" if kind == _REFERENCE else kind.decode("latin-1"))
 
 
 _REFERENCE = b""
-"""Kind of entries whose keys are plain names of references: entries of the registry and of recoveries."""
+"""Kind of the log entries whose keys are names of references, not index keys: entries of the registry and of
+recoveries."""
 
 
 def _decoded(key: bytes, *, registry: bool) -> DecodedKey:
@@ -160,7 +162,8 @@ def _decoded(key: bytes, *, registry: bool) -> DecodedKey:
 
 
 def operation_text(operation: bytes) -> str | None:
-    """Return an operation id as text: a UUID if it has 16 bytes, otherwise hexadecimal; None if it is empty."""
+    """Return an operation id as text: a UUID if the id has 16 bytes, otherwise hexadecimal digits; None if it is
+    empty."""
     if not operation:
         return None
     return str(uuid.UUID(bytes=operation)) if len(operation) == 16 else operation.hex()

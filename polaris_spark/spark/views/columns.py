@@ -1,4 +1,4 @@
-"""Columns of views, each with name, type, comment and value, and conversion of rows to bounded Arrow batches."""
+"""Columns of system views, and conversion of rows to Arrow batches of limited size."""
 
 from __future__ import annotations
 
@@ -34,56 +34,62 @@ BATCH_BYTES = 4 * 2**20
 """Approximate size limit of an Arrow batch, in bytes. The row that reaches the limit is the last row of the batch."""
 
 BATCH_EQUAL_ROWS = 16_384
-"""Maximum number of rows in an Arrow batch of equal rows."""
+"""Maximum number of rows in an Arrow batch whose rows are all equal."""
 
 STRING, LONG, INT, BOOLEAN, BINARY = StringType(), LongType(), IntegerType(), BooleanType(), BinaryType()
 TIMESTAMP = TimestampType()
-"""Values are microseconds since 1970, UTC."""
+"""Spark type of times. The values in rows are microseconds since 1970, UTC."""
 STRINGS, LONGS = ArrayType(StringType(), containsNull=False), ArrayType(LongType(), containsNull=False)
 STRING_MAP = MapType(StringType(), StringType(), valueContainsNull=False)
-"""Values have the form that `pairs` returns."""
+"""Spark type of maps from string to string. The values in rows are lists of pairs (see `pairs`)."""
 
 
 class ViewColumn(NamedTuple, Generic[R_contra]):
-    """A column of a view whose rows are `R` values."""
+    """A column of a system view. `value` returns the column's value for a row of type `R`."""
 
     name: str
     type: DataType
     comment: str
     value: Callable[[R_contra], Any]
     needs: str = "content"
-    """What must be read before `value` can return this column.
+    """Data that must be read before `value` can be called.
 
-    Empty: only the entry of the index `names`. `value` then gets the `EntityEntry` itself, or a row with `entry`.
-    "content": the object that the row is made from, such as a table. Any other text is the view's own name for data
-    that it reads only if it finds the name in the argument `needs` of `rows` or `of`.
+    Empty: only the entry of the index `names`; `value` then accepts an `EntityEntry`, or a row with the field `entry`.
+    "content": the object that describes the entity, such as a table. Any other text: additional data with this name,
+    which the view reads only if the name is in the argument `needs` of `rows` or `of`.
     """
 
     def field(self) -> StructField:
-        """The column as Spark describes it."""
+        """Return the column as a field of a Spark schema. The field's metadata contains the comment."""
         return StructField(self.name, self.type, nullable=True, metadata={"comment": self.comment})
 
 
 def struct(columns: Iterable[ViewColumn[Any]]) -> StructType:
-    """Return the columns as a Spark schema."""
+    """Return the Spark schema that consists of these columns."""
     return StructType([column.field() for column in columns])
 
 
 def chosen(columns: Sequence[ViewColumn[R]], schema: StructType, view: str) -> tuple[ViewColumn[R], ...]:
-    """Return the columns that a schema names, in the order of the schema.
+    """Return the columns that a Spark schema contains, in the order of the schema.
 
+    Args:
+        columns: all columns of the view.
+        schema: the requested columns.
+        view: name of the view, for messages.
     Raises:
-        InputError: the view lacks a column of the schema, or has it with another type.
+        InputError: the view does not have a column of the schema, or the column has another type.
     """
     by_name = {column.name: column for column in columns}
     found = []
     for field in schema.fields:
         column = by_name.get(field.name)
         if column is None:
-            raise InputError(f"view {view!r} has no column {field.name!r}; it has: {', '.join(by_name)}")
+            raise InputError(
+                f"view {view!r} has no column {field.name!r}; its columns are: {', '.join(by_name)}"
+            )
         if column.type.simpleString() != field.dataType.simpleString():
             raise InputError(
-                f"column {field.name!r} of view {view!r} is {column.type.simpleString()}, "
+                f"column {field.name!r} of view {view!r} has the type {column.type.simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
         found.append(column)
@@ -93,14 +99,15 @@ def chosen(columns: Sequence[ViewColumn[R]], schema: StructType, view: str) -> t
 _FIRST_MS, _LAST_MS = -62_104_060_800_000, 253_370_764_800_000
 """Range of supported times, in milliseconds since 1970: the years 2 to 9998.
 
-Python supports the years 1 to 9999, and time zones need some room. Clients may send any 64-bit number.
+Clients can send any 64-bit number as a time. Python supports the years 1 to 9999, and converting a time to another time
+zone must not leave this range.
 """
 
 
 def micros(milliseconds: int | None) -> int | None:
-    """Return a time in milliseconds since 1970 as the value of a TIMESTAMP column.
+    """Convert a time in milliseconds since 1970 to the value of a TIMESTAMP column: microseconds since 1970.
 
-    The result is None for a time outside the supported range, because PySpark could not collect such a row.
+    Return None if the time is None or not in the years 2 to 9998, because PySpark cannot collect rows with other years.
     """
     if milliseconds is None or not _FIRST_MS <= milliseconds < _LAST_MS:
         return None
@@ -108,19 +115,19 @@ def micros(milliseconds: int | None) -> int | None:
 
 
 def text_bytes(mapping: Mapping[str, str]) -> int:
-    """Return the approximate size of a map column's value, in bytes."""
+    """Return the approximate size of a string map in a row, in bytes."""
     return 32 * len(mapping) + sum(map(len, mapping.values()))
 
 
 def pairs(mapping: Mapping[str, Any] | None) -> list[tuple[str, Any]] | None:
-    """Return a mapping as the value of a map column: a list of pairs."""
+    """Return a mapping as a list of (key, value) pairs, the form of a map in an Arrow column. None stays None."""
     return None if mapping is None else list(mapping.items())
 
 
 def batches(
     columns: Sequence[ViewColumn[R]], rows: Iterable[R], weigh: Callable[[R], int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows as Arrow batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes.
+    """Yield the columns of rows as Arrow batches. A batch has at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes.
 
     Args:
         weigh: returns the approximate size of a row, in bytes.
@@ -138,7 +145,8 @@ def batches(
 
 
 def equal_rows(columns: Sequence[ViewColumn[Any]], values: Sequence[Any], n: int) -> Iterator[pa.RecordBatch]:
-    """Yield `n` copies of one row of small values, as Arrow batches of at most `BATCH_EQUAL_ROWS` rows."""
+    """Yield `n` copies of the row `values` as Arrow batches of at most `BATCH_EQUAL_ROWS` rows. The row must be
+    small."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -1,4 +1,4 @@
-"""The view `commits`: one row per commit of each requested reference."""
+"""The system view `commits`: one row for each commit of the requested references."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _INDEX_SIZE = StructType([StructField("tree", LongType()), StructField("embedded
 
 
 class CommitRow(NamedTuple):
-    """A commit with its log entries; without them if they were not requested."""
+    """A commit and its log entries. `entries` is empty if no requested column needs the log entries."""
 
     logged: Logged
     entries: tuple[LogEntry, ...]
 
 
 class Commits(HistoryView[CommitRow]):
-    """One row per commit."""
+    """A system view with one row for each commit."""
 
     comment = "The history of references, one row per commit"
     columns = (
@@ -110,6 +110,6 @@ SYSTEM_VIEW = Commits()
 
 
 def entries_of(store: ObjectStore, commits: list[Logged]) -> dict[int, tuple[LogEntry, ...]]:
-    """Return the log entries of commits, by the id of the object that contains them."""
+    """Read the log entries of commits. Return them by the id of the object that contains them (`Commit.entries`)."""
     ids = [logged.commit.entries for logged in commits if logged.commit.entries]
     return {id: found.entries for id, found in store.get_many(ids, Entries).items()}

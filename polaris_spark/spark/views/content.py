@@ -1,4 +1,4 @@
-"""Decoded objects as JSON text, for people to read."""
+"""Conversion of stored objects to JSON text that people can read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 def content_json(value: msgspec.Struct) -> str:
-    """Return an object as JSON: fields by name, and bytes as text if they are printable UTF-8.
-
-    Other bytes are written as 0x and hexadecimal digits.
+    """Return an object as JSON text, with fields by name. Bytes become text if they are printable UTF-8; otherwise, 0x
+    and hexadecimal digits.
 
     Raises:
-        CorruptionError: the object is an index shard whose keys and values do not match.
+        CorruptionError: the object is an index shard that cannot be decoded.
     """
     return _encode(_plain(value)).decode()
 

@@ -1,4 +1,4 @@
-"""The view `deletions`: files that maintenance deleted, one row each."""
+"""The system view `deletions`: one row for each file that maintenance deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
 class Deletion(NamedTuple):
-    """A deleted file with its batch."""
+    """A deleted file, and the batch in which its deletion is recorded."""
 
     catalog: str
     batch: DeletedFiles
@@ -26,7 +26,8 @@ class Deletion(NamedTuple):
 
 
 class Deletions(BatchesView[Deletion]):
-    """One row per file, recorded before the deletion. If the deletion fails, a second row has the outcome `failed`."""
+    """A system view with one row for each deleted file. The row is recorded before the deletion. If the deletion fails,
+    a second row has the outcome `failed`."""
 
     index = DELETIONS
     together = 20

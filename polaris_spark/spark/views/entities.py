@@ -1,4 +1,6 @@
-"""Parallel reads of the names of catalogs: key ranges of the index `names`, each at one pinned commit."""
+"""Parallel reads of the entities (namespaces, tables and views) of catalogs.
+
+Each task reads a range of keys of the index `names`, which maps names to entities, at one commit."""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 READ_TOGETHER = 128
-"""Number of contents that are read in one batch."""
+"""Number of objects that are read from the database in one batch."""
 
 LOOKED_UP = 100
-"""Maximum number of entities or commits that planning looks up by their ids."""
+"""Maximum number of requested ids of entities or commits for which planning looks up each id."""
 
 Range = tuple[bytes, bytes | None]
-"""A range of keys: start (included) and end (excluded). None as the end stands for the end of the index."""
+"""A range of index keys: start (included) and end (excluded). If the end is None, the range ends with the index."""
 
 
 class NamesTask(NamedTuple):
@@ -53,7 +55,7 @@ class NamesTask(NamedTuple):
 
 
 class EntityEntry(NamedTuple):
-    """An entry of the index `names`."""
+    """An entry of the index `names`: the name and ids of a namespace, table or view."""
 
     catalog: str
     path: tuple[str, ...]
@@ -65,12 +67,15 @@ class EntityEntry(NamedTuple):
 
     @property
     def entry(self) -> EntityEntry:
-        """This entry itself: a row of the view `index` consists of its entry only."""
+        """This object. So an index entry can be used like a row of a view, which has its index entry in `entry`."""
         return self
 
 
 def wanted_keys(request: ScanRequest, kind: bytes | None) -> list[Range]:
-    """Return the key ranges that may satisfy the conditions on `namespace` (and `name`), disjoint and ascending."""
+    """Return the key ranges of the entities that may satisfy the conditions on `namespace` and `name`.
+
+    The ranges do not overlap and are in ascending order. The condition on `name` narrows them only if it allows a
+    single name and `kind` is not None."""
     namespace, name = request.condition("namespace"), request.condition("name")
     if namespace.values is not None:
         paths = [parse_dotted(text) for text in namespace.values if isinstance(text, str)]
@@ -100,7 +105,8 @@ def _directly_in(path: tuple[str, ...], kind: bytes | None, name: Condition) -> 
 
 
 def _following(prefix: bytes) -> bytes | None:
-    """Return the smallest byte string that is greater than all byte strings with `prefix`; None if there is none."""
+    """Return the smallest byte string that is greater than all byte strings with this prefix; None if none is
+    greater."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes((cut[-1] + 1,)) if cut else None
 
@@ -108,15 +114,16 @@ def _following(prefix: bytes) -> bytes | None:
 def plan_names(
     request: ScanRequest, kind: bytes | None, rows_per_partition: int, wanted: list[Range] | None = None
 ) -> list[Weighted[NamesTask]]:
-    """Return key ranges of the requested catalogs.
+    """Return tasks that together read the requested entities. Each task has the approximate number of its index
+    entries.
 
-    This reads heads, commits, upper levels of index trees, and keys by entity id.
+    Planning reads the heads and commits of the catalogs, the upper levels of index trees, and at most `LOOKED_UP` ids.
 
     Args:
-        request: its conditions on `catalog`, `namespace`, `name` and `entity_id` limit the ranges.
+        request: the request; its conditions on `catalog`, `namespace`, `name` and `entity_id` limit the key ranges.
         kind: kind of the entities; None for all kinds.
-        rows_per_partition: minimum number of rows of a partition, if enough rows exist.
-        wanted: ranges of keys; None to derive them from the conditions on `namespace` and `name`.
+        rows_per_partition: minimum number of rows in a partition, if enough rows exist.
+        wanted: key ranges to read; None to derive the ranges from the conditions on `namespace` and `name`.
     """
     realm = request.store.realm(request.options.realm)
     reader = StoredObjects(realm.store).read_shards
@@ -139,9 +146,9 @@ def plan_names(
 
 
 def _keys_of_entities(snapshot: CommitReader, entities: Condition) -> list[Range] | None:
-    """Return the keys of the requested entities, from the index `ids`.
+    """Look up the requested entity ids in the index `ids`, and return one key range for each entity found.
 
-    The result is None if no ids are requested, or more than `LOOKED_UP`.
+    Return None if the condition lists no ids, or lists more than `LOOKED_UP` ids.
     """
     if entities.values is None or len(entities.values) > LOOKED_UP:
         return None
@@ -151,7 +158,7 @@ def _keys_of_entities(snapshot: CommitReader, entities: Condition) -> list[Range
 
 
 def named(snapshot: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator[EntityEntry]:
-    """Yield the entries of a task, of one kind or of all kinds."""
+    """Yield the index entries of a task that satisfy its conditions. If `kind` is None, entities of all kinds."""
     mark = None if kind is None else b"\x01" + kind
     for key, entry in snapshot.index(NAMES).range(task.start, task.end):
         if mark is not None and mark not in key:  # the byte before the kind occurs nowhere else in a key
@@ -169,10 +176,10 @@ def _named(catalog: str, key: bytes, entry: Entry) -> EntityEntry:
 def with_contents(
     store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
 ) -> Iterator[list[tuple[EntityEntry, S]]]:
-    """Yield entries with their contents, in lists that were read together.
+    """Yield the entries, each with the object that describes its entity. Each list was read in one batch.
 
     Raises:
-        CorruptionError: a content is missing, or is not a `cls`.
+        CorruptionError: an object is missing, or is not a `cls`.
     """
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.get_many([entry.content_id for entry in run], cls)
@@ -182,7 +189,11 @@ def with_contents(
 def with_loaded(
     store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
 ) -> Iterator[tuple[list[tuple[EntityEntry, S]], list[tuple[EntityEntry, Unloaded]]]]:
-    """Yield tables and views like `with_contents`: the loaded entries, and the entries that are not loaded yet."""
+    """Yield the entries of tables or views, each with the object that describes it. Each pair of lists was read in one
+    batch.
+
+    The second list contains the entries that were imported lazily and whose metadata was not loaded yet.
+    """
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.read([entry.content_id for entry in run])
         unread = {id: value for id, one in found.items() if isinstance(value := one.value, Unloaded)}
@@ -194,17 +205,17 @@ def with_loaded(
 
 
 class MaybeUnloaded(Protocol):
-    """A row of a view of tables or views."""
+    """A row for a table or view whose metadata may not be loaded yet, because it was imported lazily."""
 
     @property
     def unloaded(self) -> Unloaded | None:
-        """The known data of a table or view that is not loaded yet; None for other tables and views."""
+        """The data that is stored about a table or view that is not loaded yet; None if it is loaded."""
 
 
 def of_loaded(*columns: ViewColumn[Any]) -> tuple[ViewColumn[Any], ...]:
-    """Return columns of contents that also work for tables and views that are not loaded yet.
+    """Return the columns, changed so that they also have values for tables and views that are not loaded yet.
 
-    The value for such a table or view is the field of `Unloaded` with the column's name, or null.
+    The value for an unloaded table or view is the field of `Unloaded` with the column's name; null if there is none.
     """
     return tuple([column._replace(value=_unless_unloaded(column)) for column in columns])
 
@@ -219,21 +230,21 @@ def _unless_unloaded(column: ViewColumn[Any]) -> Callable[[MaybeUnloaded], Any]:
 def loaded(
     store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
 ) -> Iterator[tuple[EntityEntry, S]]:
-    """Yield tables or views with their contents, except those that are not loaded yet (`WITHOUT_UNLOADED`)."""
+    """Yield the entries of tables or views that are loaded, each with the object that describes it. Skip others."""
     return chain.from_iterable(run for run, _ in with_loaded(store, entries, cls))
 
 
 WITHOUT_UNLOADED = "lazily imported tables and views have no rows until they are loaded"
-"""Part of the comment of a view that reads entities by `loaded`."""
+"""Text for the comments of the views that skip tables and views that are not loaded yet."""
 
 
 def with_pieces(
     store: ObjectStore, items: Iterable[T], piece: Callable[[T], int], cls: type[S]
 ) -> Iterator[tuple[T, S]]:
-    """Yield items with the objects to which they point, `READ_TOGETHER` of which are read in one batch.
+    """Yield each item with the object that it points to. `READ_TOGETHER` objects are read in one batch.
 
     Args:
-        piece: returns the id of an item's object.
+        piece: function that returns the id of the object that an item points to.
     Raises:
         CorruptionError: an object is missing, or is not a `cls`.
     """
@@ -244,19 +255,20 @@ def with_pieces(
 
 
 def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-    """Return objects by id. The id 0 is ignored; it stands for no object."""
+    """Read objects, and return them by id. The id 0 is ignored, because it means that there is no object."""
     return store.get_many({id for id in ids if id}, cls)
 
 
 class EntityView(SystemView[NamesTask, R], Generic[R]):
-    """A view whose rows are derived from entities. A subclass defines `kind`, `columns` and `of`, and nothing else."""
+    """A system view whose rows are derived from entities. A subclass defines at least `comment`, `kind`, `columns` and
+    `of`."""
 
     kind: ClassVar[bytes | None]
-    """Kind of the entities: `NAMESPACE`, `TABLE` or `VIEW` of `catalog/rows.py`; None for all kinds."""
+    """Kind of the entities in the view: `NAMESPACE`, `TABLE` or `VIEW` of `catalog/rows.py`; None for all kinds."""
     one_each: ClassVar[bool] = False
-    """Whether every entity has exactly one row.
+    """Whether the view has exactly one row for each entity.
 
-    If true, rows are counted, and columns that need nothing are read, from the index `names` alone, without `of`.
+    If true, the index `names` alone is read to count rows and to read columns whose `needs` is empty.
     """
 
     def plan(self, request: ScanRequest) -> list[Weighted[NamesTask]]:
@@ -284,9 +296,9 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
         return equal_rows(columns, [task.pin.catalog] * len(columns), self.count(store, task))
 
     def count(self, store: ReadStore, task: NamesTask) -> int:
-        """Return the number of rows of a task. Every entity must have one row.
+        """Return the number of rows of a task. Call this only if `one_each` is true.
 
-        Keys are counted. They are only decoded if there are conditions.
+        The keys of the index are counted, and decoded only if the task has conditions.
         """
         if task.names != ANYTHING or task.entities != ANYTHING:
             return sum(1 for _ in self._named(store, task))
@@ -299,19 +311,19 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
 
     @abstractmethod
     def of(self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]) -> Iterator[R]:
-        """Yield the rows of the given entities, on an executor.
+        """Yield the rows of the given entities. Called on an executor.
 
-        `with_contents` reads the objects of entities, `loaded` those of tables or views, and `with_pieces` the objects
-        to which these point. Each reads `READ_TOGETHER` objects at a time.
+        To read objects in batches, implementations call `with_contents` (any entities), `loaded` (tables or views), and
+        `with_pieces` (further objects). `needs` contains `ViewColumn.needs` of the requested columns.
         """
 
 
 class OfEntity(Protocol):
-    """A row of a view of entities."""
+    """A row that is derived from an entity (a namespace, table or view)."""
 
     @property
     def entry(self) -> EntityEntry:
-        """The entity's entry in the index."""
+        """The entity's entry in the index `names`."""
 
 
 _CATALOG: ViewColumn[Any] = ViewColumn(
@@ -343,4 +355,4 @@ IDENTITY: tuple[ViewColumn[OfEntity], ...] = (
         "",
     ),
 )
-"""Columns by which views of entities can be joined."""
+"""Columns that all views of entities have. Queries can join the views on these columns."""

@@ -1,4 +1,4 @@
-"""Columns of the view `files`, named as in Iceberg's own metadata tables."""
+"""Columns of the system view `files`. They have the same names as in Iceberg's metadata tables."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ CONTENTS = {
     m.POSITION_DELETES: "position-deletes",
     m.EQUALITY_DELETES: "equality-deletes",
 }
-"""Contents of files, by their names in the REST protocol."""
+"""Names of the file contents in the REST protocol, by the number that Iceberg's manifests contain."""
 
 ENTRY = "entry"
-"""Value of `needs` for columns that need manifest entries, but no field of the data file."""
+"""Value of `ViewColumn.needs` for columns that need the manifest entry, but no field of the data file in it."""
 
 _INT_LONG = MapType(IntegerType(), LongType(), valueContainsNull=False)
 _INT_BINARY = MapType(IntegerType(), BinaryType(), valueContainsNull=False)
@@ -37,7 +37,7 @@ _PARTITION = MapType(StringType(), StringType(), valueContainsNull=True)
 
 
 class FileRow(NamedTuple):
-    """A file. With `error`, an unreadable manifest or manifest list, in place of the files that it lists."""
+    """A file. If `error` is set, the row stands for an unreadable manifest or manifest list instead of its files."""
 
     entry: EntityEntry
     snapshot_id: int | None
@@ -52,7 +52,7 @@ class FileRow(NamedTuple):
 def _file(
     name: str, type: DataType, comment: str, field: int, of: Callable[[Any], Any] = lambda value: value
 ) -> ViewColumn[FileRow]:
-    """Return a column that shows a field of the file, converted by `of`."""
+    """Return a column that shows the field of the data file with the Iceberg field id `field`, converted by `of`."""
 
     def value(row: FileRow) -> Any:
         found = row.item.file.get(field) if row.item else None
@@ -171,4 +171,4 @@ FILE_COLUMNS: tuple[ViewColumn[Any], ...] = (
         ENTRY,
     ),
 )
-"""Every column."""
+"""All columns of the view `files`."""

@@ -1,4 +1,5 @@
-"""Planning of the view `files`: ranges of tables with about equal numbers of files, and parts of very large tables."""
+"""Planning of the system view `files`. A task reads a range of tables, or one part of the files of a very large
+table."""
 
 from __future__ import annotations
 
@@ -21,17 +22,19 @@ FILES_TOGETHER = 5_000
 """Approximate number of files that one task reads."""
 
 MOST_PARTS = 256
-"""Maximum number of parts of one table."""
+"""Maximum number of tasks that read one table."""
 
 TABLE_WEIGHT = 50
-"""Cost of opening a manifest list and a manifest, as the number of manifest entries that take the same time."""
+"""Cost of opening a manifest list and a manifest: the number of manifest entries that can be read in the same time."""
 
 WEIGHED_TABLES = 20_000
-"""Maximum number of tables whose files are counted in planning. More tables balance partitions without counts."""
+"""Maximum number of tables for which planning counts the files of each table. If there are more tables, planning
+assumes that all tables have equally many files."""
 
 
 class PlannedFiles(NamedTuple):
-    """Tables that one task reads. The task reads part `part` of `parts` parts of their manifests."""
+    """A range of tables that one task reads. The task reads every `parts`-th manifest, starting with manifest
+    `part`."""
 
     tables: NamesTask
     part: int
@@ -47,7 +50,8 @@ _decode = msgspec.json.Decoder(_Summary, strict=False).decode
 
 
 def plan_files(request: ScanRequest) -> Iterator[PlannedFiles]:
-    """Yield tasks for the requested tables. This reads the tables, and summaries of their current snapshots."""
+    """Yield the tasks that read the requested tables. To count files, read summaries of the tables' current
+    snapshots."""
     planned = plan_names(request, TABLE, WEIGHED_TABLES)
     realm = request.store.realm(request.options.realm)
     are_many = sum(planned_range.weight for planned_range in planned) > WEIGHED_TABLES
@@ -79,7 +83,7 @@ def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[PlannedFiles]:
 
 
 def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[EntityEntry, int]]:
-    """Yield tables in the order of their keys, each with its cost as an approximate number of manifest entries."""
+    """Yield the tables in the order of their keys, each with the cost of reading it, in manifest entries."""
     reader = StoredObjects(store)
     for run, unread in with_loaded(store, named(tables.pin.snapshot(store), tables, TABLE), Table):
         pieces = [current_piece(table, reader) for _, table in run]
@@ -95,7 +99,7 @@ def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[EntityEntr
 
 
 def _files(snapshot: bytes) -> int:
-    """Return the number of files of a snapshot from its summary; 0 if the summary does not contain it."""
+    """Return the number of files of a snapshot from its summary; 0 if the summary does not contain the number."""
     try:
         summary = _decode(snapshot).summary or {}
     except msgspec.MsgspecError:

@@ -1,7 +1,8 @@
-"""The view `files`: one row per data or delete file that snapshots reference. Executors read the manifests.
+"""The system view `files`: one row for each data or delete file of the selected snapshots. Executors read the
+manifests.
 
-Planning reads the tables and only the summaries of their snapshots. If the summary of a table contains very many files,
-several tasks read the table: each of n tasks reads every n-th manifest.
+Planning reads only the tables and the summaries of their current snapshots. If a snapshot has very many files according
+to its summary, several tasks read the table: each of n tasks reads every n-th manifest.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class FilesTask(NamedTuple):
-    """Tables whose manifests a task reads. The task reads part `part` of `parts` parts of their manifests."""
+    """Tables whose manifests a task reads. The task reads every `parts`-th manifest, starting with manifest `part`."""
 
     tables: NamesTask
     part: int
@@ -58,7 +59,8 @@ class FilesTask(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """A snapshot whose files are shown; `id` and `refs` are None if all snapshots of the table are selected."""
+    """A selected snapshot, whose files are shown. `id` and `refs` are None if all snapshots of the table are
+    selected."""
 
     json: Mapping[str, Any]
     id: int | None
@@ -75,7 +77,7 @@ class _Snapshot(_Ref, rename="kebab"):
 
 
 class _Metadata(msgspec.Struct, rename="kebab"):
-    """Snapshots and refs from a table's metadata file, which has not been validated."""
+    """The parts of a table's metadata file that list snapshots and refs. The rest of the file is not validated."""
 
     current_snapshot_id: int | None = None
     refs: dict[str, _Ref] | None = None
@@ -86,7 +88,7 @@ _metadata = msgspec.json.Decoder(_Metadata).decode
 
 
 class FilesView(SystemView[FilesTask, FileRow]):
-    """One row per file."""
+    """A system view with one row for each file."""
 
     comment = "Data and delete files of every table's current snapshot, one row each"
     columns = FILE_COLUMNS
@@ -154,7 +156,8 @@ class _Reading:
             self._opens = True
 
     def rows(self, snapshots: Iterator[_Chosen]) -> Iterator[FileRow]:
-        """Yield the files of snapshots. If all snapshots of the table are selected, each manifest is read once."""
+        """Yield the rows of the files of snapshots. If all snapshots of the table are selected, read each manifest
+        once."""
         position, seen = 0, set[str]()
         for chosen in snapshots:
             row = FileRow(self._entry, chosen.id, chosen.refs)
@@ -171,9 +174,10 @@ class _Reading:
                 position += 1
 
     def _manifests(self, chosen: _Chosen) -> Iterator[ListedManifest | UnreadableFileError]:
-        """Yield the manifests of a snapshot. If no more can be listed, yield the error last, in part 0 only.
+        """Yield the manifests of a snapshot. If the manifest list cannot be read, yield the error in part 0 of the
+        table only.
 
-        The error is raised in every part if the option `unreadable` is not `report`.
+        If the option `unreadable` is not `report`, raise the error instead, in every part.
         """
         try:
             yield from m.snapshot_manifests(self._files, chosen.json)
@@ -183,7 +187,8 @@ class _Reading:
                 yield reported
 
     def unread(self, unloaded: Unloaded) -> Iterator[FileRow]:
-        """Yield the files of a table that is not loaded yet. Its metadata file lists the snapshots."""
+        """Yield the rows of a table that was imported lazily and is not loaded yet. Snapshots come from its metadata
+        file."""
         try:
             metadata = _metadata(read_text(self._files, unloaded.metadata_location))
         except (PolarisError, ValueError) as error:
@@ -219,10 +224,13 @@ class _Reading:
         return wanted == ANYTHING or wanted.allows(CONTENTS.get(item.file.get(m.CONTENT) or m.DATA))
 
     def _reported(self, error: UnreadableFileError) -> UnreadableFileError:
-        """Return the error if unreadable files are reported as rows; otherwise raise it."""
+        """Return the error if the option `unreadable` is `report`; otherwise raise it."""
         if self._task.reports_unreadable:
             return error
-        why = f"{self._said(error)} (the option unreadable=report shows the rest, and this in the column 'error')"
+        why = (
+            f"{self._said(error)} (with the option unreadable=report, the view shows all other files, and this error "
+            "in the column 'error')"
+        )
         raise type(error)(why, location=error.location) from error
 
     def _said(self, error: UnreadableFileError) -> str:
@@ -232,17 +240,18 @@ class _Reading:
 
 @lru_cache(maxsize=8)
 def _files(properties: tuple[tuple[str, Secret], ...]) -> Files:
-    """Return the file access for these properties. All tasks of a process share it, to keep connections open."""
+    """Return the object that reads files with these properties. All tasks of a process share it, to reuse
+    connections."""
     return Files({name: value.reveal() for name, value in properties})
 
 
 def _refs(table: Table, task: FilesTask, reader: StoredObjects) -> tuple[Ref, ...]:
-    """Return the branches and tags of a table; empty if all snapshots are selected."""
+    """Return the branches and tags of a table; empty if the option `snapshots` is `all`."""
     return () if task.snapshots == "all" else all_refs(table, reader)
 
 
 def _pieces(table: Table, task: FilesTask, refs: Collection[Ref]) -> list[int]:
-    """Return the pieces of the selected snapshots to which refs point."""
+    """Return the object ids of the selected snapshots that branches and tags point to."""
     current = table.current_snapshot_id
     return [ref.snapshot for ref in refs if task.snapshots == "refs" or ref.snapshot_id == current]
 

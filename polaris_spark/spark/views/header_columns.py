@@ -1,9 +1,8 @@
-"""Vectorized decoding of row headers: each step reads one field of every row.
+"""Vectorized decoding of the headers of object rows: each step reads one field of all rows.
 
-Only headers in the form that the encoder in `polaris_spark.objects` writes (MessagePack) are decoded: a short type, a
-low revision, and pointers of nine bytes each, the size of the ids that polaris_spark generates. All other rows,
-including damaged rows, are marked as not decoded. `objects.decode_header` then decodes them one by one, and raises
-errors for damaged rows.
+This decodes only headers in the usual MessagePack form: a type name of at most 31 bytes, a low revision, and pointers
+of nine bytes each. All other rows, including damaged rows, are marked as not decoded. Callers then decode these rows
+individually with `objects.decode_header`, which raises errors for damaged rows.
 """
 
 from __future__ import annotations
@@ -19,21 +18,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHORT_ARRAY, _LONG_ARRAY, _NUMBER = 0x90, 0xDC, 0xCF
-"""MessagePack tags: arrays of up to 15 elements (four bits), arrays of up to 65,535 (two bytes), eight-byte numbers."""
+"""MessagePack tags of: an array of up to 15 elements (length in the low four bits), an array of up to 65,535 elements
+(length in the next two bytes), and a number of eight bytes."""
 
 _TEXT_LENGTH = 0x1F
-"""Bit mask of the length in the tag of a short string."""
+"""Bit mask of the length in the MessagePack tag of a string of up to 31 bytes."""
 
 _POINTER_BYTES = 9
 _DESCRIBED = 40
-"""Size of two tags, a short string and a low revision, in bytes, rounded up to whole words."""
+"""Maximum size of a row's encoded type and revision with their tags, in bytes, rounded up to 8-byte words."""
 
 _PADDING = 64
-"""Zero bytes after the last row, so that reads in a damaged row stay within the buffer."""
+"""Number of zero bytes after the last row. They ensure that reading a damaged row does not go beyond the buffer."""
 
 
 class Pointers(NamedTuple):
-    """The ids that rows point to. The lists of a row are valid only if its `decoded` is true."""
+    """The object ids that rows point to. `strong` and `weak` of a row are valid only if `decoded` is true for this
+    row."""
 
     decoded: pa.BooleanArray
     strong: pa.ListArray
@@ -41,9 +42,9 @@ class Pointers(NamedTuple):
 
 
 def types(starts: pa.BinaryArray) -> tuple[pa.StringArray, pa.Int32Array]:
-    """Return types and revisions from the first `objects.TYPE_BYTES` bytes of rows.
+    """Return the object type and revision of each row, from the first `objects.TYPE_BYTES` bytes of the row.
 
-    Each distinct pair is decoded once. Both are null for a row whose first bytes do not contain them in a known form.
+    Both are null for a row whose first bytes are not in the usual form. Each distinct pair is decoded only once.
     """
     import numpy as np
     import pyarrow as pa
@@ -71,7 +72,7 @@ def _type(described: bytes) -> tuple[str, int] | tuple[None, None]:
 
 @cache
 def _kept() -> NDArray[np.uint64]:
-    """Return a byte mask for each string length, with ones for the tags, the string and the byte after it."""
+    """Return a byte mask for each length of the type name. It covers both tags, the name, and the revision after it."""
     import numpy as np
 
     ends = np.arange(_TEXT_LENGTH + 1)[:, None] + 3
@@ -79,10 +80,10 @@ def _kept() -> NDArray[np.uint64]:
 
 
 def pointers(starts: pa.BinaryArray) -> Pointers:
-    """Return the pointers from the first bytes of rows.
+    """Return the pointers of each row, from the first bytes of the row.
 
-    `decoded` is valid only for rows whose type `types` returns. A header that is longer than the given bytes is not
-    decoded.
+    `decoded` is valid only for rows for which `types` returns a type. It is false if the header is longer than the
+    given bytes.
     """
     import numpy as np
     import pyarrow as pa
@@ -103,9 +104,9 @@ def pointers(starts: pa.BinaryArray) -> Pointers:
 def _ids(
     data: NDArray[np.uint8], at: NDArray[np.int64], limits: NDArray[np.int64]
 ) -> tuple[pa.ListArray, NDArray[np.bool_], NDArray[np.int64]]:
-    """Decode one array of ids in each row; the arrays begin at the offsets `at`.
+    """Decode one array of ids in each row. The array of row i begins at byte `at[i]` and must end before `limits[i]`.
 
-    Return the ids, whether each array has the expected form, and the offset of each array's end.
+    Return for each row: the ids, whether the array has the expected form, and the offset of the array's end.
     """
     import numpy as np
     import pyarrow as pa
@@ -130,7 +131,7 @@ def _ids(
 
 
 def _rows(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes of all values, padded, and the offsets in them at which each value begins and ends."""
+    """Return the bytes of all values in one array with padding, and the offsets at which each value begins and ends."""
     import numpy as np
 
     _, offsets, data = values.buffers()
@@ -146,7 +147,8 @@ def _rows(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64],
 
 
 def _numbers(data: NDArray[np.uint8], type: str) -> NDArray[Any]:
-    """Return a view of the data in which element i is the number of the given type that begins at byte i."""
+    """Return an array whose element i is the number of this NumPy type that begins at byte i. It shares memory with
+    `data`."""
     import numpy as np
 
     numbers: NDArray[Any] = np.ndarray(len(data) - np.dtype(type).itemsize + 1, type, data, strides=(1,))

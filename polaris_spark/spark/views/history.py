@@ -1,4 +1,6 @@
-"""Parallel reads of histories: ranges of commit numbers of references, each pinned to one head."""
+"""Parallel reads of the commit histories of references.
+
+Each task reads a range of commit numbers in the history of one head (newest commit)."""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from polaris_spark.system.registry import ROOT
 R = TypeVar("R")
 
 READ_TOGETHER = 20
-"""Number of commits that are read in one batch: the number of parents that a commit lists."""
+"""Number of commits that are read in one batch. It equals the number of ancestors that a commit lists in `parents`."""
 
 
 class HistoryTask(NamedTuple):
-    """Commits of a reference, from number `low` to number `high` (both included), in the history of a pinned head."""
+    """A range of commits in the history of `head`, from number `low` to number `high` (both included)."""
 
     realm: str
-    """Instance id of the realm."""
+    """Instance id of the realm that contains the reference."""
     catalog: str | None
     reference: str
     head: Head
@@ -37,7 +39,7 @@ class HistoryTask(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """A commit, and the task that it belongs to."""
+    """A commit, and the task that reads it."""
 
     task: HistoryTask
     id: int
@@ -45,7 +47,8 @@ class Logged(NamedTuple):
 
 
 class HistoryRange(NamedTuple):
-    """A reference at a pinned head, from commit number `first` on; `catalog` is None for references of the realm."""
+    """The part of a reference's history from commit number `first` to `head`. `catalog` is None if the reference does
+    not belong to a catalog."""
 
     catalog: str | None
     reference: str
@@ -54,14 +57,16 @@ class HistoryRange(NamedTuple):
 
 
 def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
-    """Return the requested references, limited to the range between the requested points.
+    """Return the requested histories, limited to the range between the options `from` and `to` (or `as-of`).
 
-    These are the branch of the requested catalog, or all live references of the realm if no catalog is requested.
+    If the option `catalog` is set, this is the history of the catalog's branch. Otherwise, these are the histories of
+    all references of the realm that satisfy the conditions on `reference` and `catalog`.
 
     Raises:
         NotFoundError: the requested catalog or its branch does not exist.
-        HistoryTrimmedError, BeforeHistoryError, InputError: a requested point does not exist in the history, or the
-            range ends before it begins.
+        HistoryTrimmedError: a requested point is older than the oldest commit that is still stored.
+        BeforeHistoryError: a requested time is before the first commit.
+        InputError: a requested commit does not exist in the history, or the range ends before it begins.
     """
     options, store = request.options, realm.store
     if options.catalog is not None:
@@ -86,9 +91,9 @@ def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
 
 
 def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
-    """Return the histories without the commits up to a point.
+    """Return the histories without the commits up to the point `since`, which is excluded too.
 
-    The point may be a commit of any reference of the realm.
+    The point can be a commit of any reference of the realm. In other references, the time of this commit counts.
     """
     if since is None:
         return found
@@ -103,7 +108,7 @@ def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | Non
 
 
 def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
-    """Return the number of the first commit after a point; the head's number plus one if there is no such commit.
+    """Return the number of the first commit after the point `since`; the head's number plus one if none is later.
 
     Raises:
         HistoryTrimmedError: commits after the point may have been trimmed.
@@ -122,7 +127,7 @@ def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
 
 
 def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -> list[HistoryRange]:
-    """Return the histories; refuse ranges that begin after their end.
+    """Return the histories unchanged, after checking that no range ends before it begins.
 
     Raises:
         InputError: `since` is after `until`.
@@ -131,7 +136,7 @@ def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -
         times_are_backward = since.time is not None and until.time is not None and since.time > until.time
         if times_are_backward or any(one.first > one.head.number + 1 for one in found):
             raise InputError(
-                f"from {since.text!r} comes after {until.option} {until.text!r}: there is nothing between them"
+                f"from {since.text!r} comes after {until.option} {until.text!r}: there are no commits between them"
             )
     return found
 
@@ -139,10 +144,11 @@ def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -
 def catalog_histories(
     realm: RealmReader, request: ScanRequest, name_of: Callable[[CatalogRow], str]
 ) -> list[HistoryRange]:
-    """Return one additional reference of each requested catalog that has it. The reference is not a branch.
+    """Return the history of one reference of each requested catalog. The reference is not a branch; it contains, for
+    example, metrics reports. A catalog without this reference is skipped.
 
     Args:
-        name_of: returns the name of a catalog's reference.
+        name_of: function that returns the name of the reference of a catalog.
     """
     options = request.options
     as_of = options.as_of
@@ -164,9 +170,9 @@ def catalog_histories(
 
 
 def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) -> list[HistoryRange]:
-    """Return the histories as they were at a point, without those that did not exist yet.
+    """Return the histories as they were at a point. Histories that did not exist yet are left out.
 
-    The point may be a commit of any reference of the realm.
+    The point can be a commit of any reference of the realm. In other references, the time of this commit counts.
     """
     if as_of is None:
         return found
@@ -193,7 +199,8 @@ def _at_time(store: ObjectStore, head: Head, time: int) -> Head | None:
 
 
 def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
-    """Return ranges of commit numbers. This reads heads, and also a few commits if conditions limit times or ids."""
+    """Return tasks that read the requested commits, each with its number of commits. Planning reads heads and few
+    commits."""
     realm = request.store.realm(request.options.realm)
     planned = []
     for history in histories(realm, request):
@@ -213,7 +220,8 @@ def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted
 
 
 def _bounds(store: ObjectStore, history: HistoryRange, request: ScanRequest) -> tuple[int, int]:
-    """Return the first and last number of the commits that may satisfy the conditions."""
+    """Return the first and last number of the commits that may satisfy the conditions. The first is greater than the
+    last if no commit can."""
     head = history.head
     low, high = max(head.floor_number, history.first), head.number
     number, time = request.condition("number"), request.condition("committed_at")
@@ -238,7 +246,8 @@ def _bounds(store: ObjectStore, history: HistoryRange, request: ScanRequest) -> 
 
 
 def _number_at(store: ObjectStore, head: Head, time: int) -> int:
-    """Return the number of the newest commit at or before a time; the floor minus one if there is no such commit."""
+    """Return the number of the newest commit at or before a time (milliseconds since 1970). If all stored commits are
+    later, return the number before the oldest stored commit."""
     try:
         return store.get(commit_at(store, head, time), Commit).number
     except (HistoryTrimmedError, BeforeHistoryError):
@@ -246,7 +255,7 @@ def _number_at(store: ObjectStore, head: Head, time: int) -> int:
 
 
 def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
-    """Yield the commits of a task, newest first, in lists that were read together."""
+    """Yield the commits of a task, newest first, in lists. Each list was read in one batch."""
     pending = [ancestor(store, task.head, task.high)]
     while pending:
         found = store.get_many(pending, Commit)
@@ -257,7 +266,7 @@ def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
 
 
 class HistoryView(SystemView[HistoryTask, R], Generic[R]):
-    """A view whose rows are derived from commits."""
+    """A system view whose rows are derived from commits."""
 
     has_range = True
     rows_per_partition = 200
@@ -272,4 +281,4 @@ class HistoryView(SystemView[HistoryTask, R], Generic[R]):
 
     @abstractmethod
     def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[R]:
-        """Yield the rows of the given commits."""
+        """Yield the rows of the given commits. `needs` contains `ViewColumn.needs` of the requested columns."""

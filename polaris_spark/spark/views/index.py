@@ -1,4 +1,4 @@
-"""The view `index`: the names of catalogs, as stored in the index `names`."""
+"""The system view `index`: the entries of the index `names`, which maps the names in a catalog to entities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class IndexView(EntityView[EntityEntry]):
-    """One row per entry of the index `names`; no content is read."""
+    """A system view with one row for each entry of the index `names`. The objects of the entities are not read."""
 
     comment = "Every name of a catalog: namespaces, tables and views"
     kind = None

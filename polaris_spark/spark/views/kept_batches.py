@@ -1,6 +1,7 @@
-"""Views of records that catalogs store in batches outside their branches, such as metrics reports.
+"""Base of system views of records that catalogs store in batches outside their branches, such as metrics reports.
 
-Each catalog has a separate reference for the batches; an index of this reference lists them.
+Each catalog has a separate reference for the batches of one kind. An index in the commits of this reference lists the
+batches.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ R = TypeVar("R")
 
 
 class BatchesTask(NamedTuple):
-    """Some batches of one catalog."""
+    """The batches that one task reads. All belong to one catalog."""
 
     realm: str
-    """Instance id of the realm."""
+    """Instance id of the realm that contains the catalog."""
     catalog: str
     batches: tuple[tuple[bytes, int], ...]
-    """Key of each batch in the index, and object id of the batch."""
+    """For each batch: its key in the index, and the id of the object that contains it."""
 
 
 class BatchesView(SystemView[BatchesTask, R], Generic[R]):
-    """A view whose rows are derived from the records in batches."""
+    """A system view whose rows are derived from the records in batches."""
 
     index: ClassVar[str]
-    """Name of the reference's index that lists the batches."""
+    """Name of the index that lists the batches."""
     together: ClassVar[int]
     """Number of batches that one task reads."""
 
@@ -41,7 +42,7 @@ class BatchesView(SystemView[BatchesTask, R], Generic[R]):
         """Return the name of the reference that holds a catalog's batches."""
 
     def count(self, batch: Entry) -> int:
-        """Return the approximate number of rows of a batch."""
+        """Return the approximate number of rows of a batch, from the index entry of the batch."""
         return 1
 
     def plan(self, request: ScanRequest) -> list[Weighted[BatchesTask]]:

@@ -1,4 +1,4 @@
-"""The view `metrics`: reports of scans and commits, one row each."""
+"""The system view `metrics`: one row for each metrics report of a scan or commit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LONG_MAP = MapType(StringType(), LongType(), valueContainsNull=False)
 
 
 class MetricsRow(NamedTuple):
-    """A report with its number."""
+    """A metrics report, with its consecutive number in the catalog."""
 
     catalog: str
     number: int
@@ -48,7 +48,7 @@ class MetricsRow(NamedTuple):
 
 
 class Metrics(BatchesView[MetricsRow]):
-    """One row per stored report."""
+    """A system view with one row for each stored metrics report."""
 
     index = REPORTS
     together = 50

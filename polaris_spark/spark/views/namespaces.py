@@ -1,4 +1,4 @@
-"""The view `namespaces`: one row per namespace."""
+"""The system view `namespaces`: one row for each namespace."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class NamespaceRow(NamedTuple):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The full name, one string per level."""
+        """The full name of the namespace, one string per level."""
         return (*self.entry.path, self.entry.name)
 
 
 class Namespaces(EntityView[NamespaceRow]):
-    """One row per namespace."""
+    """A system view with one row for each namespace."""
 
     comment = "Namespaces, one row each"
     kind = NAMESPACE
@@ -109,7 +109,7 @@ SYSTEM_VIEW = Namespaces()
 
 
 def _keys(names: Condition) -> list[Range] | None:
-    """Return the key ranges of namespaces with the full names in a condition; None if it does not list names."""
+    """Return one key range for each full name of a namespace that the condition lists; None if it lists no names."""
     if names.values is None:
         return None
     keys = []

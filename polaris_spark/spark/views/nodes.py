@@ -1,4 +1,4 @@
-"""The view `nodes`: one row per node number that was ever leased."""
+"""The system view `nodes`: one row for each node number that a process has ever leased to generate ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NodeRow = RecordRow[NodeRecord]
 
 
 class Nodes(RecordView[NodeRecord]):
-    """One row per node number: its latest lease."""
+    """A system view with one row for each node number. The row shows the latest lease of the number."""
 
     comment = "Leases of node numbers, which ids contain: the latest lease of each number"
     prefix = "node/"

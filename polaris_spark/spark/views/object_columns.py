@@ -1,7 +1,7 @@
-"""Vectorized reads of objects, from the keys, lengths and first bytes of their rows.
+"""Vectorized reads of the columns of objects. Only the keys, lengths and first bytes of the objects' rows are read.
 
-Only requested columns are decoded. If neither pointers nor `error` are requested, damage in a header after its type and
-revision is not detected. Objects with several rows, and rows whose headers cannot be decoded in a vectorized way, are
+Only requested columns are decoded. If neither pointers nor `error` are requested, damage in a header after the type and
+revision is not detected. Objects that have several rows, or whose header cannot be decoded in a vectorized way, are
 returned individually.
 """
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _Columns = dict[str, "pa.Array"]
-"""Columns of objects that have one row each: `id`, `bytes` and, if requested, `type`, `revision`, `strong` and `weak`.
+"""Arrow arrays by name, one value per object: `id`, `bytes` and, if requested, `type`, `revision`, `strong` and `weak`.
 """
 
 _START_BYTES = 80
-"""Number of first bytes that are read of a row. They contain most headers, those with up to seven pointers."""
+"""Number of bytes that are read from the beginning of a row. They contain each header with up to seven pointers."""
 
 
 class _Asked(NamedTuple):
-    """A request for columns of a realm's objects. Conditions select the objects."""
+    """A request for columns of those objects of a realm that satisfy the conditions."""
 
     realm: str
     columns: Sequence[ViewColumn[Any]]
     conditions: Conditions
 
     def needs(self, columns: frozenset[str]) -> bool:
-        """Whether the request or one of its conditions uses any of the given columns."""
+        """Return whether the request asks for any of these columns, or has a condition on one."""
         return not columns.isdisjoint([*self.conditions, *(column.name for column in self.columns)])
 
     @property
     def start(self) -> int:
-        """Number of first bytes of each row that must be read."""
+        """Number of bytes that must be read from the beginning of each row."""
         if self.needs(_OF_POINTERS):
             return _START_BYTES
         return objects.TYPE_BYTES if self.needs(_OF_TYPES) else len(objects.ONE_PART)
@@ -59,13 +59,13 @@ def read_columns(
     columns: Sequence[ViewColumn[Any]],
     conditions: Conditions,
 ) -> Iterator[pa.RecordBatch | list[StoredObject]]:
-    """Yield the objects whose first row is in a split, as Arrow batches and as lists of individual objects.
+    """Yield the objects whose first row is in a split: most as Arrow batches, the others as lists of `StoredObject`.
 
     Args:
         realm: name of the realm.
         columns: requested columns; their names must be keys of `COLUMNS`.
-        conditions: conditions on keys of `COLUMNS`. The batches contain only objects that satisfy them; the lists are
-            not filtered, so the caller must check their objects.
+        conditions: conditions on columns in `COLUMNS`. The batches contain only objects that satisfy them. The lists
+            are not filtered, so the caller must check the objects in them.
     """
     narrowing = {name: condition for name, condition in conditions.items() if condition != ANYTHING}
     asked = _Asked(realm, columns, narrowing)
@@ -77,7 +77,8 @@ def read_columns(
 
 
 def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the requested columns of objects that could be decoded, and the first row of each other object."""
+    """Decode rows. Return the requested columns of the objects that could be decoded and satisfy the conditions, and
+    the first rows of the objects that could not be decoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -103,7 +104,7 @@ def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Recor
 
 
 def _filtered(batch: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
-    """Filter like `RecordBatch.filter`, but without a copy if all rows or no rows are selected."""
+    """Return the selected rows, as `RecordBatch.filter` does, but copy nothing if all rows or no rows are selected."""
     count = chosen.true_count
     return batch.slice(0, count) if count in (0, len(batch)) else batch.filter(chosen)
 
@@ -111,7 +112,8 @@ def _filtered(batch: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
 def _whole(
     backend: Backend, asked: _Asked, rows: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch | list[StoredObject]]:
-    """Yield the objects of rows whose first bytes are not sufficient, without those that were deleted meanwhile."""
+    """Read the given first rows of objects completely, and yield the objects. Skip objects that were deleted
+    meanwhile."""
     instance = rows.column("realm")[0].as_py()
     wanted = zip(rows.column("id").to_pylist(), rows.column("size").to_pylist(), strict=True)
     for chunk in sized(wanted, itemgetter(1), most_bytes=BATCH_BYTES):
@@ -171,8 +173,9 @@ COLUMNS: dict[str, Callable[[str, _Columns], Any]] = {
     "content": _nothing,
     "error": _nothing,
 }
-"""Functions that compute each column of the view before casts, from the realm's name and decoded columns.
+"""Functions that compute the columns of the system view `objects`, by column name.
 
+The arguments are the realm's name and the decoded columns. The caller casts the result to the type of the column.
 `content` and `error` are always null here.
 """
 

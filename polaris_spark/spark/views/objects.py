@@ -1,4 +1,4 @@
-"""The view `objects`: one row per stored object, read by splits of the database."""
+"""The system view `objects`: one row for each stored object. The database divides the objects into splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _JSON = "json"
 
 
 class ObjectsTask(NamedTuple):
-    """A database split, or ids to look up, and the conditions that select objects."""
+    """The objects that one task reads: those of a database split, or those with the given ids if `split` is None.
+    Objects that do not satisfy the conditions are left out."""
 
     realm: str
     """Name of the realm."""
@@ -38,12 +39,12 @@ class ObjectsTask(NamedTuple):
 
     @property
     def conditions(self) -> dict[str, Condition]:
-        """Conditions on objects, by column."""
+        """The conditions that the objects must satisfy, by column."""
         return {"id": self.wanted_ids, "type": self.types, "created_at": self.times}
 
 
 class ObjectViewRow(NamedTuple):
-    """An object, and its content as JSON if it was requested."""
+    """A stored object. `content` is its content as JSON; None if it was not requested or cannot be decoded."""
 
     realm: str
     stored: StoredObject
@@ -52,7 +53,7 @@ class ObjectViewRow(NamedTuple):
 
 
 class Objects(SystemView[ObjectsTask, ObjectViewRow]):
-    """One row per object."""
+    """A system view with one row for each stored object."""
 
     comment = "Immutable objects, one row each, of any type"
     rows_per_partition = 1
@@ -159,7 +160,8 @@ SYSTEM_VIEW = Objects()
 def _shown(
     task: ObjectsTask, found: Iterable[StoredObject], *, content: bool = False
 ) -> Iterator[ObjectViewRow]:
-    """Yield the rows of the objects that satisfy the task's conditions."""
+    """Yield rows for the objects that satisfy the task's conditions. `content` tells whether to decode their
+    content."""
     all_are = set(task.conditions.values()) == {ANYTHING}
     for stored in found:
         if all_are or _is_wanted(task, stored):
@@ -187,9 +189,9 @@ def _stored(store: ReadStore, task: ObjectsTask, *, whole: bool) -> Iterator[Sto
 
 
 def _content(stored: StoredObject) -> tuple[str | None, str | None]:
-    """Return the content as JSON, or None and the reason why the object cannot be read.
+    """Return the content of an object as JSON, and None; or None, and the reason why the object cannot be read.
 
-    Both values are None for an object whose type is not installed.
+    Both values are None if no installed module defines the object's type.
     """
     if stored.error is not None:
         return None, stored.error

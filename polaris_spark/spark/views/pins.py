@@ -1,4 +1,4 @@
-"""Catalogs, each pinned to one commit: its newest commit, or the commit as of a point in history."""
+"""Selection of the commit of each catalog that a read uses: the newest commit, or the commit at a point in history."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class Pin(NamedTuple):
-    """A catalog's branch at one commit."""
+    """A catalog, and the commit of its branch that a read uses."""
 
     realm: str
-    """Instance id of the realm."""
+    """Instance id of the realm that contains the catalog."""
     catalog: str
     head: Head
 
     def snapshot(self, store: ObjectStore) -> CommitReader:
-        """Return the commit, opened for reading."""
+        """Read the commit, and return an object that reads the commit's indexes."""
         return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
 
 
 def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
-    """Return the requested branch of each requested catalog, at its newest commit or at the requested point.
+    """Return each requested catalog with the commit to read: the newest commit, or the commit at the option `as-of`.
 
-    If the point is a commit, it belongs to one catalog; the other catalogs are pinned as of the time of this commit.
+    If `as-of` is a commit, it belongs to one catalog. The commits of the other catalogs are chosen by its time.
 
     Raises:
         NotFoundError: the requested catalog or its branch does not exist.
-        HistoryTrimmedError, BeforeHistoryError, InputError: the point does not exist in the history.
+        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
+        BeforeHistoryError: the point is a time before the first commit of the requested catalog.
+        InputError: the point is not a commit of a requested catalog's branch.
     """
     options = request.options
     wanted = request.condition("catalog")
@@ -50,9 +52,9 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
 
 
 def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:
-    """Return the head of the branch for each catalog that has the branch.
+    """Return the catalogs that have the branch, each with the current head of the branch.
 
-    A catalog that is just being created does not have its branch yet.
+    A catalog may lack even its main branch for a moment, while it is being created.
     """
     found = []
     for catalog in catalogs:
@@ -85,5 +87,5 @@ def _pinned_around(realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_
         mine = Pin(realm.store.realm, catalog.name, own)
         return sorted([mine, *_pinned_where_existing(realm, others, time)], key=lambda pin: pin.catalog)
     known = [id for id in as_of.commits if find_commit(realm.store, id) is not None]
-    what = "is not a commit of a requested catalog's branch" if known else "names no commit"
+    what = "is not a commit of a requested catalog's branch" if known else "is not the id of a commit"
     raise InputError(f"as-of {as_of.text!r} {what} in realm {realm.record.name!r}")

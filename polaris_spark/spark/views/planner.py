@@ -1,8 +1,8 @@
-"""Functions that return a view's columns, the number of its rows, and the partitions of a scan to Spark's driver.
+"""Functions that answer requests of Spark's driver for a system view's columns, row count, and scan plan.
 
-They run in the Python process behind the catalog. Without them, a query would wait for several Python workers of Spark:
-one to find and create the data source, others to get the columns, to push filters, to plan, and to count rows that the
-index can count without reading contents. Spark starts each kind of worker for the first query that needs it.
+They run in the Python process behind the catalog. Without these functions, Spark would start a separate Python worker
+for each kind of step: finding the data source, getting the columns, pushing filters, and planning. The
+first queries would wait for these workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from polaris_spark.spark.views.view import AnyView, ScanRequest
 
 
 def columns(options: dict[str, str]) -> dict[str, Any]:
-    """Return the columns of a view as a Spark schema, and whether `count` supports the view.
+    """Return a dict: `schema` is the Spark schema of a view as JSON, `counted` tells whether `count` supports the view.
 
     Raises:
         PolarisError: an option cannot be used.
@@ -34,13 +34,16 @@ def columns(options: dict[str, str]) -> dict[str, Any]:
 
 
 def plan(options: dict[str, str], columns: list[str], filters: list[list[Any]]) -> dict[str, Any]:
-    """Return the function and the partitions with which Spark's workers read columns of a view.
+    """Plan a scan of a view. Return a dict with the pickled `function` that Spark's workers call, and with the pickled
+    `partitions` to call it with, all encoded as base64.
 
     Args:
-        filters: name of a class in `pyspark.sql.datasource`, column and value of each filter. Times are microseconds
-            since 1970. The result contains all rows that match all filters, and may contain further rows.
+        options: options of the view.
+        columns: names of the columns to read.
+        filters: for each filter: name of its class in `pyspark.sql.datasource`, column, and value. Times are
+            microseconds since 1970. Rows that do not match the filters may still be read.
     Raises:
-        PolarisError: for the same reasons as planning.
+        PolarisError: an option cannot be used, or the store cannot be read.
     """
     parsed = ViewOptions.parse(options, VIEWS)
     by_name = {column.name: column for column in VIEWS[parsed.view].columns}
@@ -59,17 +62,17 @@ def _pickled(value: object) -> str:
 
 
 def count(options: dict[str, str]) -> int:
-    """Return the number of rows of a view that the index alone can count.
+    """Return the number of rows of a view. Count the entries of an index, without reading the view.
 
     Raises:
-        InputError: the rows can only be counted by reading the view.
-        PolarisError: for the same reasons as planning and reading.
+        InputError: the rows of this view cannot be counted in this way.
+        PolarisError: an option cannot be used, or the store cannot be read.
     """
     parsed = ViewOptions.parse(options, VIEWS)
     view = VIEWS[parsed.view]
     if not _is_counted(view):
         raise InputError(
-            f"the index cannot count the rows of the view {parsed.view!r}; read the view to count them"
+            f"the index cannot count the rows of the view {parsed.view!r}; read the view to count its rows"
         )
     store = open_for_reading(parsed.location)
     return sum(

@@ -1,4 +1,4 @@
-"""The view `realms`: one row per realm of the store."""
+"""The system view `realms`: one row for each realm (tenant) of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RealmRow = RecordRow[RealmRecord]
 
 
 class RealmsView(RecordView[RealmRecord]):
-    """One row per realm."""
+    """A system view with one row for each realm of the store."""
 
     comment = "Realms (tenants) of the store, one row each"
     prefix = "realm/"

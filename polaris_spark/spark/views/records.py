@@ -1,4 +1,5 @@
-"""Views of the store's own records: each record is stored in one reference of the system realm."""
+"""Base of system views of the store's own records, such as leases. Each record is the value of one mutable row of an
+internal realm, the system realm."""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class RecordTask(NamedTuple):
-    """A split of the system realm's references, and the time of planning in milliseconds since 1970."""
+    """A range of the system realm's mutable rows that one task reads, and the time of planning in milliseconds since
+    1970."""
 
     split: Split
     now_ms: int
 
 
 class RecordRow(NamedTuple, Generic[S]):
-    """A record, the name of its row without the prefix, and the time of planning in milliseconds since 1970."""
+    """A record of the store. `name` is the name of its row without the view's prefix; `now_ms` is the time of planning,
+    in milliseconds since 1970."""
 
     name: str
     record: S
@@ -32,13 +35,13 @@ class RecordRow(NamedTuple, Generic[S]):
 
 
 class RecordView(SystemView[RecordTask, RecordRow[S]], Generic[S]):
-    """A view of the whole store, with one row for each record of one kind.
+    """A system view of the whole store, with one row for each record of one kind.
 
     The options `realm`, `catalog` and `branch` have no effect.
     """
 
     prefix: ClassVar[str]
-    """Prefix of the names of the records' rows."""
+    """Prefix of the names of the database rows that contain the records."""
     record: ClassVar[type[Any]]
     rows_per_partition = 1_000
 
@@ -60,5 +63,5 @@ class RecordView(SystemView[RecordTask, RecordRow[S]], Generic[S]):
                         yield row
 
     def shows(self, row: RecordRow[S]) -> bool:
-        """Whether the view shows a record."""
+        """Return whether the view shows a record. By default, the view shows all records."""
         return True

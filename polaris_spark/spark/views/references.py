@@ -1,4 +1,4 @@
-"""The view `references`: the mutable rows of a realm, each with the head of a history."""
+"""The system view `references`: one row for each mutable row of a realm, such as a branch and its newest commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RECENT = ArrayType(
 
 
 class ReferencesTask(NamedTuple):
-    """A database split, and the names of catalogs by their entity ids in hexadecimal."""
+    """A database split that one task reads. `catalogs` contains the names of catalogs, by entity id in hexadecimal."""
 
     realm: str
     """Name of the realm."""
@@ -39,7 +39,7 @@ class ReferencesTask(NamedTuple):
 
 
 class ReferenceViewRow(NamedTuple):
-    """A row of the database table `references`; `head` is None if the row's value is not a head."""
+    """A row of the database table `references`. `head` is the newest commit; None if the row's value is not a head."""
 
     realm: str
     row_name: str
@@ -54,7 +54,7 @@ class ReferenceViewRow(NamedTuple):
 
 
 class References(SystemView[ReferencesTask, ReferenceViewRow]):
-    """One row per reference."""
+    """A system view with one row for each reference."""
 
     comment = (
         "Mutable rows of a realm, such as branches of catalogs, each with the head of a history; branches and tags of "
@@ -161,7 +161,7 @@ SYSTEM_VIEW = References()
 
 
 _BESIDE = ("metrics", "deletions")
-"""A catalog also has references that are not branches; these are the last levels of their names."""
+"""Last levels of the names of those references of a catalog that are not branches."""
 
 
 def _row(task: ReferencesTask, row_name: str, version: bytes, value: bytes) -> ReferenceViewRow:

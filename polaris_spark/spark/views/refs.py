@@ -1,4 +1,4 @@
-"""The view `refs`: one row per branch and tag of every table."""
+"""The system view `refs`: one row for each branch and tag of each Iceberg table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _time = msgspec.json.Decoder(_Time).decode
 
 
 class RefRow(NamedTuple):
-    """A branch or tag of a table; `time` is its snapshot's time in milliseconds since 1970, if it was requested."""
+    """A branch or tag of a table. `time` is its snapshot's time in milliseconds since 1970; None if not requested."""
 
     entry: EntityEntry
     ref: Ref
@@ -50,7 +50,7 @@ class RefRow(NamedTuple):
 
 
 class Refs(EntityView[RefRow]):
-    """One row per branch and tag."""
+    """A system view with one row for each branch and tag of each table."""
 
     comment = (
         "Branches and tags of every table, one row each; branches of catalogs are in the view references; "

@@ -1,4 +1,4 @@
-"""The view `schemas`: one row per column of each schema of each table and view, including former schemas."""
+"""The system view `schemas`: one row for each column of each current or former schema of a table or view."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _version = msgspec.json.Decoder(_Version).decode
 
 
 class SchemasTask(NamedTuple):
-    """A range of tables and views, and conditions on the kind and on `is_current`."""
+    """A range of tables and views that one task reads, and conditions on the columns `kind` and `is_current`."""
 
     names: NamesTask
     kinds: Condition
@@ -53,7 +53,7 @@ class SchemasTask(NamedTuple):
 
 
 class SchemaVersion(NamedTuple):
-    """A current or former schema of a table or view."""
+    """A current or former schema of a table or view. `piece` is the id of the object that contains the schema."""
 
     entry: EntityEntry
     id: int
@@ -70,11 +70,11 @@ class Field(NamedTuple):
     required: bool
     doc: str | None
     position: int
-    """Position among its siblings, starting with 0."""
+    """Position among the fields of the same parent, starting with 0."""
 
 
 class SchemaRow(NamedTuple):
-    """A column of a schema."""
+    """A column of a current or former schema."""
 
     kept: SchemaVersion
     field: Field
@@ -87,7 +87,7 @@ class SchemaRow(NamedTuple):
 
 
 class Schemas(SystemView[SchemasTask, SchemaRow]):
-    """One row per column, nested ones included, of each current or former schema of a table or view."""
+    """A system view with one row for each column, including nested columns, of each schema of a table or view."""
 
     comment = (
         "Columns of every table and view, including nested ones, one row for each schema that contains the column; "
@@ -166,7 +166,12 @@ SYSTEM_VIEW = Schemas()
 
 
 def fields_of(fields: list[dict[str, Any]], above: tuple[str, ...] = ()) -> Iterator[Field]:
-    """Yield the fields of a struct in the order of its JSON. Each field is followed by its nested fields."""
+    """Yield the fields of a struct in their order. Each field is followed by its nested fields.
+
+    Args:
+        fields: the fields in Iceberg's JSON form.
+        above: path of the struct.
+    """
     for position, field in enumerate(fields):
         yield from _field(
             (*above, field["name"]), field["id"], field["type"], field["required"], field.get("doc"), position
@@ -187,8 +192,8 @@ def _field(
 
 
 def _kept(store: ObjectStore, entries: Iterator[EntityEntry]) -> Iterator[SchemaVersion]:
-    """Yield the schemas of tables and views, in the order of `entries`. Tables and views that are not loaded yet are
-    left out, because their schemas are not known."""
+    """Yield the schemas of tables and views, in the order of `entries`. Skip tables and views that were imported lazily
+    and are not loaded yet, because their schemas are not stored."""
     while run := list(islice(entries, READ_TOGETHER)):
         schemas: dict[int, tuple[int | None, tuple[Numbered, ...]]] = {}
         for tables, _ in with_loaded(store, (entry for entry in run if entry.kind == TABLE), Table):
@@ -203,7 +208,7 @@ def _kept(store: ObjectStore, entries: Iterator[EntityEntry]) -> Iterator[Schema
 
 
 def _schemas_of_views(store: ObjectStore, views: list[View]) -> list[int | None]:
-    """Return the schema id of each view's current version."""
+    """Return the schema id of the current version of each view; None if a view has no current version."""
     pieces = [next((n.piece for n in v.versions if n.id == v.current_version_id), 0) for v in views]
     versions = by_id(store, pieces, ViewVersion)
     return [_version(versions[piece].text).schema_id if piece else None for piece in pieces]

@@ -1,4 +1,4 @@
-"""The view `snapshots`: one row per snapshot of every table."""
+"""The system view `snapshots`: one row for each snapshot of each table."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ class SnapshotRow(NamedTuple):
     table: Table
     snapshot: _Snapshot
     refs: Mapping[int, list[str]]
-    """Names of the table's branches and tags by snapshot id; empty if they were not requested."""
+    """Names of the table's branches and tags, by the id of their snapshot; empty if no column needs the names."""
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The snapshot's summary; empty for snapshots of old tables, which may lack a summary."""
+        """The snapshot's summary; empty if it has no summary, as in some old tables."""
         return self.snapshot.summary or {}
 
 
 class Snapshots(EntityView[SnapshotRow]):
-    """One row per snapshot."""
+    """A system view with one row for each snapshot of each table."""
 
     comment = f"Snapshots of every table, one row each; {WITHOUT_UNLOADED}"
     kind = TABLE

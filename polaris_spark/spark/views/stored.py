@@ -1,4 +1,4 @@
-"""Objects as they are stored in database rows: their headers, sizes and joined parts."""
+"""Reads of objects from database rows: header, total size, and the bytes of all rows of an object."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.objects import Header
 
 _NAMED = 10
-"""Maximum number of missing parts that an error lists: a damaged row may contain any number of parts."""
+"""Maximum number of missing parts that an error message lists. A damaged row may claim any number of parts."""
 
 
 class StoredObject(NamedTuple):
-    """An object, read from its first row. If the row cannot be read, `header` is None and `error` is the reason."""
+    """An object as it is stored in database rows. If its first row cannot be decoded, `header` is None. `error` is the
+    reason why the object cannot be read; None if it can."""
 
     realm: str
-    """Instance id of the realm."""
+    """Instance id of the realm that contains the object."""
     id: int
     parts: int
     size: int
-    """Total size of all parts, in bytes."""
+    """Total size of the object's rows (parts), in bytes."""
     header: Header | None
     data: bytes
-    """All parts joined if they were requested, otherwise the first part."""
+    """The bytes of all rows (parts) of the object if requested; otherwise, of the first row."""
     error: str | None
 
 
 def stored_objects(backend: Backend, split: Split, *, whole: bool) -> Iterator[StoredObject]:
-    """Yield every object whose first row is in a split, except objects that are deleted meanwhile.
+    """Yield every object whose first row is in a split. Skip objects that are deleted during the read.
 
     Args:
-        whole: whether `data` contains all parts.
+        whole: whether `StoredObject.data` contains the bytes of all rows of the object, or only of the first row.
     """
     for batch in backend.scan(split):
         columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
@@ -47,7 +48,10 @@ def stored_objects(backend: Backend, split: Split, *, whole: bool) -> Iterator[S
 def stored_object(
     backend: Backend, realm: str, key: ObjectKey, value: bytes, *, whole: bool
 ) -> StoredObject | None:
-    """Return an object from its first row; None if the object was deleted after the row was read."""
+    """Return the object whose first row has the given key and value. Read its other rows, if any.
+
+    Return None if the object was deleted after the first row was read. `whole` is as in `stored_objects`.
+    """
     name = f"{realm}/{key.id}"
     try:
         parts = objects.part_count(value, name)

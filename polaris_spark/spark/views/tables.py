@@ -1,4 +1,4 @@
-"""The view `tables`: one row per Iceberg table."""
+"""The system view `tables`: one row for each Iceberg table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _summary = msgspec.json.Decoder(_Summary).decode
 
 
 class TableRow(NamedTuple):
-    """A table with the requested parts of its metadata."""
+    """A table, with those parts of its metadata that the requested columns need."""
 
     entry: EntityEntry
     table: Table
@@ -78,18 +78,20 @@ class TableRow(NamedTuple):
     snapshots: int
     refs: tuple[Ref, ...] = ()
     properties: Mapping[str, str] = {}
-    """`refs` and `properties` are complete, including those that the table stores outside its own object."""
+    """Properties of the table. `properties` and `refs` include entries that are stored outside the table's own
+    object."""
     unloaded: Unloaded | None = None
-    """The known data of a table that is not loaded yet. Other fields, except `entry`, are then meaningless."""
+    """Stored data of a table that was imported lazily and is not loaded yet; None for other tables. If set, the other
+    fields except `entry` are meaningless."""
 
     def total(self, name: str) -> int | None:
-        """Return a total from the current snapshot's summary; None if the summary does not contain it."""
+        """Return a number, such as `total-records`, from the current snapshot's summary; None if it is missing."""
         summary = self.snapshot.summary if self.snapshot else None
         return number_in(summary or {}, name)
 
 
 class Tables(EntityView[TableRow]):
-    """One row per table."""
+    """A system view with one row for each Iceberg table."""
 
     comment = "Iceberg tables, one row each"
     kind = TABLE
@@ -255,7 +257,7 @@ SYSTEM_VIEW = Tables()
 
 
 def count(root: IndexRoot, store: ObjectStore) -> int:
-    """Return the number of entries of an index. In the tree, only keys of the embedded part are looked up."""
+    """Return the number of entries of an index: those in its tree, corrected by the changes embedded in `root`."""
     if not root.shard:
         return sum(value is not None for value in root.values)
     tree = Index(IndexRoot(root.shard, root.height, root.count), StoredObjects(store).read_shards)
@@ -267,7 +269,11 @@ def count(root: IndexRoot, store: ObjectStore) -> int:
 def _pieces(
     store: ObjectStore, needs: frozenset[str], need: str, wanted: dict[int, int], cls: type[Any]
 ) -> dict[int, bytes]:
-    """Return the texts of pieces by the keys of `wanted`; empty if `needs` does not contain `need`."""
+    """Read objects with parts of table metadata. Return their texts, by the keys of `wanted`, whose values are object
+    ids.
+
+    If `needs` does not contain `need`, read nothing and return an empty dict.
+    """
     if need not in needs:
         return {}
     found = by_id(store, wanted.values(), cls)

@@ -1,4 +1,5 @@
-"""The view `tasks`: one row per coordinated task, such as a maintenance job, with its current or latest run."""
+"""The system view `tasks`: one row for each task, such as a maintenance job, that only one process runs at a time. The
+row shows the current or latest run."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ TaskRow = RecordRow[TaskRecord]
 
 
 class TasksView(RecordView[TaskRecord]):
-    """One row per kind of task and scope."""
+    """A system view with one row for each kind of task and scope (store, realm or catalog)."""
 
     comment = "Jobs that run one at a time per kind: the current or latest run of each, with its progress"
     prefix = "task/"

@@ -1,4 +1,4 @@
-"""Base class of views: typed columns, a plan of small picklable tasks, and the rows of each task."""
+"""Base class of system views. A view has typed columns, plans small picklable tasks, and yields a task's rows."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """A request to plan a read of a view."""
+    """A request to plan a read of a system view."""
 
     options: ViewOptions
     store: ReadStore
     conditions: dict[str, Condition] = field(default_factory=dict)
-    """Conditions that all requested rows satisfy, by column. The plan may also return other rows."""
+    """Conditions on the requested rows, by column. A read may also yield rows that do not satisfy the conditions."""
 
     def condition(self, column: str) -> Condition:
-        """Return the condition on a column."""
+        """Return the condition on a column; `ANYTHING` if there is none."""
         return self.conditions.get(column, ANYTHING)
 
     def refuse_as_of(self, why: str) -> None:
-        """Refuse the option `as-of`.
+        """Raise an error if the option `as-of` or `to` is set. `why` is the end of the message.
 
         Raises:
             InputError: the option is set.
         """
         if self.options.as_of is not None:
-            raise InputError(f"the view {self.options.view!r} has no {self.options.as_of.option}: {why}")
+            raise InputError(
+                f"the view {self.options.view!r} does not support the option {self.options.as_of.option}: {why}"
+            )
 
     def refuse_range(self) -> None:
-        """Refuse the options `from` and `to`.
+        """Raise an error if the option `from` or `to` is set.
 
         Raises:
             InputError: one of the options is set.
@@ -52,49 +54,51 @@ class ScanRequest:
         for point in (self.options.since, self.options.as_of):
             if point is not None and point.option != "as-of":
                 raise InputError(
-                    f"the view {self.options.view!r} has no {point.option}: it shows a state, not a history; use "
-                    "it with the views changes and commits"
+                    f"the view {self.options.view!r} does not support the option {point.option}: it shows a state, not "
+                    "a history; use this option with the views changes and commits"
                 )
 
 
 class Weighted(NamedTuple, Generic[T]):
-    """A task, and the approximate number of rows that it yields."""
+    """A task, and the approximate number of rows that the task yields (`weight`)."""
 
     task: T
     weight: int
 
 
 class SystemView(ABC, Generic[T, R]):
-    """A view whose partitions are sequences of tasks `T`, and whose rows are `R` values."""
+    """A system view. Its partitions are sequences of tasks of type `T`; its rows have the type `R`."""
 
     comment: ClassVar[str]
-    """What the rows are, for users: the view's comment in Spark and its description in the documentation."""
+    """Description of the rows, for users. It is the view's comment in Spark, and is part of the documentation."""
     columns: tuple[ViewColumn[R], ...]
     rows_per_partition: ClassVar[int] = 500
-    """Number of rows below which a partition is not worth starting a Spark task; lower for rows that cost more to read.
+    """Approximate minimum number of rows in a partition, because starting a Spark task takes time. It is lower for
+    views whose rows take longer to read.
 
-    It is compared with the sum of the weights that `plan` returns.
+    The number of rows is the sum of the weights that `plan` returns.
     """
     has_range: ClassVar[bool] = False
-    """Whether the view supports the options `from` and `to`, which limit it to a range of history."""
+    """Whether the view supports the options `from` and `to`, which select a range of the history."""
 
     @abstractmethod
     def plan(self, request: ScanRequest) -> list[Weighted[T]]:
-        """Return tasks that together yield every row once, from heads that are read now.
+        """Read the current heads, and return tasks that together yield every row once.
 
-        The number of tasks is at most a few for each wanted partition.
+        The number of tasks is at most a few times the option `splits`.
         """
 
     @abstractmethod
     def rows(self, store: ReadStore, task: T, needs: frozenset[str]) -> Iterator[R]:
-        """Yield the rows of a task, on an executor. `needs` contains `ViewColumn.needs` of the requested columns."""
+        """Yield the rows of a task. Called on an executor. `needs` contains `ViewColumn.needs` of the requested
+        columns."""
 
     def weigh(self, row: R) -> int:
-        """Return the approximate size of a row, in bytes. Arrow batches are bounded by the sum of these sizes."""
+        """Return the approximate size of a row, in bytes. The sum of these sizes limits the rows in an Arrow batch."""
         return 512
 
     def partitions(self, request: ScanRequest) -> list[tuple[T, ...]]:
-        """Return the plan, grouped into an efficient number of partitions.
+        """Plan a read, and return its partitions, each with one or more tasks. Small tasks share a partition.
 
         Raises:
             InputError: an option is set that the view does not support.
@@ -109,14 +113,15 @@ class SystemView(ABC, Generic[T, R]):
     def read(
         self, store: ReadStore, tasks: Sequence[T], columns: Sequence[ViewColumn[R]]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition as Arrow batches."""
+        """Yield the requested columns of a partition's rows as Arrow batches. Called on an executor."""
         needs = frozenset(column.needs for column in columns if column.needs)
         rows = (row for task in tasks for row in self.rows(store, task, needs))
         return batches(columns, rows, self.weigh)
 
 
 def partition_count(splits: int, rows: int, rows_per_partition: int) -> int:
-    """Return the number of partitions for about `rows` rows: at most `splits`, and fewer if there are few rows."""
+    """Return the number of partitions for about `rows` rows: at most `splits`, but fewer if a partition would have less
+    than `rows_per_partition` rows."""
     return max(1, min(splits, -(-rows // rows_per_partition)))
 
 

@@ -1,4 +1,4 @@
-"""The view `views`: one row per view of a catalog."""
+"""The system view `views`: one row for each Iceberg view of a catalog."""
 
 from __future__ import annotations
 
@@ -60,18 +60,19 @@ _version = msgspec.json.Decoder(_Version).decode
 
 
 class ViewRow(NamedTuple):
-    """A view with its current version and that version's schema."""
+    """An Iceberg view, with its current version and the schema of this version."""
 
     entry: EntityEntry
     view: View
     version: _Version
     schema: bytes
     unloaded: Unloaded | None = None
-    """The known data of a view that is not loaded yet. Other fields, except `entry`, are then meaningless."""
+    """Stored data of a view that was imported lazily and is not loaded yet; None for other views. If set, the other
+    fields except `entry` are meaningless."""
 
 
 class SqlViews(EntityView[ViewRow]):
-    """One row per view."""
+    """A system view with one row for each Iceberg view."""
 
     comment = "Iceberg views, one row each"
     kind = VIEW
