@@ -64,8 +64,8 @@ COMMANDS = {
     ),
     "recover": Entry(
         "polaris_spark.cli.recover:recover",
-        "Set references to their newest complete commits after the database lost rows; without --yes, only show the "
-        "loss.",
+        "Set references to their newest complete commits after a loss of rows; without --yes, only show what would be "
+        "done.",
     ),
     "fsck": Entry(
         "polaris_spark.cli.fsck:fsck",

@@ -45,8 +45,8 @@ _UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def pin(stored: StoredContent[Table]) -> dict[str, str]:
-    """Return the header that a client needs to request the snapshots that a response left out; an empty dictionary if
-    the response leaves out none."""
+    """Return the header that a client needs to request the snapshots that a response left out. Return an empty
+    dictionary if the response left out none."""
     table = stored.value
     if all_named(table):
         return {}
@@ -54,7 +54,8 @@ def pin(stored: StoredContent[Table]) -> dict[str, str]:
 
 
 def load_snapshots(catalog: Catalog, request: Request) -> Response:
-    """GET tables/{table}/versions/{version}/snapshots"""
+    """Answer `GET tables/{table}/versions/{version}/snapshots`: return the snapshots of a table version, or its
+    differences from another version."""
     table_id, version = _number(request.params["table"]), _number(request.params["version"])
     since, uuid = request.query.get("since"), request.query.get("uuid")
     view = catalog.view()
@@ -82,7 +83,7 @@ def _uuid(table: Table) -> str:
 
 
 def _version(view: State, table_id: int, version: int) -> Table | None:
-    """Return a version of a table, or None if it does not exist.
+    """Return a version of the table with the entity id `table_id`. Return None if there is no such version.
 
     Clients can send the id of any object as `version`. Entity ids are never reused, so if the object has the entity id
     `table_id`, it is a version of this table.
@@ -95,7 +96,7 @@ def _version(view: State, table_id: int, version: int) -> Table | None:
 
 
 def _number(text: str) -> int:
-    """Return the id that a text of hexadecimal digits means.
+    """Return the id that a text of hexadecimal digits encodes.
 
     Raises:
         BadRequestError: the text is not an id in hexadecimal digits.
