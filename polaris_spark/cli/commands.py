@@ -64,8 +64,8 @@ COMMANDS = {
     ),
     "recover": Entry(
         "polaris_spark.cli.recover:recover",
-        "Set references to their newest complete commits after a loss of rows; without --yes, only show what would be "
-        "done.",
+        "After a loss of rows, set references to their newest complete commits; without --yes, only show the "
+        "changes.",
     ),
     "fsck": Entry(
         "polaris_spark.cli.fsck:fsck",

@@ -63,7 +63,7 @@ def recover(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Set references to their newest complete commits after a loss of rows; without --yes, only show what would be done."""
+    """After a loss of rows, set references to their newest complete commits; without --yes, only show the changes."""
     from polaris_spark.cli.stores import open_store
     from polaris_spark.cli.survey import chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
