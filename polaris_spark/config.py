@@ -455,7 +455,7 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     options = dict(pairs)
     if len(options) != len(pairs):
         raise StoreURIError(
-            f"an option of a {scheme}: store URI is given twice: {', '.join(n for n, _ in pairs)}"
+            f"an option of a {scheme}: store URI is given twice; its options are {', '.join(n for n, _ in pairs)}"
         )
     for name, text in pairs:
         if "\0" in name + text:

@@ -12,7 +12,7 @@ PolarisError
 │   ├── RealmStateError       the realm does not exist or is not ACTIVE
 │   │   └── RealmMovedError   the realm was moved to another store; the message names it
 │   ├── NewerFormatError      a newer release wrote the row or store
-│   ├── ReferenceGoneError    a reference was dropped or never existed: read the registry again
+│   ├── ReferenceGoneError    a reference was dropped or never existed: read the list of references again
 │   ├── HistoryTrimmedError   the commit is below the history floor: its history was trimmed
 │   ├── BeforeHistoryError    the time or commit is before the first commit
 │   └── TaskLostError         this process no longer holds the lease of its task

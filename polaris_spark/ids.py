@@ -154,7 +154,8 @@ class IdGenerator:
         self._lock = self._clock.lock()
         self._lease: Lease | None = None
         self._ms = 0
-        """Millisecond of the last id made or observed. The next id comes after (`_ms`, `_used`)."""
+        """Time in the last id that was made or observed, in milliseconds since 1970. `_used` is the number of ids of
+        this millisecond that are already used."""
         self._used = SEQUENCE
         self._last_id = 0
         self._retry_at = 0.0

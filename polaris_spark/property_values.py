@@ -132,6 +132,7 @@ def variable_names(name: str, text: str) -> tuple[str, ...]:
     names = tuple(one.strip() for one in text.split(","))
     if not all(names) or any(one.startswith(REFERENCE) for one in names):
         raise InputError(
-            f"{name} is {text!r}; it must be names of environment variables, without {REFERENCE!r}, separated by commas"
+            f"{name} is {text!r}; it must be a list of names of environment variables, separated by commas and without "
+            f"the prefix {REFERENCE!r}"
         )
     return names

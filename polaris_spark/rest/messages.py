@@ -22,7 +22,8 @@ some texts that only look like an escape, because the backslash is itself escape
 
 
 class Message(msgspec.Struct, rename="kebab", frozen=True, omit_defaults=True, gc=False):
-    """Base of bodies whose field names are in kebab case. Unknown fields are ignored, as the specification requires."""
+    """Base class of request and response bodies whose field names are in kebab case. Unknown fields are ignored, as the
+    specification requires."""
 
 
 class CreateNamespaceRequest(Message, frozen=True, gc=False):

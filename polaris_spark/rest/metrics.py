@@ -1,4 +1,4 @@
-"""Receiving metrics reports over the REST protocol."""
+"""The route of the REST protocol for metrics reports."""
 
 from __future__ import annotations
 

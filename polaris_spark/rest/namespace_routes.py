@@ -1,4 +1,4 @@
-"""Namespaces over the REST protocol."""
+"""Routes of the REST protocol for namespaces."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ MAX_PRINCIPAL_BYTES = 512
 
 
 class Resource(Protocol):
-    """An object that belongs to a session and is closed with it."""
+    """An object that belongs to a session and is closed when the session is closed."""
 
     def close(self) -> None:
         """Stop this object from using the session's store."""

@@ -8,8 +8,8 @@ other snapshots by table and version. So the result does not change if the table
 
     GET /v1/{prefix}/tables/{TABLE}/versions/{VERSION}/snapshots?uuid={UUID}&since={another version}
 
-If the table is not in the catalog (any more), the request must contain its UUID. The UUID cannot be guessed, so a
-client that sends it has loaded the table before.
+If the table is not in the catalog, for example because it was dropped, the request must contain its UUID. The UUID
+cannot be guessed, so a client that sends it has loaded the table before.
 
 The response is `{"since": "...", "removed": [ids], "snapshots": [...]}`. To get the snapshots of the requested version,
 take the snapshots of the version `since`, remove `removed`, then append `snapshots`. If the request has no `since`, or

@@ -1,4 +1,4 @@
-"""Tables over the REST protocol."""
+"""Routes of the REST protocol for tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views over the REST protocol."""
+"""Routes of the REST protocol for views."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _renamed(column: str) -> str:
 
 
 def newest_commit(stage: Stage) -> Head:
-    """Return the head of the catalog's branch `main`."""
+    """Return the head of the catalog's branch `main`, which describes its newest commit."""
     with open_store(stage.place.store, stage.place.password) as opened:
         realm = opened.realm("default")
         return realm.catalog_head(realm.catalog(CATALOG), MAIN).head

@@ -9,8 +9,8 @@ from polaris_spark.cli.demo.stage import Stage
 
 
 def load(stage: Stage) -> None:
-    """Create the namespace and the five tables with CREATE TABLE AS SELECT, insert the flights of December, and check
-    all rows."""
+    """Create the namespace, create the five tables with CREATE TABLE AS SELECT, insert the flights of December, and
+    check the rows of all tables."""
     stage.chapter("Five tables: CREATE NAMESPACE, CREATE TABLE AS SELECT, INSERT")
     for name, table in stage.data.arrow.items():
         folder = data.write(table, stage.place.directory / "source" / name)

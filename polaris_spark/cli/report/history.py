@@ -40,7 +40,7 @@ class CommitFigures:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     """Number of changes in each commit, the newest commit first."""
     waits: array[int] = field(default_factory=lambda: array("q"))
-    """For each change, the time from its last attempt (preparation) to its commit."""
+    """For each change, the time from its last preparation (attempt to compute it) to its commit, in milliseconds."""
     writers: Counter[str] = field(default_factory=Counter)
     """Number of commits by principal. A commit with changes of several principals counts for each of them."""
     takeovers: int = 0
