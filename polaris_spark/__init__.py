@@ -1,4 +1,5 @@
-"""An Iceberg catalog for Spark whose whole state is immutable rows in any database with compare-and-swap of one row.
+"""An Iceberg catalog for Spark. It keeps all its state as immutable rows in a database, which can be any database with
+compare-and-swap of one row.
 
 `connect(store=..., warehouse=...)` opens a catalog in this process; `configure(builder, store=..., warehouse=...)`
 adds it to a PySpark session.
@@ -23,8 +24,9 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `_LAZY`, and import its module at first use. Executors import this package only to read rows, so
-    they should not load the code of the Spark session and of the REST protocol."""
+    """Return the object that this package exports as `name`, and import its module at first use. The import is lazy
+    because executors import this package only to read rows, and need neither the Spark session nor the REST
+    protocol."""
     if name in _LAZY:
         import importlib
 

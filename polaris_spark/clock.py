@@ -1,6 +1,6 @@
 """The only source of time. All code that needs the time gets a clock as an argument, so that tests can control it.
 
-Code that waits for another thread while database operations run also gets its signals and locks from the clock. So a
+Code that waits for another thread during database operations also gets its signals and locks from the clock, so that a
 simulation can run many processes on one thread.
 """
 
@@ -15,19 +15,20 @@ from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Protocol
 
 EPOCH_MS = 1_740_787_200_000
-"""Milliseconds between 1970-01-01T00:00Z and 2025-03-01T00:00Z, the zero of snowflake ids."""
+"""Time zero of object ids, which is 2025-03-01T00:00Z, in milliseconds since 1970-01-01T00:00Z."""
 
 FAR_MS = 5 * 60_000
-"""Maximum deviation of a clock, in milliseconds. A clock is wrong if it differs from the database's clock by more, or
-jumps ahead by more."""
+"""Maximum deviation of this machine's clock, in milliseconds. The clock counts as wrong if it differs from the
+database's clock by more than this, or jumps ahead by more than this."""
 
 AHEAD_MS = 24 * 60 * 60_000
 """Maximum lead of ids and commit times over the current time, in milliseconds. Ids and times that are further ahead
-come from a wrong clock and are ignored. If ids or times are less far ahead, new ones are made after them until the
-current time is later, because ids of correct clocks also run ahead after a recovery."""
+come from a wrong clock and are ignored. Ids and times with a smaller lead can also come from correct clocks, after a
+recovery. New ids and times are then made after them, until the current time is later."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that continues while the machine sleeps: `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on macOS."""
+"""Id of the system clock that continues while the machine sleeps: `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on
+macOS."""
 
 
 CheckTime = Callable[[], None]
@@ -35,7 +36,7 @@ CheckTime = Callable[[], None]
 
 
 def unlimited() -> None:
-    """The `CheckTime` of work without a time limit."""
+    """Do nothing. This is the `CheckTime` of work without a time limit."""
 
 
 class Signal(Protocol):
@@ -54,7 +55,8 @@ class Clock(Protocol):
     """The interface to time. All values and arguments are in milliseconds."""
 
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970-01-01T00:00Z. It may go backwards."""
+        """Return the wall-clock time in milliseconds since 1970-01-01T00:00Z. It can be earlier than the result of a
+        previous call."""
         ...
 
     def monotonic_ms(self) -> float:
@@ -62,7 +64,8 @@ class Clock(Protocol):
         ...
 
     def elapsed_ms(self) -> float:
-        """Return the time of a monotonic clock that continues while the machine sleeps, if the system has one."""
+        """Return the time of a monotonic clock that continues while the machine sleeps, or of another monotonic clock
+        if the system has none that continues."""
         ...
 
     def sleep_ms(self, duration: float) -> None:
@@ -79,7 +82,7 @@ class Clock(Protocol):
 
 
 class ThreadSignal:
-    """A signal between threads. Cheaper than `threading.Event`, which has more features."""
+    """A signal between threads. It is faster than `threading.Event`, and has fewer features."""
 
     __slots__ = ("_is_set", "_lock")
 
@@ -127,7 +130,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests. It moves only by calls of `advance`, `sleep_ms` and `set_wall`."""
+    """A clock for tests. Its time changes only by calls of `advance`, `sleep_ms` and `set_wall`."""
 
     def __init__(self, now_ms: int = EPOCH_MS + 86_400_000) -> None:
         self._now = float(now_ms)
@@ -187,10 +190,10 @@ _FRACTION = re.compile(r"\.(\d+)")
 
 
 def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
-    """Return a time or date in ISO 8601 as milliseconds since 1970.
+    """Parse a time or date in ISO 8601, and return it in milliseconds since 1970-01-01T00:00Z.
 
     Args:
-        zone: function that returns the zone of a time that is given without a zone; by default UTC.
+        zone: function that returns the time zone to use if the text contains no zone; by default UTC.
     Raises:
         ValueError: the text is not a time or date in ISO 8601.
     """

@@ -1,4 +1,5 @@
-"""Store URIs and catalog properties: user-supplied text, which is checked once, before a store is opened.
+"""Parsing of store URIs and catalog properties. Users write them as text, which is checked once, before a store is
+opened.
 
 Properties have the same names everywhere: `spark.sql.catalog.<name>.<property>` in Spark, catalog properties
 in Java, keyword arguments in Python. Secrets are wrapped in `Secret`, whose representation is `***`.
@@ -55,7 +56,8 @@ def _usable(text: str, what: str) -> str:
 
 
 class Secret:
-    """A password, or `env:NAME` for a password in an environment variable. `repr` does not show it."""
+    """A password or another secret value, given as text or as `env:NAME`, the name of an environment variable that
+    contains it. `repr` does not show it."""
 
     __slots__ = ("_text",)
 
@@ -63,19 +65,17 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the password.
+        """Return the secret value, which is read from the environment variable if one was given.
 
         Raises:
-            InputError: the environment variable is not set, or drivers do not accept the password.
+            InputError: the environment variable is not set, or the value is not text that database drivers accept.
         """
         if not self._text.startswith(REFERENCE):
             return _usable(self._text, "a secret")
         name = self._text.removeprefix(REFERENCE)
         value = os.environ.get(name)
         if value is None:
-            raise InputError(
-                f"the environment variable {name!r}, from which a secret is to be read, is not set"
-            )
+            raise InputError(f"the environment variable {name!r}, which must contain a secret, is not set")
         return _usable(value, f"the environment variable {name!r}")
 
     def __repr__(self) -> str:
@@ -100,10 +100,10 @@ class StoreURI:
     scheme: str
     authority: str = ""
     """Hosts with ports, separated by commas; for object stores, the bucket. Some backends also accept an empty
-    authority.
-    """
+    authority."""
     path: str = ""
-    """By `address`: the part after the authority and a slash, an absolute path, or a name."""
+    """If `address` is `host`: the part after the authority and a slash. If it is `path`: an absolute path. If it is
+    `name`: the store's name."""
     user: str | None = None
     password: Secret | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class StoreURI:
         match = _SCHEME.fullmatch(text.strip())
         if match is None:
             raise StoreURIError(
-                f"a store URI begins with a scheme, such as sqlite:///path/of/store.db or memory:, "
+                f"a store URI must begin with a scheme, such as sqlite:///path/of/store.db or memory:, "
                 f"not {without_secrets(text)!r}"
             )
         scheme, rest = match.group(1).lower(), match.group(2)
@@ -128,7 +128,9 @@ class StoreURI:
         if any(0xD800 <= ord(c) <= 0xDFFF for c in rest):
             raise StoreURIError(f"a store URI ({scheme}:) is not valid Unicode: it contains a lone surrogate")
         if "#" in rest:
-            raise StoreURIError(f"a store URI ({scheme}:) has no fragment; write '#' in a path as %23")
+            raise StoreURIError(
+                f"a store URI ({scheme}:) must not contain a fragment; write '#' in a path as %23"
+            )
         rest, mark, query = rest.partition("?")
         options = _options(scheme, query) if mark else {}
         address = _address(scheme)
@@ -140,19 +142,25 @@ class StoreURI:
 
     @property
     def address(self) -> Literal["host", "path", "name"]:
-        """What follows the scheme (`Database.address`); `host` if the scheme is unknown."""
+        """Form of the URI after the scheme: `host`, `path` or `name` (see `Database.address`). It is `host` if the
+        scheme is unknown."""
         return _address(self.scheme)
 
     @property
     def key(self) -> str:
-        """Identity of the store within a process: the URI without credentials, and without options that are not
-        `Database.locating`."""
+        """Text that identifies the store within a process: the URI without credentials. Of the options, it contains
+        only those that distinguish stores (`Database.locating`)."""
         names = _locating(self.scheme)
         located = "".join(f":{name}={self.options[name]}" for name in names if name in self.options)
         return f"{self.scheme}:{self.authority}:{self.path}{located}"
 
     def located(self, options: Mapping[str, str | Secret] | None) -> StoreURI:
-        """Return this URI with those of `options`, which were given separately, that are `Database.locating`."""
+        """Return this URI with additional options. Only options that distinguish stores (`Database.locating`) are
+        added.
+
+        Args:
+            options: options of the store that were given separately from the URI.
+        """
         names = _locating(self.scheme)
         given = {name: text for name, text in (options or {}).items() if name in names}
         return replace(
@@ -181,8 +189,8 @@ class Properties:
     branch: str = MAIN
     principal: str | None = None
     procedure_variables: tuple[str, ...] | None = None
-    """Names of the environment variables that arguments of procedures can refer to as `env:NAME`; None for no
-    variables."""
+    """Names of the environment variables that arguments of procedures can refer to as `env:NAME`; None if they can
+    refer to no variable."""
     metadata_files: str = "every-commit"
     create: bool = True
     idempotency_key_lifetime: int = 30 * 60_000
@@ -192,29 +200,31 @@ class Properties:
     cache_bytes: int = 128 * 2**20
     metrics_reports: int = 10_000
     append_rebase: bool = False
-    """The property `polaris.append-rebase`, which has the same name as the table property."""
+    """Whether an append is rebased onto appends that were committed before it (property `polaris.append-rebase`). A
+    table property of the same name takes precedence."""
     schema_merge: bool = False
-    """The property `polaris.schema-merge`, which has the same name as the table property."""
+    """Whether columns that two clients add concurrently are merged (property `polaris.schema-merge`). A table property
+    of the same name takes precedence."""
     create_parent_namespaces: bool = True
     """Whether missing parents of new namespaces are created."""
     own: Mapping[str, str] = field(default_factory=dict)
-    """Texts of those of the properties above that were given, by property name, except the store and its options."""
+    """The given properties that this package defines (`PROPERTIES`), as unparsed text by property name."""
     other: Mapping[str, str] = field(default_factory=dict)
-    """Properties other than those above, such as Iceberg's own. A value `env:NAME` is replaced by the value of the
-    environment variable, as in Iceberg."""
+    """The given properties that this package does not define, such as Iceberg's own, by property name. A value
+    `env:NAME` is replaced by the value of the environment variable, as in Iceberg."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, refuse_uri_password: bool = False) -> Properties:
         """Parse the properties of a catalog.
 
         Args:
-            given: values by property name without prefix.
+            given: texts by property name, without the prefix `spark.sql.catalog.<name>.`.
             refuse_uri_password: True to raise an error if the store URI contains a password, because everyone can read
                 a Spark configuration.
         Raises:
             InputError: a value is not valid, or a name is similar to the name of a property of this package and so
                 probably misspelled.
-            StoreURIError: `store` is missing or malformed.
+            StoreURIError: the property `store`, which is the store URI, is missing or malformed.
         """
         uri = _store(given, refuse_uri_password=refuse_uri_password)
         values: dict[str, object] = {}
@@ -274,7 +284,7 @@ def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[st
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known) or 'none'}"
+            hint = f"did you mean {near[0]!r}?" if near else f"its options are: {', '.join(known) or 'none'}"
             raise StoreURIError(f"a {scheme}: store has no option {name!r}; {hint}")
 
 
@@ -321,15 +331,17 @@ PROPERTIES: Mapping[str, Property] = {
     "warehouse": Property(
         nonempty_text,
         "the catalog's own",
-        "Location below which tables are created that name no location. A catalog keeps the one that it was created "
-        "with.",
+        "Location below which a table is created if its creator gives no location. A catalog stores the warehouse with "
+        "which it was created, and uses it by default.",
     ),
-    "realm": Property(nonempty_text, "default", "Tenant of the store."),
+    "realm": Property(nonempty_text, "default", "Realm: a tenant of the store, with its own catalogs."),
     "catalog": Property(
         nonempty_text, "the name in Spark or pyiceberg, else `polaris`", "Name of the catalog in the realm."
     ),
-    "branch": Property(nonempty_text, MAIN, "Branch of the catalog."),
-    "principal": Property(nonempty_text, "Spark's user, else the OS user", "Author of changes in the log."),
+    "branch": Property(nonempty_text, MAIN, "Branch of the catalog that is read and changed."),
+    "principal": Property(
+        nonempty_text, "Spark's user, else the OS user", "User that the log records as the author of changes."
+    ),
     "procedure-variables": Property(
         variable_names,
         "no variable",
@@ -344,7 +356,7 @@ PROPERTIES: Mapping[str, Property] = {
     "python": Property(
         nonempty_text,
         "the interpreter of PySpark",
-        "Interpreter that runs the commit protocol beside the JVM.",
+        "Python interpreter that runs the commit protocol, in a process started by the JVM.",
     ),
     "create": Property(flag, "true", "Whether store, realm and catalog are created on first use."),
     "idempotency-key-lifetime": Property(
@@ -375,8 +387,8 @@ PROPERTIES: Mapping[str, Property] = {
     "create-parent-namespaces": Property(
         flag,
         "true",
-        "Whether `CREATE NAMESPACE a.b` also creates a missing `a`, in the same commit. If false, a request with a "
-        "missing parent is refused.",
+        "Whether `CREATE NAMESPACE a.b` also creates `a` in the same commit if `a` does not exist. If false, the "
+        "request is refused in that case.",
     ),
     "polaris.schema-merge": Property(
         flag,
@@ -388,11 +400,10 @@ PROPERTIES: Mapping[str, Property] = {
         flag,
         "false",
         "Whether an append is rebased onto appends that were committed before it. A table property of this name "
-        "takes "
-        "precedence.",
+        "takes precedence.",
     ),
 }
-"""All properties by name, except `store` and the options of the store, which `StoreURI` describes."""
+"""All properties by name, except the store URI (`store`) and the options of the store (`store.<option>`)."""
 
 _ICEBERG = frozenset(
     {"cache-enabled", "catalog-impl", "credential", "scope", "prefix", "token", "type", "uri"}
@@ -407,7 +418,7 @@ _OF_TABLES = (
 )
 """Table properties that can also be set on a catalog."""
 _PREFIXES = ("table-default", "table-override")
-"""Prefixes, before a dot, of the names of properties for new tables."""
+"""Prefixes of catalog properties that set properties of new tables, without the dot after the prefix."""
 
 
 def _refuse_near_miss(name: str) -> None:
@@ -438,11 +449,13 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     except UnicodeDecodeError:
         raise StoreURIError(f"an option of a {scheme}: store URI is not UTF-8") from None
     except ValueError:
-        raise StoreURIError(f"the options of a {scheme}: store URI are name=value, joined by '&'") from None
+        raise StoreURIError(
+            f"the options of a {scheme}: store URI must have the form name=value&name=value"
+        ) from None
     options = dict(pairs)
     if len(options) != len(pairs):
         raise StoreURIError(
-            f"an option of a {scheme}: store URI is given twice: {', '.join(n for n, _ in pairs)}"
+            f"an option of a {scheme}: store URI is given twice; its options are {', '.join(n for n, _ in pairs)}"
         )
     for name, text in pairs:
         if "\0" in name + text:
@@ -477,7 +490,7 @@ def _store_name(scheme: str, rest: str) -> str:
         raise StoreURIError(f"a {scheme}: store has no host or path; write {scheme}: or {scheme}:name")
     if not _STORE_NAME.fullmatch(rest):
         raise StoreURIError(
-            f"the name of a {scheme}: store is letters, digits, '_', '.' and '-', at most 128"
+            f"the name of a {scheme}: store must consist of at most 128 letters, digits, '_', '.' and '-'"
         )
     return rest
 
@@ -491,13 +504,13 @@ def _file_path(scheme: str, rest: str) -> str:
         )
     if not path.strip("/"):
         raise StoreURIError(
-            f"a {scheme}: store URI names a file: {scheme}:///absolute/path or {scheme}:relative/path"
+            f"a {scheme}: store URI must name a file: {scheme}:///absolute/path or {scheme}:relative/path"
         )
     if path.lstrip("/") == ":memory:":
-        raise StoreURIError("write memory: for a store in memory")
+        raise StoreURIError("':memory:' is not the path of a store; write memory: for a store in memory")
     if path.endswith("/"):
         raise StoreURIError(
-            f"{scheme}:{path} names a directory; a {scheme}: store is a single path without a slash at the end"
+            f"{scheme}:{path} names a directory; the path of a {scheme}: store must not end with a slash"
         )
     return os.path.abspath("/" + path.lstrip("/") if path.startswith("/") else path)
 
@@ -514,9 +527,8 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     authority, _, path = rest[2:].partition("/")
     if "@" in path:  # the user or password probably contains a slash; a part of the password would be shown
         raise StoreURIError(
-            f"a {scheme}: store URI has '@' behind a slash; write '/' in a user or password as %2F, and '@' in a "
-            "path "
-            "as %40"
+            f"a {scheme}: store URI has '@' after a slash; write '/' in a user or password as %2F, and '@' in a "
+            "path as %40"
         )
     user = password = None
     if "@" in authority:

@@ -1,4 +1,4 @@
-"""Records of the databases that can hold a store: what is known of a scheme without its driver.
+"""The databases that can hold a store, by scheme of the store URI. Nothing here needs a database's driver.
 
 Other packages add databases with the entry-point group `polaris_spark.backends`: the entry's name is the scheme, and
 its value is a `Database` (`package.module:DATABASE`).
@@ -19,20 +19,21 @@ GROUP: Final = "polaris_spark.backends"
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Record of a database."""
+    """Description of a database that can hold a store."""
 
     module: str
     """Name of the module with the function `open_backend(uri, options)`, which may import the driver."""
     address: Literal["host", "path", "name"] = "host"
-    """What follows the scheme in a store URI: `host`: `//host/path`; `path`: a path on this machine, which is made
+    """Form of a store URI after the scheme: `host`: `//host/path`; `path`: a path on this machine, which is made
     absolute; `name`: the name of a store that exists in one process only."""
     locating: tuple[str, ...] = ()
     """Options that are part of a store's identity: stores that differ only in such an option are different stores."""
     files: tuple[str, ...] | None = None
-    """Endings that make the names of a store's own files and folders out of the URI's path, such as `""` or `-wal`. No
-    job deletes these. With None, if the address is a path: all files and folders whose names begin with the path."""
+    """Suffixes, such as `""` or `-wal`. The URI's path with one of them appended is the name of a file or folder of the
+    store, which no maintenance job deletes. If None, and if the address is a path, all files and folders whose names
+    begin with the path belong to the store."""
     extra: str | None = None
-    """The extra of polaris_spark that installs the driver library."""
+    """The extra of polaris_spark that installs the database's driver library."""
 
 
 _CASSANDRA: Final = Database("polaris_spark.backends.cassandra", extra="cassandra")
@@ -77,7 +78,7 @@ def database_of(scheme: str) -> Database | None:
         MissingLibraryError: the package that adds the scheme cannot be imported.
         StoreURIError: the entry point of the package does not name a `Database`.
     """
-    # Those of this package first: a search for entry points reads the directory of every archive on the module path.
+    # This package's databases come first, because a search for entry points reads every archive on the module path.
     if scheme in BUILT_IN:
         return BUILT_IN[scheme]
     entry = _installed().get(scheme)

@@ -1,36 +1,36 @@
-"""Every error that polaris_spark raises, by what the caller can do about it.
+"""All errors that polaris_spark raises, in classes by what the caller can do about them.
 
 ```
 PolarisError
-├── InputError                what was asked cannot be done as asked: change the request
-│   ├── StoreURIError         a store URI that names no usable store
-│   │   └── NoStoreError      there is no store yet at a place that can hold one
+├── InputError                the request cannot be carried out as it was written: change it
+│   ├── StoreURIError         a store URI is malformed or has an unknown scheme
+│   │   └── NoStoreError      a database or directory contains no store
 │   ├── MissingLibraryError   a driver library is not installed; the message names the extra
-│   ├── ObjectTooLargeError   a row, key or object over its documented size limit
+│   ├── ObjectTooLargeError   a row, key or object is over its size limit
 │   └── SourceError           a catalog or tree to import from cannot be opened or listed
-├── StateError                the store or the realm is not in a state that allows it
-│   ├── RealmStateError       the realm does not exist, or does not serve
-│   │   └── RealmMovedError   another store serves it by now; the message says which
-│   ├── NewerFormatError      written by a newer release; the message names the version needed
-│   ├── ReferenceGoneError    a reference was dropped, or never existed: look again
-│   ├── HistoryTrimmedError   the commit lies below the history floor
-│   ├── BeforeHistoryError    the point lies before the first commit; the message says when that was
-│   └── TaskLostError         the lease of a task ended, and another holder took it over
+├── StateError                the store or the realm is not in a state that allows the request
+│   ├── RealmStateError       the realm does not exist or is not ACTIVE
+│   │   └── RealmMovedError   the realm was moved to another store; the message names it
+│   ├── NewerFormatError      a newer release wrote the row or store
+│   ├── ReferenceGoneError    a reference was dropped or never existed: read the list of references again
+│   ├── HistoryTrimmedError   the commit is below the history floor: its history was trimmed
+│   ├── BeforeHistoryError    the time or commit is before the first commit
+│   └── TaskLostError         this process no longer holds the lease of its task
 ├── CorruptionError           a row is missing or unreadable; the message names its key
-│   ├── MissingObjectError    there is no such row
-│   └── WrongTypeError        the row is there, but of another type than what points to it says
-├── UnreadableFileError       a manifest or manifest list cannot be read; the message names the file
-│   └── MissingFileError      there is no such file
-├── ClockError                this machine's clock is wrong, or nothing tells that it is right; the message says why
+│   ├── MissingObjectError    the row does not exist
+│   └── WrongTypeError        the row has another type than the pointer to it requires
+├── UnreadableFileError       a file that a snapshot refers to cannot be read
+│   └── MissingFileError      the file does not exist
+├── ClockError                this machine's clock is wrong or cannot be confirmed
 ├── TryAgainError             nothing was changed; the same request may succeed later
-│   ├── TaskRunningError      a task of this kind is being run; the message says by whom, and until when
-│   ├── UnwritableFileError   a file beside the rows cannot be written now; the message names it
-│   └── StorageFullError      no space is left; it may succeed once there is some
-│       └── FileStorageFullError  (an UnwritableFileError, too) no space is left for a file beside the rows
-└── OutcomeUnknownError       a write may or may not have happened; never guessed
+│   ├── TaskRunningError      another process runs a task of this kind; the message names it
+│   ├── UnwritableFileError   a file that a change must write cannot be written
+│   └── StorageFullError      the database or the disk for a file has no space left
+│       └── FileStorageFullError  the disk for a file is full; also an UnwritableFileError
+└── OutcomeUnknownError       a write may have happened, or may still happen
 ```
-Errors of the catalog (no such table, already exists, a failed requirement) carry the REST error model's type and code
-and are in the tree below `RequestError`.
+Errors of the catalog, such as a missing table or a failed requirement, have a type and a status of the REST error
+model. Their classes are in the tree below `RequestError`.
 
 ```
 PolarisError
@@ -64,7 +64,7 @@ class StoreURIError(InputError):
 
 
 class NoStoreError(StoreURIError):
-    """A database or directory contains no store, although it can contain one."""
+    """A database or directory contains no store, although it could contain one."""
 
     def __init__(self, where: str, detail: str = "") -> None:
         """
@@ -91,7 +91,7 @@ class SourceError(InputError):
 
 
 class StateError(PolarisError):
-    """The store is not in a state that allows the request."""
+    """The store, or an object in it, is not in a state that allows the request."""
 
 
 class RealmStateError(StateError):
@@ -107,11 +107,12 @@ class NewerFormatError(StateError):
 
 
 class ReferenceGoneError(StateError):
-    """The reference was dropped or never existed. A caller that expects the reference reads the registry again."""
+    """The reference (the row that points to the newest commit of a branch) was dropped or never existed. A caller that
+    expects the reference to exist reads the list of references again."""
 
 
 class HistoryTrimmedError(StateError):
-    """The requested commit is below the history floor of its reference."""
+    """The requested commit is below the history floor, which is the oldest commit that its reference still keeps."""
 
 
 class BeforeHistoryError(StateError):
@@ -120,8 +121,8 @@ class BeforeHistoryError(StateError):
 
 
 class TaskLostError(StateError):
-    """This process no longer holds the lease of a coordinated task, because the lease was released, or because it
-    expired and another holder took the task over."""
+    """This process no longer holds the lease of its task, of which only one may run at a time. The lease was released,
+    or it expired and another process took the task over."""
 
 
 class CorruptionError(PolarisError):
@@ -129,13 +130,13 @@ class CorruptionError(PolarisError):
 
 
 class MissingObjectError(CorruptionError):
-    """A row that must exist is missing: the database lost the row, or a sweep deleted it although a slow reader still
-    needed it."""
+    """A row that must exist is missing. The database lost the row, or a sweep (garbage collection) deleted it although
+    a slow reader still needed it."""
 
 
 class WrongTypeError(CorruptionError):
-    """A row has another type than the pointer to it requires. `id` is the object's id, and `found` is the name of the
-    row's type."""
+    """The type of a row differs from the type that the pointer to the row requires. `id` is the object's id, and
+    `found` is the name of the row's type."""
 
     def __init__(self, message: str, *, id: int, found: str) -> None:
         super().__init__(message)
@@ -163,29 +164,32 @@ def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> U
 
 
 class ClockError(PolarisError):
-    """This machine's clock differs from the database's clock, is behind the time that the store noted, has jumped
-    ahead, or cannot be confirmed."""
+    """This machine's clock differs from the database's clock, is behind a time that was stored in the database, has
+    jumped ahead, or cannot be confirmed."""
 
 
 class TryAgainError(PolarisError):
-    """Nothing was changed, and the same request may succeed later (contention, a full queue, a deadline)."""
+    """Nothing was changed, and the same request may succeed later. Causes are contention, a full queue, a deadline that
+    has passed, and temporary failures."""
 
 
 class TaskRunningError(TryAgainError):
-    """Another holder runs a coordinated task of this kind. The message names the holder and the end of its lease."""
+    """Another process runs a task of this kind, and only one may run at a time. The message names the process and the
+    end of its lease."""
 
 
 class UnwritableFileError(TryAgainError):
-    """A file that belongs to a change cannot be written: perhaps temporarily, perhaps because a bucket or a permission
-    is missing."""
+    """A file that a change must write cannot be written. The cause may be temporary, or a bucket or a permission may be
+    missing."""
 
 
 class StorageFullError(TryAgainError):
-    """The store, or the disk of a file, has no space left. Nothing was changed; the error is raised without retries."""
+    """The database, or the disk for a file, has no space left. Nothing was changed. The failed write is not retried."""
 
 
 class FileStorageFullError(StorageFullError, UnwritableFileError):
-    """The disk of a file that a change writes is full. Changes of tables whose files are on other disks may succeed."""
+    """The disk for a file that a change must write is full. Changes of tables whose files are on other disks may
+    succeed."""
 
 
 class OutcomeUnknownError(PolarisError):
@@ -193,7 +197,8 @@ class OutcomeUnknownError(PolarisError):
 
 
 class RequestError(PolarisError):
-    """An error of the catalog protocol. `status` is the HTTP status, and `type` is the type in the REST error model."""
+    """An error of the catalog protocol. `status` is the HTTP status, and `type` is the type in the error model of the
+    Iceberg REST specification."""
 
     status = 500
     type = "InternalServerError"
@@ -259,7 +264,8 @@ class NamespaceNotEmptyError(RequestError):
 
 
 class CommitFailedError(RequestError):
-    """Nothing was changed: a requirement failed on the newest head, or an update ran out of time (`commit_updates`)."""
+    """Nothing was changed. The newest state does not meet a requirement of the commit, or a temporary failure prevented
+    a commit of updates (`rest.table_routes.commit_updates`)."""
 
     status = 409
     type = "CommitFailedException"

@@ -21,7 +21,7 @@ from polaris_spark.errors import ClockError, InputError, PolarisError
 NODE_BITS = 10
 SEQUENCE_BITS = 12
 NODES = 1 << NODE_BITS
-"""Number of node numbers, which is the maximum number of processes that can make ids at the same time."""
+"""Number of different node numbers. It is the maximum number of processes that can make ids at the same time."""
 
 SEQUENCE = 1 << SEQUENCE_BITS
 """Maximum number of ids that one node makes in one millisecond."""
@@ -39,8 +39,8 @@ _LAST_MS = EPOCH_MS + (1 << 41) - 1
 
 
 class IdParts(NamedTuple):
-    """The parts of an id: its millisecond since 1970-01-01T00:00Z, the node that made it, and its sequence number among
-    the ids of this node and millisecond."""
+    """The parts of an id: the time at which it was made, in milliseconds since 1970-01-01T00:00Z, the number of the
+    node that made it, and its position among the ids of this node and millisecond."""
 
     ms: int
     node: int
@@ -48,7 +48,7 @@ class IdParts(NamedTuple):
 
 
 def pack(parts: IdParts) -> int:
-    """Return the id with these parts.
+    """Return the id that consists of these parts.
 
     Raises:
         InputError: a part is out of range.
@@ -74,7 +74,8 @@ def id_time_ms(id: int) -> int:
 
 
 class Lease(NamedTuple):
-    """The right to make ids of `node` in the milliseconds from `start_ms`, inclusive, to `end_ms`, exclusive."""
+    """The right to make ids with the node number `node` and with times from `start_ms`, inclusive, to `end_ms`,
+    exclusive, in milliseconds since 1970."""
 
     node: int
     start_ms: int
@@ -87,13 +88,13 @@ class LeaseSource(Protocol):
     """The interface to the source of leases (`polaris_spark.system.leases`)."""
 
     def acquire(self, after_ms: int) -> Lease:
-        """Return a lease on any node. All milliseconds of the lease are later than `after_ms` and later than the
-        milliseconds of all ids of the node."""
+        """Acquire a lease on any node number, and return it. The times in the lease are later than `after_ms`, and
+        later than the times in all earlier ids of the node."""
         ...
 
     def renew(self, lease: Lease) -> Lease | None:
-        """Return the lease with a later end; None if this process no longer holds the node. The process can then still
-        use the present lease until its end."""
+        """Extend a lease, and return it with its new end. Return None if this process no longer holds the node number.
+        Even then, the process can use the given lease until the end of that lease."""
         ...
 
     def release(self, lease: Lease, last_id: int) -> None:
@@ -101,17 +102,21 @@ class LeaseSource(Protocol):
         ...
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """Confirm that the time is `now_ms`, as the wall clock says, although it is `expected_ms` by the monotonic
-        clock.
+        """Check that the wall clock is right although it has jumped ahead of the monotonic clock. The database's clock,
+        or a time that another process stored, can confirm the wall clock.
 
+        Args:
+            now_ms: time that the wall clock shows, in milliseconds since 1970.
+            expected_ms: last confirmed time of the wall clock, plus the time that the monotonic clock has measured
+                since then.
         Raises:
-            ClockError: the time cannot be confirmed.
+            ClockError: the wall clock cannot be confirmed.
         """
         ...
 
 
 class _Confirmed:
-    """The times of the monotonic and of the wall clock when the wall clock was last confirmed."""
+    """The times that the monotonic clock and the wall clock showed when the wall clock was last confirmed."""
 
     __slots__ = ("elapsed_ms", "latest_ms", "wall_ms")
 
@@ -120,7 +125,8 @@ class _Confirmed:
         self.elapsed_ms = clock.elapsed_ms()
         self.wall_ms = clock.now_ms()
         self.latest_ms = self.wall_ms + FAR_MS
-        """Latest wall-clock time that is certainly not a jump ahead, in milliseconds since 1970."""
+        """While the wall clock shows at most this time, it certainly has not jumped ahead. In milliseconds since
+        1970."""
 
     def expected_ms(self, clock: Clock) -> int:
         """Return the time that the wall clock should show now, in milliseconds since 1970: the confirmed time plus the
@@ -128,14 +134,15 @@ class _Confirmed:
         return self.wall_ms + int(clock.elapsed_ms() - self.elapsed_ms)
 
     def is_ahead(self, now_ms: int, clock: Clock) -> bool:
-        """Whether the wall clock, which shows `now_ms`, is more than `FAR_MS` ahead of the expected time. Also move
-        `latest_ms` to the present. Call this if `now_ms` is after `latest_ms`."""
+        """Whether the wall clock, which shows `now_ms`, is more than `FAR_MS` ahead of the expected time. Call this if
+        `now_ms` is after `latest_ms`. This method also updates `latest_ms` from the expected time."""
         self.latest_ms = self.expected_ms(clock) + FAR_MS
         return now_ms > self.latest_ms
 
 
 class IdGenerator:
-    """Maker of ids, each of which is higher than every id that this process made or observed before. Thread-safe.
+    """Generator of object ids. Each id is higher than all ids that this generator made or observed (`observe`) before.
+    Thread-safe.
 
     The first request for an id acquires a lease; a forked child acquires its own lease. Later requests renew the lease
     before it ends. The lease is released when the interpreter exits, or by `release()`.
@@ -147,7 +154,8 @@ class IdGenerator:
         self._lock = self._clock.lock()
         self._lease: Lease | None = None
         self._ms = 0
-        """Millisecond of the last id made or observed. The next id comes after (`_ms`, `_used`)."""
+        """Time in the last id that was made or observed, in milliseconds since 1970. `_used` is the number of ids of
+        this millisecond that are already used."""
         self._used = SEQUENCE
         self._last_id = 0
         self._retry_at = 0.0
@@ -167,19 +175,21 @@ class IdGenerator:
             return first
 
     def next_ids(self, n: int) -> list[int]:
-        """Return `n` new ids, ascending. A batch of a million takes a fraction of a second.
+        """Return `n` new ids, in ascending order. A million ids take a fraction of a second.
 
         Raises:
-            ClockError, TryAgainError: as `next_id`.
+            ClockError: this machine's clock is wrong or cannot be confirmed.
+            TryAgainError: every node number is leased.
         """
         return [id for block in self.next_blocks(n) for id in block]
 
     def next_blocks(self, n: int) -> list[range]:
-        """Return `n` new ids, ascending, as ranges. A range is small to send to another process that makes objects for
-        this process.
+        """Return `n` new ids, in ascending order, as ranges of consecutive ids. Ranges are small enough to send to
+        another process that makes objects for this process.
 
         Raises:
-            ClockError, TryAgainError: as `next_id`.
+            ClockError: this machine's clock is wrong or cannot be confirmed.
+            TryAgainError: every node number is leased.
         """
         blocks: list[range] = []
         with self._lock:
@@ -190,8 +200,10 @@ class IdGenerator:
         return blocks
 
     def observe(self, id: int) -> None:
-        """From now on, make only ids above `id`. Called for every fence that this process reads, and by `observe_head`
-        for heads.
+        """From now on, make only ids above `id`.
+
+        This is called for the fence of every reference that this process reads. The fence is an id: a commit must not
+        point to unreferenced rows with ids below it, because a sweep may delete them.
 
         Raises:
             InputError: `id` is not a valid id.
@@ -206,12 +218,16 @@ class IdGenerator:
                 self._ms, self._used = ms, SEQUENCE
 
     def observe_head(self, commit: int, fence: int) -> None:
-        """From now on, make only ids above the fence of a reference and above its head, the commit `commit`.
+        """From now on, make only ids above the id of a reference's newest commit, and above the reference's fence.
 
-        A head that is more than `AHEAD_MS` ahead of the current time was made by a process with a wrong clock. Such a
-        head is ignored, because otherwise the ids of every reader would run ahead equally far. The only loss is that
-        ids are not in order in the history. A sweep needs new ids to be above the fence, and a fence is never ignored.
+        If the commit's id is more than `AHEAD_MS` ahead of the current time, a process with a wrong clock made it. The
+        id is then ignored, because otherwise the ids of all readers would run ahead equally far. The only loss is that
+        ids do not ascend along the history. A fence is never ignored, because a sweep requires that new ids are above
+        the fence.
 
+        Args:
+            commit: id of the reference's newest commit.
+            fence: fence of the reference (see `observe`).
         Raises:
             InputError: `commit` or `fence` is not a valid id.
         """
@@ -266,17 +282,17 @@ class IdGenerator:
         return first, count
 
     def _next_ms(self) -> int:
-        """Return the millisecond of the next id. It is the current time if that is later than the last id's
-        millisecond. Otherwise it is the last id's millisecond if that has ids left, or else the millisecond after
-        it."""
+        """Return the time for the next id, in milliseconds since 1970. If the current time is later than the time in
+        the last id, return the current time. Otherwise return the last id's millisecond if it has ids left, or else the
+        next millisecond."""
         now = self.now_ms()
         if now > self._ms:
             return now
         return self._ms if self._used < SEQUENCE else self._ms + 1
 
     def _leased(self, ms: int) -> Lease:
-        """Return a lease that contains `ms` or begins later than `ms`: the current lease, renewed if possible, or a new
-        lease."""
+        """Return a lease that contains `ms`, or begins later than `ms`. It is the current lease, if possible after
+        renewal, or a new lease."""
         lease = self._lease
         if lease is not None:
             usable = ms < lease.end_ms

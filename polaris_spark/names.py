@@ -21,7 +21,7 @@ The pattern does not depend on the Unicode database, so the rule is the same in 
 """
 
 _DOT_SEGMENTS: Final = frozenset({".", ".."})
-"""Names that HTTP clients remove from paths, percent-encoded or not (RFC 3986, 5.2.4)."""
+"""Path segments that HTTP clients remove from paths, whether percent-encoded or not (RFC 3986, 5.2.4)."""
 
 
 def problem_of(name: str) -> str | None:
@@ -44,8 +44,8 @@ def problem_of(name: str) -> str | None:
 
 
 def problem_of_part(name: str) -> str | None:
-    """Return why a text cannot be a new name that is also a segment of an HTTP path; None if it can. Besides the rule
-    of `problem_of`, it must not be `.` or `..`."""
+    """Return why a text cannot be a new name that is also a segment of an HTTP path, as a phrase that follows the name
+    in a sentence; None if it can. The rule is that of `problem_of`, and the text must not be `.` or `..`."""
     if name in _DOT_SEGMENTS:
         return "is removed from paths by HTTP clients, so an object of this name could not be addressed"
     return problem_of(name)

@@ -3,7 +3,7 @@
 The value of an object consists of a preamble (format byte, number of parts, header length), a header (type name,
 revision, and the ids that the object points to, in separate lists of strong and weak pointers), and a MessagePack
 payload. The payload contains each pointer as its position in the header, counted from 1; 0 means "none". Code that
-marks, checks or copies rows reads only headers, so it also works for types that are not installed.
+finds garbage, or checks or copies rows, reads only headers, so it also works for types that are not installed.
 
 An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. With
 `gc=False`, Python's garbage collector skips the objects, which cannot form reference cycles because they are immutable:
@@ -62,7 +62,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _PREAMBLE = binary.Struct(">BHI")
 
 _GARBLED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Exceptions from decoding bytes that are not a valid encoding."""
+"""Exceptions that decoding raises for bytes that are not a valid encoding."""
 
 ONE_PART = _PREAMBLE.pack(FORMAT, 1, 0)[:3]
 """First bytes of the row of an object with a single part: format byte and number of parts."""
@@ -83,23 +83,30 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 TAG = slice(_PREAMBLE.size, _PREAMBLE.size + 2)
-"""Position in a row of the first two bytes of the header, from which `end_of_type` finds the end of the revision."""
+"""Slice of a row that contains the first two bytes of the header. `end_of_type` needs only these bytes."""
 
 TYPE_BYTES = TAG.stop + 31 + 1
-"""Number of bytes at the start of a row that contain its type and revision, if the type's name has at most 31 bytes and
-the revision is at most 127, as in this package."""
+"""Number of bytes at the start of a row that contain its type and revision, in all rows of this package. Other types
+can need more bytes: type names of more than 31 bytes, or revisions above 127."""
 
 
 def end_of_type(tag: bytes) -> int | None:
-    """Return the number of bytes at the start of a row up to the end of its type and revision. `tag` is the row's bytes
-    at `TAG`. Return None if `decode_header` is needed to find the type."""
+    """Return the position in a row at which its type and revision end. Return None if only `decode_header` can find
+    them.
+
+    Args:
+        tag: the bytes of the row at `TAG`.
+    """
     is_short = len(tag) == 2 and tag[0] == _FOUR_FIELDS and _SHORT_TEXT <= tag[1] < _SHORT_TEXT + 32
     return TAG.stop + tag[1] - _SHORT_TEXT + 1 if is_short else None
 
 
 def decode_type(start: bytes) -> tuple[str, int] | None:
-    """Return (type name, revision) from the start of a header, which must end at `end_of_type`; None if `decode_header`
-    is needed."""
+    """Return (type name, revision) of a row. Return None if only `decode_header` can find them.
+
+    Args:
+        start: the bytes of the row from `TAG.start` to the position that `end_of_type` returns.
+    """
     try:
         return _decode_type(_TWO_FIELDS + start[1:])
     except _GARBLED:
@@ -122,8 +129,8 @@ class _Type(NamedTuple):
     """Names of the fields that the latest revisions appended: one tuple per revision, the newest revision last."""
 
     def written(self, value: msgspec.Struct) -> int:
-        """Return the revision in which to write an object: the earliest revision that has all fields that are not empty
-        in the object. So the object can be written to a realm even if some writers of the realm do not support the
+        """Return the revision in which to write an object: the earliest revision that has all of the object's fields
+        that are not empty. So the object can be written to a realm even if some writers of the realm do not support the
         newest revision."""
         revision = self.revision
         for names in reversed(self.appended):
@@ -149,16 +156,16 @@ _FOUR_FIELDS, _TWO_FIELDS, _SHORT_TEXT = (
 def object_type(
     name: str, *, revision: int, appended: tuple[tuple[str, ...], ...] = ()
 ) -> Callable[[type[S]], type[S]]:
-    """Register a struct as an object type.
+    """Return a class decorator that registers a struct as an object type.
 
     Args:
         name: short stable name, never reused for another type.
         revision: revision of the fields, increased by one whenever fields are appended.
         appended: names of the fields that the latest revisions appended, one tuple per revision, the newest last. List
             fields only if an object in which all of them are empty has the same meaning in a release that lacks these
-            fields. Such an object is written in the previous revision.
+            fields. An object in which they are empty is written in the previous revision.
     Raises:
-        InputError: another class is registered under the name.
+        InputError: another class is registered under the name (raised by the decorator).
     """
 
     def register(cls: type[S]) -> type[S]:
@@ -221,8 +228,8 @@ def revision_of(cls: type[msgspec.Struct]) -> int:
 
 
 def written_revision(value: msgspec.Struct) -> int:
-    """Return the revision in which this process writes an object: the type's newest revision, or an earlier revision if
-    that is enough."""
+    """Return the revision in which this process writes an object: the earliest revision that has all of the object's
+    fields that are not empty."""
     return _by_class[type(value)].written(value)
 
 
@@ -241,7 +248,11 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
-    """Return the header of an object, and the result of `encode`. Raises the same errors as `encode`."""
+    """Return (header, encoded bytes) of an object. The bytes are the result of `encode`.
+
+    Raises:
+        ObjectTooLargeError: the object points to so many objects that the header does not fit in one row.
+    """
     entry = _by_class[type(value)]
     strong: list[int] = []
     weak: list[int] = []
@@ -268,7 +279,12 @@ def rows_of(id: int, data: bytes) -> list[ObjectRow]:
 
 
 def part_count(part_0: bytes, key: str) -> int:
-    """Return the number of rows of an object, from its first row. `key` names the object in errors."""
+    """Return the number of rows of an object.
+
+    Args:
+        part_0: value of the object's first row.
+        key: name of the object, for error messages.
+    """
     return _preamble(part_0, key)[0]
 
 
@@ -313,15 +329,15 @@ def refuse_newer(header: Header, key: str) -> None:
     """
     entry = _types.get(header.type) or _find(header.type)
     if entry is None or header.revision > entry.revision:
-        known = "not installed" if entry is None else f"known up to revision {entry.revision}"
+        known = "is not installed" if entry is None else f"is supported only up to revision {entry.revision}"
         raise NewerFormatError(
-            f"object {key} has type {header.type!r} and revision {header.revision}, {known} here: "
+            f"object {key} has revision {header.revision} of type {header.type!r}, which {known} here: "
             f"it can be read but not changed; use a release that supports revision {header.revision}"
         )
 
 
 def _find(name: str) -> _Type | None:
-    """Return the type with this name, after importing its module if necessary; None if the type is not installed."""
+    """Return the type named `name`, whose module is imported if necessary; None if the type is not installed."""
     if name not in _types:
         if name in BUILT_IN:
             importlib.import_module(BUILT_IN[name])

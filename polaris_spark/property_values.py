@@ -23,7 +23,7 @@ _BYTES = {
 
 
 def nonempty_text(name: str, text: str) -> str:
-    """Return a text unchanged, if it is not blank.
+    """Return the text unchanged. It must not be blank.
 
     Raises:
         InputError: the text is blank.
@@ -34,7 +34,7 @@ def nonempty_text(name: str, text: str) -> str:
 
 
 def count(name: str, text: str) -> int:
-    """Return an integer from 0 to 999999.
+    """Return the text as an integer, which must be from 0 to 999999.
 
     Raises:
         InputError: the text is not an integer in this range.
@@ -45,7 +45,7 @@ def count(name: str, text: str) -> int:
 
 
 def whole_number(name: str, text: str) -> int:
-    """Return an integer from 0 to 2^63 - 1.
+    """Return the text as an integer, which must be from 0 to 2^63 - 1.
 
     Raises:
         InputError: the text is not an integer in this range.
@@ -70,7 +70,7 @@ def flag(name: str, text: str) -> bool:
 
 
 def metadata_files(name: str, text: str) -> str:
-    """Return `every-commit` or `never`, unchanged.
+    """Return the text unchanged. It must be `every-commit` or `never`.
 
     Raises:
         InputError: the text is neither `every-commit` nor `never`.
@@ -81,7 +81,7 @@ def metadata_files(name: str, text: str) -> str:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Return a duration such as `30 min`, `3 d`, `1.5h` or `500ms`, in milliseconds.
+    """Parse a duration such as `30 min`, `3 d`, `1.5h` or `500ms`, and return it in milliseconds.
 
     Raises:
         InputError: the text is not a duration, or the duration is longer than 100,000 years.
@@ -98,8 +98,8 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """Return a duration in milliseconds as text that `duration_ms` can parse. Its unit is the largest one of which the
-    duration is a multiple: `3 h`, `90 min`, `1500 ms`."""
+    """Return a duration in milliseconds as text that `duration_ms` can parse, in the largest unit that gives a whole
+    number: `3 h`, `90 min`, `1500 ms`."""
     unit, length = max(
         ((unit, length) for unit, length in _MILLISECONDS.items() if ms % length == 0 and ms),
         key=lambda one: one[1],
@@ -109,7 +109,7 @@ def duration_text(ms: int) -> str:
 
 
 def size_bytes(name: str, text: str) -> int:
-    """Return a size such as `128 MiB` or `1000000`, in bytes.
+    """Parse a size such as `128 MiB` or `1000000`, and return it in bytes.
 
     Raises:
         InputError: the text is not a size, or the size is more than 2^60 bytes.
@@ -124,7 +124,7 @@ def size_bytes(name: str, text: str) -> int:
 
 
 def variable_names(name: str, text: str) -> tuple[str, ...]:
-    """Return the names of environment variables, which are separated by commas in the text.
+    """Parse names of environment variables that are separated by commas.
 
     Raises:
         InputError: a name is empty, or begins with `env:`.
@@ -132,6 +132,7 @@ def variable_names(name: str, text: str) -> tuple[str, ...]:
     names = tuple(one.strip() for one in text.split(","))
     if not all(names) or any(one.startswith(REFERENCE) for one in names):
         raise InputError(
-            f"{name} is {text!r}; it must be names of environment variables, without {REFERENCE!r}, separated by commas"
+            f"{name} is {text!r}; it must be a list of names of environment variables, separated by commas and without "
+            f"the prefix {REFERENCE!r}"
         )
     return names

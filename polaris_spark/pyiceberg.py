@@ -56,7 +56,7 @@ from polaris_spark.rest.messages import ErrorResponse, decode, encode
 from polaris_spark.rest.session import Session, connect
 
 KEPT_TEXT_BYTES = 8 * 2**20
-"""Size of the cache of parsed table metadata, in bytes of the JSON texts of the metadata."""
+"""Maximum size of the cache of parsed table metadata, as the total length of the JSON texts that were parsed."""
 
 
 class PolarisCatalog(RestCatalog):
@@ -87,8 +87,8 @@ class PolarisCatalog(RestCatalog):
         del self.properties[URI]  # needed only by the constructor of `RestCatalog`
 
     def _shown(self) -> dict[str, Any]:
-        """Return the properties for the FileIO of tables, which do not include the store, its password and other
-        properties of polaris_spark."""
+        """Return the properties for the FileIO of tables. They include neither the store and its password, nor other
+        properties that polaris_spark defines."""
         others = self._opened.properties.other.keys() - {PY_CATALOG_IMPL}
         shown = {key: value for key, value in self._given.items() if {key, key.replace("_", "-")} & others}
         return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}
@@ -176,7 +176,7 @@ def _reopen(name: str, properties: dict[str, Any]) -> PolarisCatalog:
 
 
 class _Kept(NamedTuple):
-    """A version of a table that was loaded and is in the cache."""
+    """A cached version of a table, with its parsed metadata."""
 
     etag: str
     bytes: int
@@ -186,7 +186,8 @@ class _Kept(NamedTuple):
 
 
 def _own(metadata: TableMetadata) -> TableMetadata:
-    """Return a copy of metadata whose lists and dictionaries the caller can change. Their elements are immutable."""
+    """Return a copy of metadata, so that the caller can change its lists and dictionaries. Their elements are
+    immutable."""
     copied = {
         name: value.copy() for name, value in metadata.__dict__.items() if isinstance(value, (dict, list))
     }
@@ -201,8 +202,8 @@ class _Answer(NamedTuple):
     text: str
 
     def raise_for_status(self) -> None:
-        """Raise pyiceberg's exception for the error type in the response, if the response is an error. The status alone
-        does not tell a missing table from a missing namespace.
+        """If the response is an error, raise pyiceberg's exception for the error type in its body. The status alone
+        does not distinguish a missing table from a missing namespace.
 
         Raises:
             HTTPError: pyiceberg has no exception for the error type. `RestCatalog` then chooses an exception by the
@@ -268,8 +269,8 @@ class _InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: `RestCatalog` ends a session after it has read its configuration, but the store must stay
-        open."""
+        """Do nothing, so that the store stays open. `RestCatalog` uses a session as a context manager to read the
+        configuration, and continues to use the catalog after that."""
 
 
 def _uuid7(now_ms: int) -> str:

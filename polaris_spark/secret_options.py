@@ -18,13 +18,13 @@ _WORDS: Final = (
     "accountkey", "apikey", "sharedkey", "privatekey", "connectionstring",
 )  # fmt: skip  # reads better as one list; words of names without separators
 _PARTS: Final = frozenset({"pwd", "sas", "sig"})
-"""Words that mark a secret only as a whole part of a name, because they are too short to be searched for within other
-words."""
+"""Words that indicate a secret only if they equal a whole part of a name, between separators. They are too short to
+search for within other words."""
 _LAST: Final = frozenset({"auth", "key", "pass", "pw"})
-"""Words that mark a secret only at the end of a name: `cache-key-size` is not a secret."""
+"""Words that indicate a secret only at the end of a name: `cache-key-size` is not a secret."""
 _FILES: Final = frozenset({"credentials", "passfile", "sslkey", "tlskey"})
-"""Names of options whose values are paths of files with secrets. Such a path is not a secret, but if the value is the
-content of such a file instead of its path, it is a secret."""
+"""Names of options whose values are paths of files with secrets. The path itself is not a secret. If the value is not a
+path but the content of the file, it is a secret."""
 
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _CONTENT: Final = ("{", "-----")  # JSON, PEM
@@ -40,11 +40,11 @@ can contain any character."""
 
 
 def is_secret(name: str, text: str = "") -> bool:
-    """Whether an option is a secret or contains a secret.
+    """Whether the value of an option is a secret, or contains a secret.
 
     Args:
         name: name of the option.
-        text: value of the option. A value that contains named secrets, such as a connection string, counts as a secret.
+        text: value of the option. It contains a secret if, for example, it is a connection string with a password.
     """
     if text.startswith(REFERENCE):
         text = ""
@@ -52,7 +52,7 @@ def is_secret(name: str, text: str = "") -> bool:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a URI, a connection string or a similar text contains a password or a named secret."""
+    """Whether a URI, a connection string or a similar text contains a password, or the name and value of a secret."""
     account = _ACCOUNT.search(text)
     if account is not None and ":" in account.group():
         return True
@@ -60,8 +60,8 @@ def holds_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text, such as a malformed URI, in a form for display, in which `***` replaces named secrets and possible
-    passwords."""
+    """Return a text, such as a malformed URI, in a form that is safe to display: `***` replaces possible passwords, and
+    the values of names that indicate a secret."""
 
     def hidden(found: re.Match[str]) -> str:
         whole, value = found.group(), found.group(2)

@@ -129,7 +129,9 @@ def test_a_row_of_an_older_revision_has_defaults_for_what_it_lacks() -> None:
 def test_a_row_of_a_newer_revision_can_be_read_but_not_rewritten() -> None:
     found = objects.decode(raw_row("test-plain", 3, [], [], ["text", "field of revision 3"]), "key")
     assert found.value == Plain("text")
-    with pytest.raises(NewerFormatError, match=r"realm/7 .* revision 3, known up to revision 1 here"):
+    with pytest.raises(
+        NewerFormatError, match=r"realm/7 .* revision 3 of type .* is supported only up to revision 1 here"
+    ):
         objects.refuse_newer(found.header, "realm/7")
 
 

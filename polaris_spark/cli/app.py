@@ -1,4 +1,4 @@
-"""The command line `polaris-spark`. An error is printed in one line, with exit code 2."""
+"""The command line `polaris-spark`. An expected error is printed in one line, and the exit code is 2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class OneLineErrors(LazyGroup):
     """Command group that prints expected errors in one line. Any other error is a defect and keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:  # type: ignore[override,unused-ignore]  # typer brings its own click
-        """Run the command. If it raises an expected error, print the error and exit with a code."""
+        """Run the command. If it raises an expected error, print the error and exit with code 2 (`FAILED`). After
+        Ctrl-C, exit with code 130 (`INTERRUPTED`)."""
         try:
             return super().invoke(ctx)  # type: ignore[arg-type,unused-ignore]  # the same
         except KeyboardInterrupt as interrupt:
@@ -63,7 +64,7 @@ def top(
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """Inspect, serve and maintain a store of Iceberg catalogs, or see what it can do in a demo."""
+    """Inspect, serve and maintain a store of Iceberg catalogs, or run a demo of its features."""
 
 
 def main() -> None:

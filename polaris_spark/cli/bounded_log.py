@@ -1,5 +1,5 @@
-"""A log that clients cannot flood: it writes a bounded number of records of each kind per minute, and counts the
-rest."""
+"""A log handler that clients cannot flood. It writes a bounded number of records of each kind per minute, and counts
+the records that it leaves out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _KINDS: Final = 1_000
 
 
 class BoundedHandler(_StreamHandler):
-    """Handler that writes records to a stream. Before the first record of a kind in a later minute, it logs how many
-    records of that kind were suppressed in the minute before."""
+    """Handler that writes records to a stream, but at most `PER_MINUTE` records of one kind per minute. When the first
+    record of the kind in a later minute arrives, the handler first logs how many records of this kind it left out."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         """
@@ -33,11 +33,12 @@ class BoundedHandler(_StreamHandler):
         super().__init__(stream)
         self._clock = clock
         self._windows: dict[tuple[str, str], tuple[float, int]] = {}
-        """For each kind, the start of its current minute (by `clock`) and the number of records since then."""
+        """For each kind of records, (start of its current minute, number of records since then). The start is a time of
+        `clock`, in seconds."""
         self._warm()
 
     def _warm(self) -> None:
-        """Format an error once, now. Formatting the first error imports modules and opens files, which would fail later
+        """Format an exception once, now. The first time, Python imports modules and opens files, which would fail later
         if the process had too many open files."""
         try:
             raise ValueError
@@ -45,7 +46,7 @@ class BoundedHandler(_StreamHandler):
             logging.Formatter().formatException((ValueError, error, error.__traceback__))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless its kind has reached the bound in this minute."""
+        """Write a record, unless `PER_MINUTE` records of its kind were already written in the current minute."""
         kind, now = (record.name, str(record.msg)), self._clock()
         begun, count = self._windows.get(kind, (now, 0))
         left_out = 0
@@ -61,7 +62,7 @@ class BoundedHandler(_StreamHandler):
         super().emit(record)
 
     def close(self) -> None:
-        """Log the counts of suppressed records that were not reported yet."""
+        """Log how many records were left out and not reported yet, and close the handler."""
         windows, self._windows = self._windows, {}
         for (name, message), (_, count) in windows.items():
             if count > PER_MINUTE:

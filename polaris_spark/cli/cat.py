@@ -46,7 +46,8 @@ def cat(
 
 
 def possible_ids(text: str) -> list[int]:
-    """Return the ids that a text can mean. A text of digits only can be a hexadecimal or a decimal id.
+    """Return the ids that a text can mean. Digits without letters can be a hexadecimal or a decimal id, so there can be
+    two.
 
     Raises:
         InputError: the text is not an id.
@@ -81,7 +82,7 @@ def _find(store: OpenStore, realm: str | None, ids: list[int], text: str) -> tup
 
 
 def described(place: OpenRealm, id: int, found: Decoded) -> Json:
-    """Return an object as a JSON value; pointers are written in hexadecimal, as `cat` accepts them."""
+    """Return an object as a JSON value. Ids and pointers in it are in hexadecimal, which the command `cat` accepts."""
     from polaris_spark.ids import unpack
 
     header = found.header
@@ -100,7 +101,7 @@ def described(place: OpenRealm, id: int, found: Decoded) -> Json:
 
 
 def _shown(value: Any, pointers: frozenset[int]) -> Any:
-    """Return a decoded value as a JSON value."""
+    """Return a decoded value as a JSON value, with pointers in hexadecimal."""
     if isinstance(value, msgspec.Struct):
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         return {name.replace("_", "-"): _shown(item, pointers) for name, item in fields.items()}
@@ -116,7 +117,8 @@ def _shown(value: Any, pointers: frozenset[int]) -> Any:
 
 
 def _text(data: bytes) -> Any:
-    """Return the JSON value that bytes contain, or else their text with unprintable characters escaped, or else hex."""
+    """Return bytes as a JSON value: the JSON object or array that they encode, or else their text with unprintable
+    characters escaped, or else, if they are not UTF-8, their hexadecimal digits."""
     if data[:1] in (b"{", b"["):
         try:
             return json.loads(data)

@@ -1,5 +1,5 @@
-"""The table of commands. A command's module is imported only when the command runs, because importing all of them
-takes seconds."""
+"""The table of commands. The module of a command is imported only when the command runs, because importing the modules
+of all commands takes seconds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Entry(NamedTuple):
     target: str
     """`module:name` of a function, or of a `typer.Typer` with subcommands."""
     help: str
-    """The first sentence of the command's docstring or help."""
+    """The first paragraph of the command's docstring or help."""
 
 
 COMMANDS = {
     "demo": Entry(
         "polaris_spark.cli.demo.command:demo",
-        "Load 336,776 real flights into a new catalog, and show what it can do.",
+        "Load 336,776 real flights into a new catalog, and show what the catalog can do.",
     ),
     "info": Entry(
         "polaris_spark.cli.info:info",
@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "export": Entry(
         "polaris_spark.cli.export:export",
-        "Write the metadata.json of tables and views, as it is in the newest commit.",
+        "Write the metadata.json files of tables and views, as of the newest commit.",
     ),
     "import": Entry(
         "polaris_spark.cli.maintain:import_catalog",
@@ -60,17 +60,16 @@ COMMANDS = {
     ),
     "heads": Entry(
         "polaris_spark.cli.heads:heads",
-        "List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is "
-        "missing.",
+        "List recent heads (newest commits) of references, and whether all their rows exist; exit code 1 if not.",
     ),
     "recover": Entry(
         "polaris_spark.cli.recover:recover",
-        "After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with "
-        "--yes.",
+        "After a loss of rows, set references to their newest complete commits; without --yes, only show the "
+        "changes.",
     ),
     "fsck": Entry(
         "polaris_spark.cli.fsck:fsck",
-        "Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one.",
+        "Find all rows that are damaged, missing or inconsistent with other rows; exit code 1 if there are any.",
     ),
     "properties": Entry(
         "polaris_spark.cli.properties:properties",
@@ -78,18 +77,18 @@ COMMANDS = {
     ),
     "realms": Entry(
         "polaris_spark.cli.realms:realms",
-        "List the realms of a store; or activate, deactivate, purge or upgrade one first.",
+        "List the realms (tenants) of a store; with an option, activate, deactivate, purge or upgrade a realm first.",
     ),
     "maintain": Entry(
         "polaris_spark.cli.maintain:app",
         "Run a maintenance job. One job of a kind runs at a time in a realm.",
     ),
 }
-"""Every command, in the order of `--help`."""
+"""All commands by name, in the order of `--help`."""
 
 
 def load(name: str) -> TyperCommand | TyperGroup:
-    """Import a command of `COMMANDS`, and return it."""
+    """Import the command `name` of `COMMANDS`, and return it."""
     module, _, attribute = COMMANDS[name].target.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if isinstance(found, typer.Typer):
@@ -103,7 +102,7 @@ def load(name: str) -> TyperCommand | TyperGroup:
 
 
 class LazyGroup(TyperGroup):
-    """A group that lists the commands of `COMMANDS`, and imports a command only when it is invoked."""
+    """A command group that contains the commands of `COMMANDS`, and imports a command only when it is invoked."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -1,4 +1,4 @@
-"""`polaris-spark export`: write the metadata files of tables and views from their rows."""
+"""`polaris-spark export`: write the metadata files of tables and views, which are computed from rows of the store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def export(
     token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Write the metadata.json of tables and views, as it is in the newest commit."""
+    """Write the metadata.json files of tables and views, as of the newest commit."""
     if server is None:
         from polaris_spark.cli.stores import open_store
 

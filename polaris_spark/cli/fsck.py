@@ -1,4 +1,4 @@
-"""`polaris-spark fsck`: find the problems of a store, even if the store is too damaged to be opened."""
+"""`polaris-spark fsck`: find damage in a store, even if the store is too damaged to be opened by other commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fsck(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one."""
+    """Find all rows that are damaged, missing or inconsistent with other rows; exit code 1 if there are any."""
     from polaris_spark.cli.stores import store_options
     from polaris_spark.config import StoreURI
     from polaris_spark.maintenance.checking.ahead import repair as repair_clock
@@ -48,7 +48,7 @@ def fsck(
     def check(backend: Backend) -> None:
         if (
             repair or not system_references(backend).names()
-        ):  # otherwise the store is damaged, and is checked as it is
+        ):  # otherwise there is a store, which is checked even if it is damaged
             check_store(backend)
 
     uri = StoreURI.parse(store)
@@ -81,7 +81,7 @@ def fsck(
 
 
 def _tell(repaired: Repaired) -> None:
-    """Print the result of a repair. The remaining problems are printed elsewhere."""
+    """Print the result of setting the store's time."""
     accepted = "no time in the store is later"
     if repaired.ahead_ms is not None:
         accepted = f"later times, up to {utc(repaired.ahead_ms)}, are accepted"

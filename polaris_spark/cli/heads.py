@@ -1,4 +1,5 @@
-"""`polaris-spark heads`: list the recent heads of references, and whether each is complete."""
+"""`polaris-spark heads`: list recent heads of references, which are their newest commits, and whether their rows
+exist."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def heads(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is missing."""
+    """List recent heads (newest commits) of references, and whether all their rows exist; exit code 1 if not."""
     from polaris_spark.cli.stores import open_store
     from polaris_spark.cli.survey import chosen, found_json, reading, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey
@@ -85,7 +86,7 @@ def _show(found: SurveyedReference, console: Console) -> None:
 
 
 def _in_words(found: SurveyedReference) -> str:
-    """Return the state of a reference in one line."""
+    """Return one line of text: whether the reference is complete, and from which commit on."""
     from polaris_spark.system.recovery.plan import plan
 
     if found.target is None or found.history_from is None:

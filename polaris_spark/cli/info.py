@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class Size(NamedTuple):
-    """Number of rows of a realm, and the size of their values in bytes."""
+    """Number of object rows of a realm, and the size of their values in bytes."""
 
     rows: int = 0
     bytes: int = 0
@@ -137,7 +137,7 @@ def _node(number: int, record: NodeRecord) -> Json:
 
 
 def _sizes(store: OpenStore) -> dict[str, Size]:
-    """Return the number and size of object rows, by instance id of the realm."""
+    """Return the number and the size of the object rows of each realm, by the realm's instance id."""
     found: dict[str, Size] = {}
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
     console = errors()

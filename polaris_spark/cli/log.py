@@ -1,4 +1,4 @@
-"""`polaris-spark log`: the commits of a reference, newest first."""
+"""`polaris-spark log`: print the commits of a reference, the newest first."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def log(
 
 
 def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
-    """Yield the commits from a head back to the history floor, with their changes, as JSON values."""
+    """Yield the commits from a head back to the history floor (the oldest commit kept), with their changes, as JSON
+    values."""
     from polaris_spark.commits.log import commits
     from polaris_spark.commits.rows import Entries
 
@@ -78,7 +79,7 @@ def _merged(objects: ObjectStore, id: int) -> Json:
     try:
         commit = objects.get(id, Commit)
     except PolarisError:
-        # A commit does not protect the commits that it merged from being swept.
+        # A sweep may have deleted the commit: the pointer to a merged commit does not protect it.
         return {"id": hexadecimal(id)}
     return {"id": hexadecimal(id), "number": commit.number, "time": iso_text(commit.time)}
 
@@ -106,8 +107,8 @@ def draw(listed: list[Json], head: Head, console: Console) -> None:
     """Print commits as a graph.
 
     Args:
-        listed: commits as `read_commits` yields them, newest first.
-        head: the head of the reference, which contains the history floor.
+        listed: the commits that `read_commits` yielded, the newest first.
+        head: the head of the reference, which contains the number of the history floor (the oldest commit kept).
     """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]
@@ -159,8 +160,8 @@ def _drawn_change(change: Json, widths: tuple[int, int]) -> Text:
 
 
 def told(summary: dict[str, str]) -> str:
-    """Return a log entry's summary as a short text: the snapshot's operation with counts of records and files; or,
-    without an operation, the actions and the other fields."""
+    """Return the summary of a log entry as a short text. If the entry is about a snapshot, the text is the snapshot's
+    operation with counts of records and files. Otherwise the text consists of the actions and the other fields."""
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")
@@ -170,9 +171,9 @@ def told(summary: dict[str, str]) -> str:
 
 
 def _flag(name: str, text: str) -> str:
-    """Return the text of a summary field: the name alone if the value is `true`, else `name=value`.
+    """Return the text of a field of a summary: the name alone if the value is `true`, else `name=value`.
 
-    A field `set <name>`, for a property that was set, always has its value.
+    The value is never left out for a field `set <name>`, which records that a property was set.
     """
     return name if text == "true" and not name.startswith("set ") else f"{name}={text}"
 

@@ -1,4 +1,5 @@
-"""`polaris-spark maintain JOB` and `polaris-spark import`: commands whose options are the parameters of procedures."""
+"""`polaris-spark maintain JOB` and `polaris-spark import`: commands that run a procedure, with an option for each of
+its parameters."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend
 
 LARGE = 100_000
-"""Number of object rows above which a job reads a store on Spark, unless an option says otherwise."""
+"""Number of object rows in a store above which a job runs on Spark, unless an option says otherwise."""
 
 app = typer.Typer(
     name="maintain",
@@ -89,8 +90,8 @@ def _place(
     token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
-    """The signature declares the options of every job command; the function is never called. See `_run` and
-    `chosen_server`."""
+    """This function is never called: its signature declares the options that every job command has. `_run` and
+    `chosen_server` receive their values."""
 
 
 _VALUES: Mapping[str, Any] = {
@@ -107,18 +108,19 @@ _VALUES: Mapping[str, Any] = {
 
 
 def add(procedure: Procedure) -> None:
-    """Add a command for a job."""
+    """Add a command to `polaris-spark maintain` that runs a procedure."""
     name = procedure.name.replace("_", "-")
     app.command(name)(command_of(procedure, name))
 
 
 def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
-    """Return a function for typer that runs a procedure; its options are the procedure's parameters.
+    """Return a function that typer can use as a command, and that runs a procedure. Its options are the parameters of
+    the procedure, and the options that all these commands have.
 
     Args:
         typed: name of the command, for error messages.
     Raises:
-        InputError: a parameter has the name of an option that all these commands have.
+        InputError: a parameter of the procedure has the name of an option that all these commands have.
     """
     shared = inspect.signature(_place).parameters
     hints = get_type_hints(_place, include_extras=True)
@@ -162,14 +164,15 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
 
 
 def _named_as_typed(text: str, name: str, typed: str) -> str:
-    """Return an error's text. If it begins with the procedure's name, replace this by the name of the command."""
+    """Return an error's text. If it begins with the name of the procedure, replace that by the name of the command."""
     return re.sub(rf"^{name}(?=[: ])", typed, text)
 
 
 def in_options(text: str, parameters: Sequence[Parameter]) -> str:
-    """Return an error's text with the parameters of a procedure replaced by the options of its command.
+    """Return an error's text in which the parameters of a procedure are replaced by the options of its command.
 
-    A parameter is recognized in `name => value`, in quotes, before `is`, and anywhere if its name has an underscore.
+    A parameter is recognized in `name => value`, in `the argument 'name'`, before `is`, and anywhere if its name has an
+    underscore.
     """
     for one in sorted(parameters, key=lambda one: -len(one.name)):
         option = f"--{one.name.replace('_', '-')}"
@@ -263,8 +266,8 @@ def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) 
 
 
 def is_large(backend: Backend, limit: int = LARGE) -> bool:
-    """Whether a store has more than `limit` object rows, too many to read in one process. Stops reading at
-    `limit`."""
+    """Whether a store has more than `limit` object rows, which are too many to read in one process. Stop reading as
+    soon as this is known."""
     rows = 0
     for split in backend.splits("objects", None, 1):
         for batch in backend.scan_sizes(split, 0):
@@ -275,7 +278,8 @@ def is_large(backend: Backend, limit: int = LARGE) -> bool:
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row for JSON: column names with dashes, and instead of `table` a column `name` in SQL syntax."""
+    """Return a procedure's row as a JSON object. Column names have dashes instead of underscores, and instead of the
+    column `table` there is `name`, the table's name in SQL syntax."""
     dashed = {name.replace("_", "-"): value for name, value in row.items() if name != "table"}
     if "table" not in row:
         return dashed
@@ -315,7 +319,8 @@ def _json(value: Any) -> Any:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Watch]:
-    """Show a progress bar for each step of a job, on a terminal only."""
+    """Show a progress bar for each step of a job, if the console is a terminal. Yield the function to call with the
+    progress."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     bars: dict[str, TaskID] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -329,7 +334,7 @@ def _bars(console: Console) -> Iterator[Watch]:
 
 
 class _Spark:
-    """The Spark session of a command, which is started at first use."""
+    """The Spark session of a command. It is started at first use."""
 
     def __init__(self, master: str | None) -> None:
         self._master = master
@@ -363,4 +368,4 @@ for _procedure in procedures().values():
             errors().print(f"polaris-spark: {error}", markup=False)
 
 import_catalog = command_of(IMPORT, "import")
-"""`polaris-spark import`."""
+"""The function of the command `polaris-spark import`."""

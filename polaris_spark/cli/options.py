@@ -10,10 +10,10 @@ import typer
 from polaris_spark.errors import InputError
 
 PASSWORD_VARIABLE = "POLARIS_SPARK_STORE_PASSWORD"
-"""Environment variable with the store's password; used unless `--password` names another one."""
+"""Name of the environment variable that contains the store's password, unless `--password` names another variable."""
 
 STORE_VARIABLE = "POLARIS_SPARK_STORE"
-"""Environment variable with the store's URI; used if the command line has none."""
+"""Name of the environment variable that contains the store's URI. It is used if the command line contains no URI."""
 
 
 def _store(more: str = "") -> Any:
@@ -51,7 +51,8 @@ Property = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="Catalog property, such as s3.endpoint=...; env:NAME as value names a variable; repeatable.",
+        help="Catalog property, such as s3.endpoint=...; the value env:NAME is read from the environment variable "
+        "NAME; repeatable.",
         show_default=False,
     ),
 ]
@@ -73,10 +74,10 @@ Search = Annotated[
 
 
 def required_store(store: str | None, token: str | None) -> str:
-    """Return the store of a command whose option `--server` was not given.
+    """Return the store's URI for a command that was called without `--server`.
 
     Raises:
-        InputError: there is no store, or the option `--token` was given.
+        InputError: there is no URI, or the option `--token` was given, which needs `--server`.
     """
     if token is not None:
         raise InputError("--token is the token for a server; give --server too, or leave --token out")
@@ -89,14 +90,15 @@ def required_store(store: str | None, token: str | None) -> str:
 
 
 def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
-    """Return the store and the second argument of a command whose argument STORE may be left out.
+    """Return (store URI, second argument) of a command whose argument STORE may be left out if `STORE_VARIABLE` is set.
 
     Args:
         first: the first argument on the command line: the store, or the second argument if the store is left out.
-        second: the second argument on the command line, if any.
+        second: the second argument on the command line; None if there is only one.
         what: name of the second argument, for messages.
     Raises:
-        InputError: only one argument was given, and the environment names no store or this very argument.
+        InputError: there is only one argument, and `STORE_VARIABLE` is not set, or the argument is the URI in
+            `STORE_VARIABLE`.
     """
     if second is not None:
         return first, second

@@ -20,23 +20,26 @@ NOTHING_TO_DO = "nothing to do"
 """Text that a command prints if it had nothing to do."""
 
 NO_PROBLEMS = "no problems found"
-"""Text that a command prints if it looked for faults and found none."""
+"""Text that a command prints if it looked for problems and found none."""
 
 
 def screen() -> Console:
-    """Return the console of standard output."""
+    """Return a console that prints to standard output."""
     width = None if sys.stdout.isatty() else WIDTH_OF_FILES
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def errors() -> Console:
-    """Return the console of standard error, for progress and error messages."""
+    """Return a console that prints to standard error, for progress and error messages."""
     return Console(stderr=True, highlight=False, emoji=False)
 
 
 def require_matplotlib(command: str) -> None:
-    """Check, before `demo` or `report` begins, that matplotlib is installed: both draw pictures at the end.
+    """Check that matplotlib is installed. The commands `demo` and `report` call this first, because they draw pictures
+    at their end.
 
+    Args:
+        command: `demo` or `report`.
     Raises:
         MissingLibraryError: matplotlib is not installed.
     """
@@ -54,7 +57,8 @@ def print_json(value: object) -> None:
 
 
 def grid(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Return an empty table without a frame; the columns named in `right` are aligned to the right, for numbers."""
+    """Return an empty table without a frame. The columns whose names are in `right`, such as numbers, are aligned to
+    the right."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
@@ -64,16 +68,18 @@ def grid(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table
 
 
 def utc(ms: int) -> str:
-    """Return the text of a time, given in milliseconds since 1970, to the second.
+    """Return a time as text in UTC, to the second.
 
-    If the year is not in the range 1 to 9999, return the number of milliseconds as text.
+    Args:
+        ms: the time, in milliseconds since 1970. If its year is not in the range 1 to 9999, the text is this number.
     """
     moment = _moment(ms)
     return str(ms) if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def hexadecimal(id: int) -> str:
-    """Return an object or entity id in hexadecimal, as commands print it and `cat` accepts it."""
+    """Return the hexadecimal digits of an object's or entity's id. Commands print ids in this form, and `cat` accepts
+    it."""
     return f"{id:x}"
 
 
@@ -98,7 +104,7 @@ def counted(count: int, word: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return untrusted text in a form that is safe for a terminal: unprintable characters are escaped."""
+    """Return untrusted text in a form that is safe to print on a terminal: unprintable characters are escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -112,7 +118,7 @@ def dotted(parts: tuple[str, ...]) -> str:
 
 
 def kind_of(kind: bytes) -> str:
-    """Return the word for the kind byte of a key in the index `names`."""
+    """Return the kind of entity, such as `table`, for the kind byte of a key in the index `names`."""
     from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
 
     words = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
@@ -120,7 +126,7 @@ def kind_of(kind: bytes) -> str:
 
 
 def as_sql(name: str) -> str:
-    """Return the name of a table or namespace in SQL syntax, given the name that a procedure returned."""
+    """Return the name of a table or namespace in SQL syntax. `name` is in the form in which procedures return names."""
     from polaris_spark.catalog.identifiers import levels_of
 
     levels = levels_of(name)
@@ -128,7 +134,8 @@ def as_sql(name: str) -> str:
 
 
 def entity_name(key: bytes) -> tuple[str, str]:
-    """Return (kind, name) of a log entry's key. A key that is not a key of the index `names` is a reference's name."""
+    """Return (kind, name) of the entity to which a log entry's key belongs. If the key is not a key of the index
+    `names`, it is the name of a reference."""
     from polaris_spark.index.keys import decode_key
 
     try:

@@ -80,7 +80,7 @@ def _changed(
     updates: Mapping[str, str],
     removals: Sequence[str],
 ) -> Mapping[str, str]:
-    """Change the properties of a catalog in this process, and return all its properties."""
+    """Change the properties of a catalog without a server, and return all its properties."""
     from polaris_spark.cli.stores import open_store, properties_of
 
     with open_store(store, password) as opened:

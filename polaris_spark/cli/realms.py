@@ -48,7 +48,7 @@ def realms(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List the realms of a store; or activate, deactivate, purge or upgrade one first."""
+    """List the realms (tenants) of a store; with an option, activate, deactivate, purge or upgrade a realm first."""
     from polaris_spark.cli.stores import open_store
     from polaris_spark.objects import known_types
     from polaris_spark.system.realms import Realms
@@ -114,7 +114,8 @@ def _confirm(opened: OpenStore, name: str) -> None:
 
 
 def _require_inactive(records: Realms, name: str) -> None:
-    """Refuse the purge of a realm that does not exist or is ACTIVE, before the user is asked to confirm the purge.
+    """Refuse the purge of a realm that does not exist or is ACTIVE. This is checked before the user is asked to
+    confirm.
 
     Raises:
         RealmStateError: the realm does not exist, or is ACTIVE.

@@ -63,7 +63,7 @@ def recover(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
+    """After a loss of rows, set references to their newest complete commits; without --yes, only show the changes."""
     from polaris_spark.cli.stores import open_store
     from polaris_spark.cli.survey import chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
@@ -83,8 +83,8 @@ def recover(
         if yes:
             if running and not force:
                 raise StateError(
-                    f"leases show running processes: {', '.join(running)}; stop them, or, if they are dead, "
-                    "add --force"
+                    "these processes hold leases, so they may be running: "
+                    f"{', '.join(running)}; stop them, or add --force if they have ended"
                 )
             recovery = Recovery(place.objects, ids=opened.ids, clock=SystemClock(), principal=os_user())
             done = recovery.carry_out(steps, survey.highest_id)
@@ -109,7 +109,7 @@ def _commit(text: str | None, name: str | None) -> int | None:
 
 
 def _refuse_half(steps: list[RecoveryStep], name: str | None) -> None:
-    """Refuse to recover one reference alone while the registry, which lists the references, must be recovered.
+    """Refuse to recover a single reference if the registry, which lists all references, must be recovered too.
 
     Raises:
         StateError: the registry must be recovered first.
@@ -118,12 +118,13 @@ def _refuse_half(steps: list[RecoveryStep], name: str | None) -> None:
 
     if name not in (None, ROOT) and steps[0].action != "keep":
         raise StateError(
-            f"{ROOT} must be recovered first ({steps[0].why}): leave --reference and --catalog out"
+            f"the registry of references, {ROOT}, must be recovered first ({steps[0].why}): leave --reference and "
+            "--catalog out"
         )
 
 
 def _running(store: OpenStore) -> list[str]:
-    """Return the holders of current leases of node numbers, sorted."""
+    """Return the names of the processes that hold a lease of a node number, and so may be running, in sorted order."""
     from polaris_spark.system.leases import node_records
 
     now = SystemClock().now_ms()

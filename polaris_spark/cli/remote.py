@@ -1,4 +1,5 @@
-"""Procedures that a server runs for the command line: `--server URL`, with the token of an administrator."""
+"""The client for `--server URL`: a server runs a procedure for the command line. This needs the token of an
+administrator."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from polaris_spark.names import MAIN
 from polaris_spark.secret_options import REFERENCE
 
 TOKEN_VARIABLE = "POLARIS_SPARK_TOKEN"
-"""Environment variable with the token for `--server`; used unless `--token` names another one."""
+"""Name of the environment variable that contains the token for `--server`, unless `--token` names another variable."""
 
 POLL_SECONDS = 1.0
 """Interval between two requests for the progress of a run, in seconds."""
 TIMEOUT_SECONDS = 60.0
 """Time limit for one request, in seconds. A run has no time limit."""
 BUSY_SECONDS = 60.0
-"""Time for which a request for the progress of a run is repeated while the server is busy, in seconds."""
+"""Time limit for repeating a request for the progress of a run while the server is busy (status 503), in seconds."""
 _TRY_AGAIN = 503
 _NO_SERVER = "is this the address of polaris-spark serve?"
 
@@ -43,12 +44,12 @@ def chosen_server(
 ) -> RemoteServer:
     """Return the server that runs a procedure for a command.
 
-    Options that choose a store or how to reach it are refused, because the server was started with its own.
+    Options that select or configure a store are refused, because the server chose its store when it started.
 
     Args:
         url, token, catalog: arguments of `RemoteServer`.
-        store: the store; ignored if it comes from the environment variable `STORE_VARIABLE`.
-        others: values of further options that are refused; options that were not given have the value None, or False.
+        store: URI of the store; ignored if it comes from the environment variable `STORE_VARIABLE`.
+        others: further options that are refused, by name. A value None or False means that the option was not given.
     Raises:
         InputError: an option that is refused was given, or `RemoteServer` refuses the address or the token.
     """
@@ -73,8 +74,9 @@ class RemoteServer:
         """
         Args:
             url: address of the server, such as `https://catalog.example:8181`.
-            token: `env:NAME`, the environment variable with the token; `TOKEN_VARIABLE` if None.
-            catalog: the catalog; the server's default catalog if None.
+            token: `env:NAME`, where NAME is the environment variable that contains the token; None for
+                `TOKEN_VARIABLE`.
+            catalog: name of the catalog; None for the server's default catalog.
         Raises:
             InputError: the address is malformed or contains a user or password, or there is no token.
         """
@@ -104,7 +106,7 @@ class RemoteServer:
         Args:
             procedure: the procedure, as this release defines it.
             arguments: arguments by name; an argument with the value None counts as not given.
-            watch: called with the progress.
+            watch: function to call with the progress of the run.
         Raises:
             PolarisError: the server refused the call or cannot be reached, or the procedure failed.
         """
@@ -135,7 +137,7 @@ class RemoteServer:
         return _decoded([column["type"] for column in columns], rows)
 
     def _run(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Send a request, and return the state of the run from the answer."""
+        """Send a request about a run of a procedure, and return the state of the run from the response."""
         try:
             found = self._send(method, path, body).json()
         except ValueError:
@@ -194,7 +196,8 @@ def _token(name: str | None) -> str:
 
 
 def _reason(error: requests.RequestException) -> str:
-    """Return the innermost cause of an error: the outer messages repeat the address and internal names."""
+    """Return the text of an error's innermost cause. The texts of the outer errors repeat the address and contain
+    internal names."""
     cause: BaseException = error
     while (inner := cause.__cause__ or cause.__context__) is not None:
         cause = inner

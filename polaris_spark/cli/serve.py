@@ -179,7 +179,7 @@ def _announce(uri: str) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Formatter that keeps each message on one line, even if it contains names that clients chose."""
+    """Formatter that keeps each message on one line, even if it contains line breaks from names that clients chose."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         return plain(super().formatMessage(record))

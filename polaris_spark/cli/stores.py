@@ -1,4 +1,5 @@
-"""A store opened for reading: nothing is created or completed, and no lease is taken unless a command changes data."""
+"""Stores that commands open. Opening a store creates and completes nothing, and takes no lease unless the command
+changes data."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from polaris_spark.system.stores import StoreRecord, check_store
 
 
 class OpenRealm:
-    """One realm, for reading."""
+    """A realm of an open store, to be read."""
 
     def __init__(self, connection: StoreConnection, record: RealmRecord) -> None:
         self.record = record
@@ -35,7 +36,7 @@ class OpenRealm:
         self._references = ReferenceReader(self.objects)
 
     def references(self) -> list[Registered]:
-        """Return the references that the registry lists, live and dropped, sorted by name.
+        """Return the references that the registry of the realm lists, live and dropped, sorted by name.
 
         Raises:
             RealmStateError: the registry's row is missing.
@@ -70,7 +71,8 @@ class OpenRealm:
         raise NotFoundError(f"realm {self.record.name!r} has no reference {name!r}; it has: {known}")
 
     def head_of(self, registered: Registered) -> CommitReader:
-        """Return the newest commit of a listed reference, or its first commit if its row was never written."""
+        """Return the newest commit of a reference that the registry lists. If the reference's row was never written,
+        return its first commit."""
         return self._references.open(self._references.head_of(registered))
 
     def catalogs(self) -> list[CatalogRow]:
@@ -114,7 +116,7 @@ class OpenRealm:
 
 
 class OpenStore:
-    """A store, for reading."""
+    """An open store, to be read. `writable_realm` allows changes."""
 
     def __init__(self, connection: StoreConnection, record: StoreRecord) -> None:
         self.record = record
@@ -159,11 +161,11 @@ class OpenStore:
 def open_store(
     uri: str, password: str | None = None, options: Mapping[str, str | Secret] | None = None
 ) -> Iterator[OpenStore]:
-    """Open an existing store, and close it at the end.
+    """Open an existing store for the duration of a `with` block.
 
     Args:
         uri: URI of the store.
-        password: `env:NAME`, which names the environment variable with the store's password.
+        password: `env:NAME`, where NAME is the environment variable that contains the store's password.
         options: options of the store. If given, `password` is ignored. If None, the store's password comes from
             `password`, or else from the environment variable POLARIS_SPARK_STORE_PASSWORD.
     Raises:
@@ -183,8 +185,10 @@ def open_store(
 
 
 def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret]:
-    """Return the options of a store: the password that the command line or the environment gives, if any.
+    """Return the options of a store that the command line and the environment give: the password, if there is one.
 
+    Args:
+        password: the option `--password`; None if it was not given.
     Raises:
         InputError: `password` is not `env:NAME`, or that variable is not set.
     """
@@ -211,9 +215,9 @@ def properties_of(given: Mapping[str, str], named: Sequence[str] | None, passwor
     Args:
         given: properties from options, by name.
         named: texts `NAME=VALUE`.
-        password: `env:NAME`, which names the environment variable with the store's password.
+        password: `env:NAME`, where NAME is the environment variable that contains the store's password.
     Raises:
-        InputError: a property is malformed, or its variable is not set in the environment.
+        InputError: a property is malformed, or an environment variable that it names is not set.
     """
     parsed = Properties.parse({**named_properties(named or ()), **given})
     further = store_options(parsed.store, password)
@@ -227,7 +231,7 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
     A value `env:NAME` is replaced by the value of that environment variable.
 
     Raises:
-        InputError: in the same cases as for `named_texts`.
+        InputError: a text has no name or no `=`, a variable is not set, or a text contains a secret in plain text.
     """
     texts = named_texts(given)
     return {
@@ -237,7 +241,7 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
 
 
 def named_texts(given: Sequence[str]) -> dict[str, str]:
-    """Return values by name from texts such as `s3.region=eu-west-1`. A value `env:NAME` is not replaced.
+    """Return values by name from texts such as `s3.region=eu-west-1`. A value `env:NAME` is returned unchanged.
 
     Raises:
         InputError: a text has no name or no `=`, a variable is not set, or a text contains a secret in plain text.

@@ -1,4 +1,4 @@
-"""Code shared by `heads` and `recover`: surveying a realm with progress on standard error, and showing the result."""
+"""Code that `heads` and `recover` share. It shows the progress of reading a realm, and formats the result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NAMED = 3
 
 
 def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference: str | None) -> str | None:
-    """Return the reference that the options name; None for all references.
+    """Return the name of the reference that the options select; None for all references.
 
     Raises:
         InputError: the options contradict each other.
-        CorruptionError: the list of catalogs is lost; `--reference` still works.
+        CorruptionError: the list of catalogs is lost. The option `--reference` still works.
     """
     if reference is not None and (catalog is not None or branch is not None):
         raise InputError("--reference cannot be combined with --catalog or --branch")
@@ -49,7 +49,8 @@ def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference:
 
 
 def strays(place: OpenRealm, found: Sequence[SurveyedReference]) -> set[str]:
-    """Return the references whose catalog is not in the newest complete commit of `catalogs`."""
+    """Return the names of the references whose catalog is missing from the newest complete commit of the reference
+    `catalogs`."""
     target = next((one.target for one in found if one.name == CATALOGS), None)
     if target is None:
         return set()
@@ -63,7 +64,7 @@ def strays(place: OpenRealm, found: Sequence[SurveyedReference]) -> set[str]:
 
 @contextmanager
 def reading() -> Iterator[Callable[[int], None]]:
-    """Show the number of objects read, on a terminal only. Yield a function that adds to this number."""
+    """Show the number of objects read, if standard error is a terminal. Yield a function that adds to this number."""
     console = errors()
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -81,7 +82,7 @@ def commit_json(known: Known) -> Json:
 
 
 def lost_json(lost: tuple[Lost, ...]) -> Json:
-    """Return lost objects as a JSON value: their number, and the first `NAMED` of them."""
+    """Return lost objects as a JSON value: their number, and descriptions of the first `NAMED` of them."""
     return {
         "count": len(lost),
         "first": [
@@ -97,7 +98,7 @@ def lost_json(lost: tuple[Lost, ...]) -> Json:
 
 
 def lost_words(lost: tuple[Lost, ...]) -> str:
-    """Return a description of lost objects."""
+    """Return a description of lost objects. It names the first `NAMED` of them."""
     named = [
         f"{one.id:x} ({plain(one.reason)}; "
         + (f"{plain(one.holder_type)} {one.holder:x} needs it)" if one.holder else "the commit)")
@@ -120,6 +121,7 @@ def found_json(found: SurveyedReference, strays: Collection[str]) -> Json:
     """Return the state of a reference as a JSON value.
 
     Args:
+        found: the reference.
         strays: names of the references whose catalog is lost.
     """
     return {

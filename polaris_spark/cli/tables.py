@@ -47,7 +47,8 @@ def tables(
 
 
 def read_entities(head: CommitReader) -> list[Json]:
-    """Return the namespaces, tables and views of a catalog's head as JSON values, parents before their children."""
+    """Return the namespaces, tables and views in a commit of a catalog as JSON values, parents before their
+    children."""
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.index.keys import decode_key
 
@@ -121,7 +122,8 @@ def as_tree(title: str, entities: list[Json]) -> Tree:
 
 
 def _place(entity: Json) -> tuple[int, bool, list[str]]:
-    """Return a sort key: parents before children, and in a namespace, tables and views before namespaces."""
+    """Return a sort key. It orders parents before their children and, in a namespace, tables and views before
+    namespaces."""
     return len(entity["name"]), entity["kind"] == "namespace", entity["name"]
 
 

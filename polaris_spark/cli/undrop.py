@@ -48,9 +48,10 @@ def undrop(
 
 
 def _bind(references: References, store: str, name: str) -> None:
-    """Write a copy of the catalog's row, with its current properties, to a restored branch.
+    """Write a copy of the catalog's row, with the current properties, to a restored branch.
 
-    This is needed because sessions that opened the branch before it was dropped may still be running.
+    Sessions that opened the branch before it was dropped may still be running, and they read the properties from this
+    copy.
 
     Raises:
         PolarisError: the branch was restored, but the copy could not be written.
@@ -79,7 +80,6 @@ def _bind(references: References, store: str, name: str) -> None:
     except PolarisError as error:
         error.args = (
             f"{name!r} was restored, but the properties of its catalog do not apply to it yet: {error}; open the "
-            "branch to "
-            "complete this",
+            "branch to complete this",
         )
         raise

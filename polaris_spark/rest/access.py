@@ -1,4 +1,5 @@
-"""Roles and callers, and the check that a caller is allowed to send a request, which is made for every transport."""
+"""Roles of callers, and the check that a caller is allowed to send a request. The check is the same for all
+transports."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ from polaris_spark.errors import ForbiddenError
 
 
 class Role(IntEnum):
-    """The requests that a caller is allowed to send. A role allows everything that a lower role allows."""
+    """A caller's role, which determines the requests that the caller may send. A role allows everything that a lower
+    role allows."""
 
     CLIENT = 1
     """An HTTP client. It can use the routes of the Iceberg protocol."""
     ADMINISTRATOR = 2
-    """An HTTP client whose token is marked as an administrator's in the token file. It can also use the routes of the
-    extension that HTTP offers, but only for locations that the server allows."""
+    """An HTTP client whose token is marked in the token file as the token of an administrator. It can also use those
+    routes of the extension that are available over HTTP, but only for locations that the server allows."""
     LOCAL = 3
     """A program that opened the catalog in its own process, or the user's Spark driver. It can use all routes."""
 
@@ -29,12 +31,13 @@ class Caller(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether the caller runs in this process (role `LOCAL`), so that it already has all rights of the process."""
+        """Whether the caller runs in this process (role `LOCAL`). Such a caller already has all rights of the
+        process."""
         return self.role is Role.LOCAL
 
 
 def authorize(caller: Caller, least: Role, path: str) -> None:
-    """Refuse a request that its caller is not allowed to send. The handler calls this once for every request.
+    """Raise an error if a caller is not allowed to send a request. The handler calls this once for every request.
 
     Args:
         least: lowest role that can use the route of the request.

@@ -1,4 +1,4 @@
-"""The configuration endpoint, and the list of all routes."""
+"""The configuration endpoint, and the list of all routes of the Iceberg protocol."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CONTENT_ROUTES = [
 
 
 def endpoints(catalog: Catalog) -> list[str]:
-    """Return the endpoints to advertise to clients. The endpoint for metrics reports is left out if the catalog keeps
-    no reports."""
+    """Return the endpoints to advertise to clients. The endpoint for metrics reports is left out if the catalog's
+    properties say that no reports are kept."""
     reports = catalog.effective_properties().metrics_reports
     routes = [r for r in CONTENT_ROUTES if reports or r not in metrics.ROUTES]
     return [f"{route.method} /v1/{{prefix}}/{route.path}" for route in routes]
 
 
 def config(catalog: Catalog, request: Request) -> Response:
-    """GET config"""
+    """Answer `GET config`: return the catalog's configuration for a client."""
     warehouse = request.query.get("warehouse")
     if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
         raise NotFoundError(
@@ -48,10 +48,10 @@ def config(catalog: Catalog, request: Request) -> Response:
 
 
 def _prefix(catalog: Catalog) -> dict[str, str]:
-    """Return the property that makes a client put the catalog's name into every path, as the prefix.
+    """Return the property that makes a client put the catalog's name into every path, as the prefix. Return an empty
+    dictionary if the name equals the first part of a route's path, because paths would then be ambiguous.
 
-    Clients put the prefix into paths unchanged, so the name is escaped here. The result is empty if the name equals the
-    first part of a route.
+    Clients put the prefix into paths unchanged, so the name is escaped here.
     """
     return {} if catalog.name in _ROOTS else {"prefix": quote(catalog.name, safe="")}
 

@@ -73,8 +73,9 @@ def strip(error: BaseException) -> None:
     """Remove the tracebacks from an error and its causes.
 
     The frames of a traceback refer to everything that the request sent or read. An error that one thread passes to
-    another is part of a reference cycle (error, traceback, frame, and the change that refers to the error). So all of
-    this would stay in memory until Python collects cycles, which is rare in a server.
+    another is part of a reference cycle (error, traceback, frame, and the change that refers to the error). So the
+    request's data would stay in memory until Python's garbage collector finds the cycle, which can take long in a
+    server.
     """
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]

@@ -1,4 +1,4 @@
-"""The function from request to response, which every transport calls."""
+"""The function that answers requests. Every transport calls it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
 
 ROUTER = Router(ROUTES)
-"""The routes of the Iceberg protocol alone."""
+"""Router for the routes of the Iceberg protocol, without the routes of the extension."""
 
 REMEMBERED = 1_024
-"""Largest number of requests whose responses a session remembers."""
+"""Maximum number of requests whose responses a session caches."""
 SHORT = 1_024
-"""Largest length of a request whose response is remembered, in characters."""
+"""Maximum length of a request whose response is cached, in characters."""
 
 
 def handle(
@@ -37,7 +37,7 @@ def handle(
     router: Router = ROUTER,
     session: Session | None = None,
 ) -> Response:
-    """Answer one request to one catalog. Errors become responses of the error model.
+    """Answer one request to one catalog. An error becomes a response in the form of the REST error model.
 
     Args:
         path: path in the form of the specification, with or without a prefix: `v1/namespaces/a%1Fb/tables`, or a path
@@ -66,7 +66,7 @@ def handle(
 
 
 class Unmodified:
-    """Cache of the requests of one session that got a response with status 304. Thread-safe.
+    """Cache for one session of the requests whose response has status 304 (not modified). Thread-safe.
 
     Clients often request a table that they already have. While the head of the branch is unchanged, the response to a
     repeated request is unchanged too, so only the head is read.
@@ -75,7 +75,8 @@ class Unmodified:
     def __init__(self, handle: Callable[..., Response]) -> None:
         """
         Args:
-            handle: the function `handle`, with the arguments bound that are equal for all requests of the session.
+            handle: the function `handle`, with the arguments already bound that are the same for all requests of the
+                session.
         """
         self._handle = handle
         self._known: dict[tuple[object, ...], NotModified] = {}
@@ -88,7 +89,7 @@ class Unmodified:
         query: Mapping[str, str] | None,
         headers: Mapping[str, str],
     ) -> Response:
-        """Answer one GET request without a body, like the function `handle`."""
+        """Answer one GET request without a body. The result is the same as that of the function `handle`."""
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known = self._known.get(key)

@@ -17,12 +17,13 @@ _LONE_SURROGATE: Final = re.compile(
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
     r"|[\ud800-\udfff]"
 )
-"""Pattern of half of a surrogate pair, as an escape or as a character. The pattern can also match text that is not an
-escape, after an escaped backslash."""
+"""Pattern that matches half of a surrogate pair, either as an escape (`\\ud800`) or as a character. It also matches
+some texts that only look like an escape, because the backslash is itself escaped."""
 
 
 class Message(msgspec.Struct, rename="kebab", frozen=True, omit_defaults=True, gc=False):
-    """Base of bodies whose field names are in kebab case. Unknown fields are ignored, as the specification requires."""
+    """Base class of request and response bodies whose field names are in kebab case. Unknown fields are ignored, as the
+    specification requires."""
 
 
 class CreateNamespaceRequest(Message, frozen=True, gc=False):
@@ -101,7 +102,8 @@ class ErrorResponse(Message, frozen=True, gc=False):
 
 
 class OAuthError(Message, frozen=True, rename=None, gc=False):
-    """An error of an OAuth token endpoint (RFC 6749, 5.2), whose field names have underscores."""
+    """An error of an OAuth token endpoint (RFC 6749, 5.2). Its field names have underscores, unlike those of other
+    messages."""
 
     error: str
     error_description: str
@@ -138,7 +140,7 @@ def encode(message: Any) -> str:
 
 
 def decode(body: str | None, cls: type[T]) -> T:
-    """Return the body of a request as a message of class `cls`.
+    """Return the body of a request, decoded as a message of class `cls`.
 
     Raises:
         BadRequestError: the body is missing, is not JSON, or does not fit `cls`.

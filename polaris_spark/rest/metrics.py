@@ -1,4 +1,4 @@
-"""Metrics reports over the REST protocol."""
+"""The route of the REST protocol for metrics reports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from polaris_spark.rest.table_routes import name_of
 
 
 def report_metrics(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/tables/{table}/metrics
+    """Answer `POST namespaces/{namespace}/tables/{table}/metrics`: store a scan or commit report.
 
-    A report on a table that is not in the catalog is accepted but not kept, because engines also report on tables whose
+    A report on a table that is not in the catalog is accepted but not stored. Engines also report on tables whose
     creation is staged and not committed yet.
     """
     head = catalog.head()

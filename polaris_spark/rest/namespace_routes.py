@@ -1,4 +1,4 @@
-"""Namespaces over the REST protocol."""
+"""Routes of the REST protocol for namespaces."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PAGE_SIZE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
 def namespace_of(text: str) -> NamespaceName:
-    """Return the namespace in a path or query, where its levels are joined by the character 0x1F."""
+    """Return the namespace in a path or query. Its levels are separated by the character 0x1F there."""
     return tuple(text.split(SEPARATOR))
 
 
 def page(request: Request) -> tuple[str | None, int | None]:
-    """Return (page token, page size) of a listing. The token is None for the first page.
+    """Return (page token, page size) of a request for a list. The token is None for the first page.
 
-    If the request has neither `pageToken` nor `pageSize`, both are None: the response lists everything.
+    If the request has neither `pageToken` nor `pageSize`, both are None, and the response contains the whole list.
 
     Raises:
         BadRequestError: the page size is not a positive number.
@@ -47,7 +47,7 @@ def page(request: Request) -> tuple[str | None, int | None]:
 
 
 def list_namespaces(catalog: Catalog, request: Request) -> Response:
-    """GET namespaces"""
+    """Answer `GET namespaces`: list the namespaces in a parent namespace, or at the top level."""
     token, size = page(request)
     parent = request.query.get("parent")
     view = catalog.view()
@@ -60,8 +60,8 @@ def list_namespaces(catalog: Catalog, request: Request) -> Response:
 
 
 def _parent(view: State, text: str) -> NamespaceName:
-    """Return the parent namespace in a query. pyiceberg escapes the name twice, so if no namespace has the unescaped
-    name, the name is unescaped once more."""
+    """Return the parent namespace in a query. pyiceberg escapes the name twice, so if no namespace has this name,
+    unescape the name once more."""
     name = namespace_of(text)
     if "%" in text and find(view, namespace_key(name)) is None:
         name = namespace_of(unquote(text))
@@ -69,7 +69,7 @@ def _parent(view: State, text: str) -> NamespaceName:
 
 
 def create_namespace(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces"""
+    """Answer `POST namespaces`: create a namespace."""
     body = messages.decode(request.body, messages.CreateNamespaceRequest)
     name = tuple(body.namespace)
     require_location(body.properties or {})
@@ -78,7 +78,7 @@ def create_namespace(catalog: Catalog, request: Request) -> Response:
 
 
 def load_namespace(catalog: Catalog, request: Request) -> Response:
-    """GET namespaces/{namespace}"""
+    """Answer `GET namespaces/{namespace}`: return a namespace's properties."""
     name = namespace_of(request.params["namespace"])
     view = catalog.view()
     found = require_namespace(view, name)
@@ -92,7 +92,7 @@ def _answer(catalog: Catalog, name: NamespaceName, namespace: Namespace) -> Resp
 
 
 def namespace_exists(catalog: Catalog, request: Request) -> Response:
-    """HEAD namespaces/{namespace}"""
+    """Answer `HEAD namespaces/{namespace}`: check that a namespace exists."""
     name = namespace_of(request.params["namespace"])
     if find(catalog.view(), namespace_key(name)) is None:
         raise NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(name)}")
@@ -100,14 +100,14 @@ def namespace_exists(catalog: Catalog, request: Request) -> Response:
 
 
 def drop_namespace(catalog: Catalog, request: Request) -> Response:
-    """DELETE namespaces/{namespace}"""
+    """Answer `DELETE namespaces/{namespace}`: drop a namespace."""
     name = namespace_of(request.params["namespace"])
     catalog.commit(DropNamespace(catalog.context, request.operation(), name))
     return NO_CONTENT
 
 
 def update_properties(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/properties"""
+    """Answer `POST namespaces/{namespace}/properties`: set and remove a namespace's properties."""
     body = messages.decode(request.body, messages.UpdateNamespacePropertiesRequest)
     name = namespace_of(request.params["namespace"])
     require_location(body.updates or {})

@@ -177,12 +177,13 @@ _UPDATES: dict[str, dict[str, Json]] = {
 
 @cache
 def text(routes: tuple[Route, ...]) -> str:
-    """Return the OpenAPI description of routes as JSON text."""
+    """Return the OpenAPI description of the given routes as JSON text."""
     return msgspec.json.encode(description(routes)).decode()
 
 
 def description(routes: Sequence[Route] = ROUTES) -> Json:
-    """Return the description (OpenAPI 3.1) of those of the routes that can be used over HTTP. Paths have no prefix."""
+    """Return an OpenAPI 3.1 description of the given routes. Routes that HTTP does not offer, and the route for tokens,
+    are left out. The paths have no prefix."""
     paths: dict[str, Json] = {}
     for route in routes:
         # The errors of `TOKENS` have another form.

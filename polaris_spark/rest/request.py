@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """One request. Header names are in lower case."""
+    """One request. The names of its headers are in lower case."""
 
     method: str
     path: str
@@ -29,8 +29,8 @@ class Request(NamedTuple):
     body: str | None
     caller: Caller
     session: Session | None = None
-    """The session of the catalog, which routes of the extension need; None if only routes of the Iceberg protocol are
-    used."""
+    """The session of the catalog, which routes of the extension need. None if the router has only routes of the Iceberg
+    protocol."""
 
     @property
     def principal(self) -> str:
@@ -38,12 +38,12 @@ class Request(NamedTuple):
         return self.caller.principal
 
     def operation(self) -> Operation:
-        """Return the operation of this request. Its id is the `Idempotency-Key` that the client sent, by which a
-        repeated request is detected; without a key, the id is empty.
+        """Return the id, principal and fingerprint of the change that this request asks for. The id is the
+        `Idempotency-Key` that the client sent, by which a repeated request is detected. Without a key, the id is empty.
 
         Raises:
-            BadRequestError: the key is not a UUIDv7. Other UUIDs do not contain the time, so they would be forgotten
-                at once or never.
+            BadRequestError: the key is not a UUIDv7. The time in the key determines how long it is remembered, and only
+                UUIDs of version 7 contain the time in the required form.
         """
         text = self.headers.get("idempotency-key")
         if not text:
@@ -72,7 +72,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """Status, headers and body (JSON text, or empty)."""
+    """A response: HTTP status, headers and body (JSON text, or empty)."""
 
     status: int
     headers: dict[str, str]
@@ -80,14 +80,14 @@ class Response(NamedTuple):
 
 
 class NotModified(Response):
-    """A response with status 304 (the client's version of a table is current). It depends only on the request and on
-    the head of the branch."""
+    """A response with status 304: the client already has the current version of a table. It depends only on the request
+    and on the head of the branch."""
 
     _head: weakref.ref[CommitReader]
 
     @classmethod
     def of(cls, tag: str, head: CommitReader) -> NotModified:
-        """Return the response to a client that has the version with the entity tag `tag`.
+        """Return the response to a client that already has the version of a table with the entity tag `tag`.
 
         Args:
             head: the head from which the response was computed. The response has only a weak reference to it.
@@ -97,11 +97,12 @@ class NotModified(Response):
         return made
 
     def fresh(self) -> Response:
-        """Return a copy whose headers the caller can change."""
+        """Return a copy of this response, so that the caller can change the headers."""
         return Response(self.status, dict(self.headers), self.body)
 
     def holds_at(self, head: CommitReader) -> bool:
-        """Whether the same request certainly gets this response at `head`, too."""
+        """Whether `head` is the head from which this response was computed. If True, the same request still gets this
+        response."""
         return self._head() is head
 
 

@@ -13,27 +13,27 @@ from polaris_spark.rest.access import Role
 from polaris_spark.rest.request import Request, Response
 
 _REMEMBERED = 4_096
-"""Largest number of paths whose routes a router remembers."""
+"""Maximum number of paths whose routes a router caches."""
 _SHORT = 256
-"""Largest length of a path whose route is remembered, in characters."""
+"""Maximum length of a path whose route is cached, in characters."""
 
 ICEBERG = "v1"
 """First part of the paths of the Iceberg REST protocol."""
 EXTENSION = "polaris-spark/v1"
-"""First parts of the paths that this product adds to the protocol."""
+"""First two parts of the paths of the extension, which are the routes that this product adds to the protocol."""
 
 Answer = Callable[[Catalog, Request], Response]
 
 
 class Route(NamedTuple):
-    """A method and a path template in the form of the specification, without base and prefix, such as `GET` and
-    `namespaces/{namespace}/tables`, and the function that answers the requests."""
+    """An HTTP method, a path template, and the function that answers requests for them. The template has the form of
+    the specification, without base and prefix, such as `namespaces/{namespace}/tables`."""
 
     method: str
     path: str
     answer: Answer
     base: str = ICEBERG
-    """`ICEBERG` or `EXTENSION`."""
+    """First part of the path: `ICEBERG` or `EXTENSION`."""
     least: Role = Role.CLIENT
     """Lowest role that can use the route."""
     body: type | None = None
@@ -50,7 +50,8 @@ class Route(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The route of a request, the variable parts of the request's path, and its prefix (None if it has none)."""
+    """The route of a request, the variable parts of the request's path, and the prefix in the path (None if there is
+    none)."""
 
     route: Route
     params: Mapping[str, str]
@@ -58,16 +59,17 @@ class Match(NamedTuple):
 
     @property
     def template(self) -> str:
-        """The route's `Route.template`."""
+        """The path template of the route; see `Route.template`."""
         return self.route.template
 
 
 _Shapes = dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]]
-"""By the number of path parts: (parts of a path template, its routes by method)."""
+"""By the number of parts of the path: a list of (parts of a path template, routes with this template by HTTP
+method)."""
 
 
 class Router:
-    """Finder of the route for a method and a path."""
+    """Finds the route of a request by its method and path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)

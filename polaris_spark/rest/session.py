@@ -1,4 +1,4 @@
-"""`polaris_spark.connect`, which opens a catalog and returns a session that answers requests of the REST protocol."""
+"""Opening a catalog. The result is a `Session`, which answers requests of the REST protocol."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ QUOTAS = {
     "references": 4_096,
     "reports": 2_048,
 }
-"""Largest size of the part of each index that a commit embeds, in bytes, by index name. The values are small, so that
-a commit to one table is small."""
+"""Maximum size of the part of each index that a commit's own row contains, in bytes, by index name. The values are
+small, so that a commit to one table is small."""
 
 MAX_PRINCIPAL_BYTES = 512
-"""Largest length of a principal, in UTF-8 bytes."""
+"""Maximum length of a principal's name, in UTF-8 bytes."""
 
 
 class Resource(Protocol):
-    """An object that belongs to a session and is closed with it."""
+    """An object that belongs to a session and is closed when the session is closed."""
 
     def close(self) -> None:
-        """Stop all use of the session's store by this object."""
+        """Stop this object from using the session's store."""
 
 
 A = TypeVar("A", bound=Resource)
 
 
 class Session:
-    """An open catalog. Thread-safe. Close it to give back its lease of ids."""
+    """An open catalog. Thread-safe. Close it to release its store and its lease of ids."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class Session:
         return self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
 
     def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
-        """Return a session that shares this session's store, but has another principal or another form of its catalog,
-        such as a restricted catalog.
+        """Return a session with another principal, or with another form of this session's catalog, such as a restricted
+        catalog. The new session shares the store of this session.
 
         The returned session is closed when this session is closed; do not close it separately.
         """
@@ -146,7 +146,7 @@ class Session:
             return cast("A", self._resources[cls])
 
     def catalog_properties(self) -> dict[str, str]:
-        """Return the properties of the catalog as they are now stored. They apply to all sessions."""
+        """Return the properties that are now stored with the catalog. They apply to all sessions."""
         self._require_open()
         row = find_catalog(self.catalog.references, self.catalog.name)
         return dict((row or self.catalog.row).properties)
@@ -154,7 +154,7 @@ class Session:
     def set_catalog_properties(
         self, updates: Mapping[str, str] | None = None, *, removals: Collection[str] = ()
     ) -> dict[str, str]:
-        """Set and remove properties of the catalog. When this returns, they apply to all sessions.
+        """Set and remove properties of the catalog. When this method returns, the changes apply to all sessions.
 
         Args:
             updates: values by name, such as `{"gc.enabled": "false"}`.
@@ -203,7 +203,7 @@ def connect(
     router: Router = ROUTER,
     **properties: Any,
 ) -> Session:
-    """Open a catalog, as `polaris_spark.connect` does.
+    """Open a catalog, and return its session. `polaris_spark.connect` calls this with a router that has all routes.
 
     Args:
         store: URI of the database.
@@ -224,7 +224,12 @@ def connect(
 
 
 def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) -> Session:
-    """Open the catalog that parsed properties describe, and return its session."""
+    """Open a catalog, and return its session.
+
+    Args:
+        properties: parsed properties, which name the store and the catalog.
+        router: routes that requests can use.
+    """
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
     given_by(properties)  # refuse invalid values before anything is opened
@@ -308,10 +313,10 @@ def _open(
 
 
 def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
-    """Return the properties of a catalog that a session creates.
+    """Return the properties to store with a catalog that is created now.
 
     Raises:
-        InputError: a value cannot be used.
+        InputError: the value of a property cannot be used.
     """
     wanted = given_by(properties)
     require_bounded(wanted)
@@ -334,12 +339,13 @@ def _warn_of_nesting(store: StoreURI, warehouse: str, catalog: str) -> None:
 
 
 def principal_of(properties: Properties) -> str:
-    """Return the principal for the log: the property `principal`, or else the user of this process."""
+    """Return the principal that the log records for changes: the property `principal`, or else the user of this
+    process."""
     return check_principal(properties.principal or os_user())
 
 
 def check_principal(principal: str) -> str:
-    """Return the principal, if it can be used in the log.
+    """Return the principal unchanged, after checking that the log can contain it.
 
     Raises:
         InputError: the principal is empty, is not printable (`polaris_spark.names`), or is too long for index keys.
@@ -383,10 +389,10 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
 
 
 def _refuse_cluster(properties: Properties) -> None:
-    """Refuse a store that a cluster's executors could not read, before the store is created.
+    """Refuse a store that the executors of a Spark cluster could not read. This is checked before the store is created.
 
     Raises:
-        InputError: Spark runs on a cluster, and the store serves only one process or machine.
+        InputError: Spark runs on a cluster, and the store serves only one process or one machine.
     """
     master = properties.other.get("spark.master", "local")
     if master.startswith("local"):
@@ -407,6 +413,6 @@ def _text(value: object) -> str:
 
 
 def _dashed(name: str) -> str:
-    """Return the property name for the name of a keyword argument, with dashes instead of underscores. A name with dots
-    was given in its final form and stays unchanged."""
+    """Return the name of the property that a keyword argument sets: underscores become dashes. A name with dots is
+    already the property's name, and is returned unchanged."""
     return name if "." in name else name.replace("_", "-")

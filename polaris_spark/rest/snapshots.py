@@ -8,8 +8,8 @@ other snapshots by table and version. So the result does not change if the table
 
     GET /v1/{prefix}/tables/{TABLE}/versions/{VERSION}/snapshots?uuid={UUID}&since={another version}
 
-If the table is not in the catalog (any more), the request must contain its UUID. The UUID cannot be guessed, so a
-client that sends it has loaded the table before.
+If the table is not in the catalog, for example because it was dropped, the request must contain its UUID. The UUID
+cannot be guessed, so a client that sends it has loaded the table before.
 
 The response is `{"since": "...", "removed": [ids], "snapshots": [...]}`. To get the snapshots of the requested version,
 take the snapshots of the version `since`, remove `removed`, then append `snapshots`. If the request has no `since`, or
@@ -45,8 +45,8 @@ _UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def pin(stored: StoredContent[Table]) -> dict[str, str]:
-    """Return the header that a client needs to request the snapshots that a response left out; an empty dictionary if
-    the response leaves out none."""
+    """Return the header that a client needs to request the snapshots that a response left out. Return an empty
+    dictionary if the response left out none."""
     table = stored.value
     if all_named(table):
         return {}
@@ -54,7 +54,8 @@ def pin(stored: StoredContent[Table]) -> dict[str, str]:
 
 
 def load_snapshots(catalog: Catalog, request: Request) -> Response:
-    """GET tables/{table}/versions/{version}/snapshots"""
+    """Answer `GET tables/{table}/versions/{version}/snapshots`: return the snapshots of a table version, or its
+    differences from another version."""
     table_id, version = _number(request.params["table"]), _number(request.params["version"])
     since, uuid = request.query.get("since"), request.query.get("uuid")
     view = catalog.view()
@@ -82,7 +83,7 @@ def _uuid(table: Table) -> str:
 
 
 def _version(view: State, table_id: int, version: int) -> Table | None:
-    """Return a version of a table, or None if it does not exist.
+    """Return a version of the table with the entity id `table_id`. Return None if there is no such version.
 
     Clients can send the id of any object as `version`. Entity ids are never reused, so if the object has the entity id
     `table_id`, it is a version of this table.
@@ -95,7 +96,7 @@ def _version(view: State, table_id: int, version: int) -> Table | None:
 
 
 def _number(text: str) -> int:
-    """Return the id that a text of hexadecimal digits means.
+    """Return the id that a text of hexadecimal digits encodes.
 
     Raises:
         BadRequestError: the text is not an id in hexadecimal digits.

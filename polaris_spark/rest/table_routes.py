@@ -1,4 +1,4 @@
-"""Tables over the REST protocol."""
+"""Routes of the REST protocol for tables."""
 
 from __future__ import annotations
 
@@ -56,27 +56,29 @@ Snapshots = Literal["all", "refs"]
 
 
 def name_of(request: Request) -> TableName:
-    """Return the name of the table in the path of a request."""
+    """Return the name of the table that the path of a request contains."""
     return TableName(namespace_of(request.params["namespace"]), request.params["table"])
 
 
 def identifier_name(identifier: messages.Identifier) -> TableName:
-    """Return the name of the table or view in an identifier of a body."""
+    """Return the name of a table or view from an identifier in the body of a request."""
     return TableName(tuple(identifier.namespace), identifier.name)
 
 
 def etag(content: int, snapshots: Snapshots) -> str:
-    """Return the entity tag of one version of a table, in a response with these snapshots.
+    """Return the entity tag (ETag) of one version of a table.
 
     Args:
-        content: id of the version, which the index contains. So the version itself need not be read.
+        content: id of the version. The index contains this id, so the version itself need not be read.
+        snapshots: which snapshots the response contains. The tag depends on this, because different bodies need
+            different tags.
     """
     return f'"{content:x}-{snapshots}"'
 
 
 def answer(reader: ObjectReader, stored: StoredContent[Table], snapshots: Snapshots) -> Response:
-    """Return the response that contains a table (`LoadTableResult`). If snapshots are left out, a header contains what
-    a client needs to request them."""
+    """Return the response that contains a table (`LoadTableResult`). If snapshots are left out, add the header that a
+    client needs to request them."""
     location = msgspec.json.encode(stored.value.metadata_location)
     metadata = render(stored.value, reader, snapshots=snapshots)
     body = (b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, metadata)).decode()
@@ -87,7 +89,7 @@ def answer(reader: ObjectReader, stored: StoredContent[Table], snapshots: Snapsh
 
 
 def _mode(request: Request) -> Snapshots:
-    """Return which snapshots the response must contain: the request's parameter `snapshots`.
+    """Return the request's parameter `snapshots`, which says which snapshots the response must contain.
 
     In the specification, only the request that loads a table has this parameter. In this catalog, every request whose
     response contains a table has the parameter.
@@ -99,12 +101,16 @@ def _mode(request: Request) -> Snapshots:
 
 
 def list_tables(catalog: Catalog, request: Request) -> Response:
-    """GET namespaces/{namespace}/tables"""
+    """Answer `GET namespaces/{namespace}/tables`: list the tables in a namespace."""
     return list_kind(catalog, request, TABLE)
 
 
 def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
-    """Return the response with the identifiers of the tables or views in a namespace."""
+    """Return the response that lists the tables or views in a namespace.
+
+    Args:
+        kind: `TABLE` or `VIEW`.
+    """
     token, size = page(request)
     namespace = namespace_of(request.params["namespace"])
     view = catalog.view()
@@ -117,7 +123,7 @@ def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
 
 
 def create_table(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/tables"""
+    """Answer `POST namespaces/{namespace}/tables`: create a table, or stage its creation."""
     mode = _mode(request)
     body = messages.decode(request.body, messages.CreateTableRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
@@ -129,7 +135,8 @@ def create_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
-    """Return the response to a staged create, which contains the metadata that the table would have. Write no file.
+    """Return the response to a staged create, which contains the metadata that the table would have. Nothing is stored
+    and no file is written.
 
     The table's location is checked now, before the client writes data to the location.
     """
@@ -159,7 +166,8 @@ def _make_metadata_folder(catalog: Catalog, table: Table) -> None:
 
 
 def load_table(catalog: Catalog, request: Request) -> Response:
-    """GET namespaces/{namespace}/tables/{table}"""
+    """Answer `GET namespaces/{namespace}/tables/{table}`: return a table, or status 304 if the client already has the
+    current version."""
     mode, name, known = _mode(request), name_of(request), request.headers.get("if-none-match")
 
     def load() -> Response:
@@ -174,8 +182,8 @@ def load_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _matches(known: str | None, tag: str) -> bool:
-    """Whether `known`, the value of `If-None-Match`, matches a tag. The value is a list of strong or weak tags, or `*`
-    (RFC 9110, 13.1.2)."""
+    """Whether a tag matches the header `If-None-Match`, whose value is `known`. The value is a list of strong or weak
+    tags, or `*` (RFC 9110, 13.1.2)."""
     if not known or known == tag:
         return known == tag
     tags = [one.strip().removeprefix("W/") for one in known.split(",")]
@@ -183,7 +191,7 @@ def _matches(known: str | None, tag: str) -> bool:
 
 
 def table_exists(catalog: Catalog, request: Request) -> Response:
-    """HEAD namespaces/{namespace}/tables/{table}"""
+    """Answer `HEAD namespaces/{namespace}/tables/{table}`: check that a table exists."""
     name = name_of(request)
     if find(catalog.view(), table_key(name)) is None:
         raise NoSuchTableError(f"Table does not exist: {name}")
@@ -194,10 +202,11 @@ def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
     """Commit updates of a table or view, and return the result of the change.
 
     Raises:
-        CommitFailedError: nothing was changed. This replaces `TryAgainError`, whatever its cause: other commits came
+        CommitFailedError: nothing was changed. This replaces `TryAgainError`, whose causes are: other commits came
             first until the deadline, the database or the storage failed, too many changes wait, or the realm is being
-            moved. Iceberg's clients then refresh and retry, while status 503 would leave them in doubt about the
-            outcome.
+            moved. Iceberg's clients refresh and retry after this error, while status 503 would leave them in doubt
+            about the outcome.
+        StorageFullError: nothing was changed, and a retry is useless, because the storage has no space left.
     """
     try:
         return catalog.commit(change)
@@ -208,12 +217,12 @@ def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
 
 
 def response_after_commit(build: Callable[[], Response]) -> Response:
-    """Return the response to a change that was made.
+    """Return the response to a change that was committed. `build` makes the response.
 
     Raises:
-        OutcomeUnknownError: the change was made, but the data for the response cannot be read now. `TryAgainError` is
-            not passed on, because it would tell the client that the change was not made. A client that repeats the
-            request with the same operation id gets the response.
+        OutcomeUnknownError: the change was committed, but the data for the response cannot be read now. `TryAgainError`
+            is not passed on, because it would tell the client that nothing was changed. A client that repeats the
+            request with the same idempotency key gets the response.
     """
     try:
         return build()
@@ -224,7 +233,7 @@ def response_after_commit(build: Callable[[], Response]) -> Response:
 
 
 def commit_table(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/tables/{table}"""
+    """Answer `POST namespaces/{namespace}/tables/{table}`: commit updates of a table."""
     mode = _mode(request)
     body = messages.decode(request.body, messages.CommitTableRequest)
     name = name_of(request)
@@ -238,7 +247,7 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
 
 
 def commit_transaction(catalog: Catalog, request: Request) -> Response:
-    """POST transactions/commit"""
+    """Answer `POST transactions/commit`: commit updates of several tables atomically."""
     body = messages.decode(request.body, messages.CommitTransactionRequest)
     commits = []
     for change in body.table_changes:
@@ -255,7 +264,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
 
 
 def drop_table(catalog: Catalog, request: Request) -> Response:
-    """DELETE namespaces/{namespace}/tables/{table}"""
+    """Answer `DELETE namespaces/{namespace}/tables/{table}`: drop a table and, if requested, delete its files."""
     wants_purge = request.query.get("purgeRequested", "false").lower() == "true"
     change = DropContent(catalog.context, request.operation(), name_of(request), Table, purge=wants_purge)
     if wants_purge:
@@ -270,10 +279,11 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
 
 
 def write_metadata_of_dropped(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
-    """Write the metadata file of a table or view that was dropped without purge, unless commits write metadata files.
+    """Write the metadata file of a table or view that was dropped without purge. Do nothing if commits write metadata
+    files, because the file then exists already.
 
-    With this file the table or view can be registered again, in this or in another catalog. An error is only logged and
-    not raised, because the drop has already succeeded.
+    With this file, the table or view can be registered again, in this or in another catalog. An error is only logged
+    and not raised, because the drop has already succeeded.
     """
     if isinstance(dropped, Unloaded):
         return
@@ -302,12 +312,16 @@ def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
 
 
 def rename_table(catalog: Catalog, request: Request) -> Response:
-    """POST tables/rename"""
+    """Answer `POST tables/rename`: rename a table."""
     return rename_kind(catalog, request, TABLE)
 
 
 def rename_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
-    """Rename a table or view."""
+    """Rename a table or view, and return the response.
+
+    Args:
+        kind: `TABLE` or `VIEW`.
+    """
     body = messages.decode(request.body, messages.RenameRequest)
     source, target = identifier_name(body.source), identifier_name(body.destination)
     catalog.commit(Rename(catalog.context, request.operation(), source, target, kind))
@@ -315,7 +329,7 @@ def rename_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
 
 
 def register_table(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/register"""
+    """Answer `POST namespaces/{namespace}/register`: register a table by its metadata file."""
     mode = _mode(request)
     body = messages.decode(request.body, messages.RegisterTableRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)

@@ -24,7 +24,7 @@ def refuse(_: Catalog, request: Request) -> Response:
 
 
 def refuse_to_issue_tokens(_catalog: Catalog, _request: Request) -> Response:
-    """POST oauth/tokens
+    """Answer `POST oauth/tokens`: refuse to issue a token.
 
     The response has the form of OAuth errors (RFC 6749, 5.2), because clients parse no other form at this endpoint.
     """

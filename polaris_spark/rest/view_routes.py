@@ -1,4 +1,4 @@
-"""Views over the REST protocol."""
+"""Routes of the REST protocol for views."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from polaris_spark.rest.table_routes import (
 
 
 def name_of(request: Request) -> TableName:
-    """Return the name of the view in the path of a request."""
+    """Return the name of the view that the path of a request contains."""
     return TableName(namespace_of(request.params["namespace"]), request.params["view"])
 
 
@@ -40,12 +40,12 @@ def answer(catalog: Catalog, stored: StoredContent[View]) -> Response:
 
 
 def list_views(catalog: Catalog, request: Request) -> Response:
-    """GET namespaces/{namespace}/views"""
+    """Answer `GET namespaces/{namespace}/views`: list the views in a namespace."""
     return list_kind(catalog, request, VIEW)
 
 
 def create_view(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/views"""
+    """Answer `POST namespaces/{namespace}/views`: create a view."""
     body = messages.decode(request.body, messages.CreateViewRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = CreateView(catalog.context, request.operation(), name, msgspec.to_builtins(body))
@@ -54,7 +54,7 @@ def create_view(catalog: Catalog, request: Request) -> Response:
 
 
 def register_view(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/register-view"""
+    """Answer `POST namespaces/{namespace}/register-view`: register a view by its metadata file."""
     body = messages.decode(request.body, messages.RegisterViewRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = RegisterView(catalog.context, request.operation(), name, body.metadata_location, catalog.files)
@@ -63,7 +63,7 @@ def register_view(catalog: Catalog, request: Request) -> Response:
 
 
 def load_view(catalog: Catalog, request: Request) -> Response:
-    """GET namespaces/{namespace}/views/{view}"""
+    """Answer `GET namespaces/{namespace}/views/{view}`: return a view."""
     name = name_of(request)
 
     def load() -> Response:
@@ -75,7 +75,7 @@ def load_view(catalog: Catalog, request: Request) -> Response:
 
 
 def view_exists(catalog: Catalog, request: Request) -> Response:
-    """HEAD namespaces/{namespace}/views/{view}"""
+    """Answer `HEAD namespaces/{namespace}/views/{view}`: check that a view exists."""
     name = name_of(request)
     if find(catalog.view(), table_key(name, VIEW)) is None:
         raise NoSuchViewError(f"View does not exist: {name}")
@@ -83,7 +83,7 @@ def view_exists(catalog: Catalog, request: Request) -> Response:
 
 
 def commit_view(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/views/{view}"""
+    """Answer `POST namespaces/{namespace}/views/{view}`: commit updates of a view."""
     body = messages.decode(request.body, messages.CommitViewRequest)
     name = name_of(request)
     if body.identifier is not None and identifier_name(body.identifier) != name:
@@ -98,14 +98,14 @@ def commit_view(catalog: Catalog, request: Request) -> Response:
 
 
 def drop_view(catalog: Catalog, request: Request) -> Response:
-    """DELETE namespaces/{namespace}/views/{view}"""
+    """Answer `DELETE namespaces/{namespace}/views/{view}`: drop a view."""
     change = DropContent(catalog.context, request.operation(), name_of(request), View)
     write_metadata_of_dropped(catalog, change.name, catalog.commit(change))
     return NO_CONTENT
 
 
 def rename_view(catalog: Catalog, request: Request) -> Response:
-    """POST views/rename"""
+    """Answer `POST views/rename`: rename a view."""
     return rename_kind(catalog, request, VIEW)
 
 

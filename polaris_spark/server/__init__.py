@@ -1,4 +1,4 @@
-"""The HTTP transport of the REST protocol; needs the extra `server`."""
+"""The HTTP transport of the REST protocol. It needs the libraries of the extra `server`."""
 
 from polaris_spark.server.app import create_app
 from polaris_spark.server.catalogs import ServedCatalogs

@@ -1,4 +1,4 @@
-"""The ASGI application. The handler that answers requests in process also answers the requests of HTTP clients.
+"""The ASGI application. It passes HTTP requests to the same handler that answers requests within a process.
 
 `/healthz` returns whether the server can serve requests, and needs no token. `/metrics` needs a token, unless the
 server listens on a loopback address.
@@ -48,24 +48,25 @@ from polaris_spark.server.metrics import CHANGES, Metrics
 from polaris_spark.server.tokens import Tokens
 
 MAX_BODY: Final = 16 * 2**20
-"""Default for the largest size of a body, in bytes."""
+"""Default maximum size of a request body, in bytes."""
 
 _COMPRESS_FROM: Final = 2_048
-"""Smallest size of a response that is compressed for clients that accept gzip, in bytes."""
+"""Minimum size of a response that is compressed, in bytes. Only responses to clients that accept gzip are
+compressed."""
 
 _LARGE_ANSWER: Final = 64 * 1024
-"""Smallest size of a response whose memory is claimed until the client has read the response, in bytes. The memory of
-smaller responses is bounded by the number of connections."""
+"""Minimum size, in bytes, of a response that counts against the memory limit until the client has read it. The memory
+of smaller responses is bounded by the number of connections."""
 
 _WAITING_PER_THREAD: Final = 32
-"""Largest number of requests in progress, per thread of the server. Further requests get status 503 (try again)."""
+"""Maximum number of requests in progress, per thread of the server. Further requests get status 503 (try again)."""
 
 _READERS_OF: Final = 4
-"""Out of this number of threads, one is reserved for requests that change nothing."""
+"""One of every `_READERS_OF` threads, and at least one, is reserved for requests that change nothing."""
 
 
 class Arguments(NamedTuple):
-    """The arguments to call the handler with, and the route of the request."""
+    """The arguments to call the handler with, and the route that matches the request."""
 
     route: Match
     method: str
@@ -121,10 +122,10 @@ class Protocol:
                 await _send_and_wait(response, send)
 
     def caller(self, request: Request) -> Caller:
-        """Return the sender of a request. If the server has no tokens, no caller is an administrator.
+        """Return the sender of a request. If the server has no tokens, the sender is not an administrator.
 
         Raises:
-            NotAuthorizedError: the server has tokens, and the request has none of them.
+            NotAuthorizedError: the server has tokens, and the request contains none of them.
             ForbiddenError: the server has no tokens, and the request was sent to a host other than loopback.
         """
         if self.tokens is None:
@@ -163,8 +164,8 @@ class Protocol:
             self._under_way -= 1
 
     async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
-        """Handle a request in a thread. Some threads are reserved for reads, because changes can wait long for the
-        database."""
+        """Handle a request in a thread of the pool. Some threads are reserved for reads, because changes can wait for
+        the database for a long time."""
         run = asyncio.get_running_loop().run_in_executor
         if arguments.method in CHANGES:
             async with self._changes:
@@ -213,8 +214,8 @@ class Protocol:
 
 
 async def _send_and_wait(response: Response, send: Send) -> None:
-    """Send a response, and wait until the client has read most of it. The response is sent in two parts, because
-    uvicorn waits for this before it accepts the second part."""
+    """Send a response, and wait until the client has read most of it. The response is sent in two parts: uvicorn
+    accepts the second part, which is empty, only after the client has read most of the first part."""
     head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await send(head)
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
@@ -224,7 +225,8 @@ async def _send_and_wait(response: Response, send: Send) -> None:
 
 
 def as_http(answer: Answer, *, gzipped: bool) -> Response:
-    """Return a response of the handler as an HTTP response."""
+    """Convert a response of the handler to an HTTP response, which is compressed if `gzipped` is True and the body is
+    large."""
     content, headers = answer.body.encode(), {**answer.headers, **_ALWAYS}
     if gzipped and len(content) >= _COMPRESS_FROM:
         content = gzip.compress(content, compresslevel=1)
@@ -238,7 +240,7 @@ _ALWAYS = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
 
 
 def refusal(error: Exception) -> Response:
-    """Return the response for an error of a request that did not reach the handler."""
+    """Return the HTTP response for an error. It is used for requests that did not reach the handler."""
     answer = response_of(error)
     headers = dict(answer.headers)
     if answer.status == NotAuthorizedError.status:
@@ -253,8 +255,8 @@ _UNREAD = (RequestTimeoutError.status, RequestTooLargeError.status)
 
 
 def _route(router: Router, request: Request) -> Match | RequestError:
-    """Return the route of a request, or the error if it has none. The caller raises the error only after it has checked
-    the token."""
+    """Return the route of a request, or the error if no route matches. The error is returned and not raised, because
+    the caller must check the token first."""
     try:
         return router.find(request.method, requests.path_of(request))
     except RequestError as error:
@@ -280,8 +282,8 @@ def create_app(
             session's principal for changes.
         threads: number of threads. The maximum number of requests in progress is proportional to it.
         local: True if only this machine can reach the server.
-        memory: bound on the memory of all requests together.
-        max_body: largest size of a body, in bytes.
+        memory: limit on the memory of all requests together.
+        max_body: maximum size of a request body, in bytes.
     """
     protocol = Protocol(catalogs, tokens, pool, threads, max_body, memory)
     health = Health(catalogs.check)

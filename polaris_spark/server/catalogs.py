@@ -38,7 +38,7 @@ class ServedCatalogs:
         self._allowed = tuple(allowed)
         self._follow_links = follow_links
         self.default = self._restricted(session)
-        """The session of the default catalog, restricted."""
+        """The session of the default catalog, restricted to the allowed locations."""
         self._others: dict[str, Session] = {}
         self._opened: list[Session] = []
         self._guard = threading.Lock()
@@ -46,8 +46,8 @@ class ServedCatalogs:
     def choose(self, name: str | None) -> Session:
         """Return the session of the catalog with this name, after opening the catalog if necessary.
 
-        If the name is None, return the default catalog's session. Also return it if there is no such catalog: then the
-        handler refuses the request, because the name is not the default catalog's.
+        If the name is None, return the default catalog's session. Also return this session if no catalog has the name:
+        the handler then refuses the request, because the name in it is not the default catalog's.
         """
         if name is None or name == self.default.catalog.name:
             return self.default
@@ -63,7 +63,7 @@ class ServedCatalogs:
             return found
 
     def of_warehouse(self, text: str | None) -> Session:
-        """Return the session of the catalog with this name or this warehouse location. If `text` is empty, or no
+        """Return the session of the catalog whose name or warehouse location is `text`. If `text` is empty, or no
         catalog has this name or location, return the default catalog's session.
 
         Raises:
@@ -86,14 +86,14 @@ class ServedCatalogs:
         return found
 
     def check(self) -> None:
-        """Read the rows that requests read: the records of the store and the realm, and the default catalog's head.
-        Raise an error if requests cannot be served.
+        """Check that requests can be served, by reading the rows that requests read: the records of the store and the
+        realm, and the default catalog's head.
 
         Raises:
             RealmMovedError: the realm was moved to another store.
             NoStoreError: the database no longer contains a store.
             StateError: the realm or the catalog no longer exists, or the realm was deactivated.
-            Exception: any error of a database that cannot be read.
+            Exception: any other error of a database that cannot be read.
         """
         check_store(self.session.connection.backend)
         self.session.connection.realms.active(self.session.properties.realm)

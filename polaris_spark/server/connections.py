@@ -10,8 +10,8 @@ send.
 | lingering | the client to read a response that was sent before its whole request arrived | `LINGER_SECONDS` |
 | writing, closing | the client to read the response | `flush_seconds` of the bytes still to be sent |
 
-The server calls `expire` once a second for each connection. It enforces the deadlines for which the table does not say
-otherwise.
+The server calls `expire` once a second for each connection. This method enforces all deadlines, except those that
+something else enforces according to the table.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
 
 HEAD_BYTES: Final = 64 * 1024
-"""Largest size of a request line with its headers, in bytes."""
+"""Maximum size of a request line with its headers, in bytes."""
 
 MAX_HEADERS: Final = 100
-"""Largest number of headers of a request."""
+"""Maximum number of headers of a request."""
 
 MAX_PIPELINED: Final = 16
-"""Largest number of requests of one connection that wait for the response to an earlier request. Further requests are
-not read, and the connection is closed after the responses to the others."""
+"""Maximum number of requests on one connection that wait until an earlier request is answered. Further requests are not
+read. After the responses to the requests that were read, the connection is closed."""
 
 HANDSHAKE_SECONDS: Final = 20.0
 HEAD_SECONDS: Final = 20.0
@@ -63,10 +63,10 @@ def flush_seconds(size: int) -> float:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection with the states and deadlines in the module's docstring."""
+    """An HTTP connection with deadlines and size limits. The module's docstring lists its states and deadlines."""
 
     largest = 0
-    """Largest size of a request body, in bytes. Set by the subclass that `bounded` makes."""
+    """Maximum size of a request body, in bytes. Set by the subclass that `bounded` creates."""
     released: Callable[[], None] | None = None
     """Function to call when the connection has ended; None for no call."""
 
@@ -86,7 +86,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request has arrived whose response is not complete yet."""
+        """Whether the headers of a request have arrived, and the response to the request is not complete yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
@@ -96,14 +96,15 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Time of the event loop, in seconds, since which the connection has been idle; None if it is not idle."""
+        """Time since which the connection has been idle, in seconds of the event loop's clock; None if it is not
+        idle."""
         waiting = self.timeout_keep_alive_task
         return None if waiting is None or self.transport.is_closing() else waiting.when() - IDLE_SECONDS
 
     @property
     def head_awaited_since(self) -> float | None:
-        """Time of the event loop, in seconds, since which the connection has been waiting for the head of a request;
-        None if it is not waiting for a head, or if an earlier request has no complete response yet."""
+        """Time since which the connection has been waiting for the head of a request, in seconds of the event loop's
+        clock. None if it is not waiting for a head, or if the response to an earlier request is not complete yet."""
         if self._state is not _State.HEAD or self.busy or self.transport.is_closing():
             return None
         return self._deadline - HEAD_SECONDS
@@ -178,8 +179,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def eof_received(self) -> None:
-        """Called when the client has shut down its sending side. The event loop then closes the connection, because the
-        client has probably ended."""
+        """Called when the client has closed its sending side. Returning None makes the event loop close the connection,
+        because the client has probably ended."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called when the connection is lost."""
@@ -193,12 +194,12 @@ class BoundedConnection(HttpToolsProtocol):
     # Answers
 
     def on_response_complete(self) -> None:
-        """Called when a whole response was written to the transport."""
+        """Called when the whole response to a request was written to the transport."""
         if self._state is not _State.LINGERING:
             super().on_response_complete()
 
     def end(self) -> None:
-        """Close the connection after the client has read the responses that were written."""
+        """Close the connection after the client has read all responses that were written."""
         if not (self._body_awaited or self._deaf):
             self.transport.close()
         elif self._state is not _State.LINGERING and not self.transport.is_closing():
@@ -224,7 +225,7 @@ class BoundedConnection(HttpToolsProtocol):
         return self.loop.time() + flush_seconds(self.transport.get_write_buffer_size())
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP, or a head that is too large."""
+        """Refuse a request that is not valid HTTP, or whose head is too large."""
         if self._state is _State.HEAD and (self._head > HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS):
             self._refuse_head()
         else:
@@ -238,7 +239,8 @@ class BoundedConnection(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, type: str, message: str) -> None:
-        """Send an error response without calling the application, then close the connection."""
+        """Send an error response without calling the application, then close the connection. If a complete request is
+        still being answered, close the connection after its response instead."""
         if self.busy and not self._body_awaited:
             self._stop_reading()
             return
@@ -299,13 +301,13 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 class _Answers:
-    """The transport that uvicorn's request-response cycles write to. Its `close` calls `BoundedConnection.end`."""
+    """The transport for uvicorn's objects that handle one request (`RequestResponseCycle`). Its `close` calls
+    `BoundedConnection.end`."""
 
     def __init__(self, connection: BoundedConnection) -> None:
         self.connection: BoundedConnection | None = connection
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
         if self.connection is not None:
             self.connection.transport.write(data)
 
@@ -320,5 +322,5 @@ class _Answers:
 
 
 def bounded(largest: int) -> type[Any]:
-    """Return a class of connections whose request bodies have at most `largest` bytes."""
+    """Return a subclass of `BoundedConnection` whose request bodies have at most `largest` bytes."""
     return type("Connection", (BoundedConnection,), {"largest": largest})

@@ -18,17 +18,18 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 class Health:
-    """Checker of the store. It runs at most one check a second, in a separate thread, however many requests arrive.
+    """Checks that the store can be read. At most one check begins per second, in a separate thread, however many
+    requests arrive.
 
-    If a check takes longer than five seconds, the result is that requests cannot be served. No new check begins before
-    the running check has ended.
+    If a check takes longer than five seconds, the health check reports that requests cannot be served. No new check
+    begins before the running check has ended.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:
         """
         Args:
-            check: function that reads the rows that every request reads, and raises the errors that a request would
-                raise.
+            check: function that reads the rows that every request reads, and raises an error if requests cannot be
+                served.
         """
         self._check = check
         self._pool = ThreadPoolExecutor(1, "polaris-health")
@@ -36,8 +37,8 @@ class Health:
         self._at = float("-inf")
 
     async def problem(self) -> str:
-        """Return why requests cannot be served, or an empty text if they can. A result of a check can be reused for a
-        second.
+        """Return why requests cannot be served, or an empty text if they can be served. The result of a check is reused
+        for a second.
 
         The text does not contain the store's URI, because every client may read it. The log contains the details.
         """

@@ -27,27 +27,28 @@ _PAUSE_SECONDS: Final = 1.0
 _FEWEST: Final = 4
 _RESERVE: Final = 64
 _RESERVE_PER_THREAD: Final = 8
-"""File descriptors reserved for the store, for metadata files and for libraries."""
+"""Number of file descriptors reserved per thread, besides `_RESERVE`, for the store, for metadata files and for
+libraries."""
 
 SLOW_HEAD_SECONDS: Final = 2.0
-"""Time for which a connection must have been sending the head of a request before a new connection replaces it at the
-total bound, in seconds."""
+"""When the total bound is reached, a new connection can replace a connection that has been sending the head of a
+request for longer than this, in seconds."""
 
 _NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ConnectionBounds(NamedTuple):
-    """Largest numbers of simultaneous connections: `all` from all addresses together, `per_address` from one
+    """Maximum numbers of simultaneous connections: `all` from all addresses together, `per_address` from one
     address."""
 
     all: int = MAX_CONNECTIONS
     per_address: int = MAX_CONNECTIONS_PER_ADDRESS
-    """Largest number from one IPv4 address or one IPv6 /64 network. A value equal to `all` sets no bound per address;
-    use such a value behind a proxy."""
+    """Maximum number from one IPv4 address or one IPv6 /64 network. A value equal to `all` sets no bound per address,
+    as is needed behind a proxy."""
 
     def within_descriptors(self, threads: int) -> ConnectionBounds:
-        """Return these bounds, or lower bounds if the operating system does not let the process open enough files. If
-        needed, first raise the soft limit of the process.
+        """Return these bounds, or lower bounds if the operating system does not let the process open enough files.
+        First raise the process's soft limit on open files, if needed and possible.
 
         Args:
             threads: number of the server's threads, for which file descriptors are reserved.
@@ -80,7 +81,7 @@ class ConnectionBounds(NamedTuple):
 
 
 class Listener:
-    """Acceptor of connections, up to the bounds.
+    """Accepts connections, up to the bounds.
 
     At the total bound, a new connection replaces the connection that has been idle for the longest time. If no
     connection is idle, it replaces the connection that has been sending the head of a request for the longest time, if

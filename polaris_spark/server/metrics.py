@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 CHANGES = frozenset({"POST", "DELETE"})
-"""HTTP methods of the requests that can change the catalog."""
+"""HTTP methods of requests that can change the catalog."""
 
 _COMMITS = {409: "conflict", 504: "unknown"}
 

@@ -29,12 +29,12 @@ _MAX_PARAMETERS: Final = 64
 _DIGITS: Final = 19
 
 _SMALL: Final = 64 * 1024
-"""Largest size of a body whose memory is not claimed, in bytes. The memory of such bodies is bounded by the number of
-connections."""
+"""Maximum size, in bytes, of a body that does not count against the memory limit. The memory of such bodies is bounded
+by the number of connections."""
 
 
 def path_of(request: Request) -> str:
-    """Return the path in the escaped form in which the client sent it, because names can contain escaped slashes.
+    """Return the path as the client sent it, without unescaping, because names can contain escaped slashes.
 
     Raises:
         BadRequestError: the path is not ASCII.
@@ -47,7 +47,7 @@ def path_of(request: Request) -> str:
 
 
 def query_of(request: Request) -> dict[str, str]:
-    """Return the decoded parameters of the query.
+    """Return the decoded parameters of the query by name.
 
     Raises:
         BadRequestError: the parameters are not UTF-8, are more than 64, or contain one name twice.
@@ -69,7 +69,8 @@ def query_of(request: Request) -> dict[str, str]:
 
 
 def headers_of(request: Request) -> dict[str, str]:
-    """Return the headers by lower-case name. The values of a repeated header are joined by commas (RFC 9110, 5.3)."""
+    """Return the headers by name in lower case. The values of a repeated header are joined by commas (RFC 9110,
+    5.3)."""
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -77,20 +78,20 @@ def headers_of(request: Request) -> dict[str, str]:
 
 
 async def body_of(request: Request, limit: int, claim: Claim) -> str | None:
-    """Return the body as text, or None if it is empty.
+    """Read the body and return it as text, or None if it is empty.
 
-    The memory for a large body is claimed before the body is read. The memory for parsing the body is claimed after
-    that.
+    If the body is large, memory is reserved before the body is read, and more memory is reserved for parsing it
+    afterwards.
 
     Args:
         request: a request whose body has not been read yet.
-        limit: largest size of the body, in bytes.
-        claim: the request's claim of memory.
+        limit: maximum size of the body, in bytes.
+        claim: the request's share of the server's memory limit.
     Raises:
         RequestTooLargeError: the body is larger than `limit`, or parsing it would need more memory than the server has
             for all requests together.
         RequestTimeoutError: the body did not arrive within `BODY_SECONDS`.
-        TryAgainError: other requests used the memory for too long.
+        TryAgainError: the memory is in use by other requests and did not become free in time.
         UnsupportedMediaTypeError: the body's Content-Type is not application/json, or the body is compressed.
         BadRequestError: the body is not UTF-8.
         ClientDisconnect: the client closed the connection.
@@ -137,10 +138,13 @@ def _too_large(limit: int) -> RequestTooLargeError:
 
 
 def _check_type(request: Request) -> None:
-    """Refuse bodies that are not declared as JSON.
+    """Refuse a body whose Content-Type is not JSON, or that is compressed.
 
-    A browser lets a web page of another origin send JSON only after a preflight request, which this server refuses. So
-    the page cannot send requests in the name of a user who views it.
+    The Content-Type protects users with a browser: a web page of another origin can send JSON only after a preflight
+    request, which this server refuses. So a malicious page cannot send requests in the name of the user who views it.
+
+    Raises:
+        UnsupportedMediaTypeError: the body is refused.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -155,8 +159,8 @@ def _check_type(request: Request) -> None:
 
 
 def require_local_host(request: Request) -> None:
-    """Refuse a request whose host is not a loopback address or `localhost`. A malicious web page could otherwise reach
-    this server by a host name of its own that resolves to a loopback address.
+    """Refuse a request unless its `Host` header is a loopback address or `localhost`. Otherwise a malicious web page
+    could reach this server by a host name that resolves to a loopback address (DNS rebinding).
 
     Raises:
         ForbiddenError: the `Host` header does not contain a loopback host, or there is not exactly one such header.

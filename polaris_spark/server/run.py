@@ -1,4 +1,4 @@
-"""Running the server: sockets, TLS, and a shutdown that completes the changes in progress."""
+"""Running the server: sockets, TLS, and a shutdown that waits for the changes in progress."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from polaris_spark.server.tokens import Tokens
 log = logging.getLogger("polaris_spark.server")
 
 GRACE_SECONDS: Final = 30
-"""Time for which a shutdown waits until requests in progress have their responses, in seconds. Changes in progress are
-finished even if they take longer."""
+"""Maximum time for which a shutdown waits for the responses to requests in progress, in seconds. Changes in progress
+are completed even if they take longer, but their clients then get no response."""
 
 FAREWELL_SECONDS: Final = 5
-"""Time that a shutdown gives clients to read their responses, after `GRACE_SECONDS` at most, in seconds."""
+"""Maximum time for which a shutdown waits until clients have read their responses, in seconds. This wait follows the
+wait for the responses (`GRACE_SECONDS`)."""
 
 MAX_MEMORY: Final = 2**30
 """Default memory limit for all requests and their large responses together, in bytes."""
@@ -41,7 +42,7 @@ MAX_MEMORY: Final = 2**30
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-"""Parameters of glibc's `mallopt`, from malloc.h."""
+"""This and the two constants above are the numbers of parameters of glibc's `mallopt`, from malloc.h."""
 
 _LARGE_BYTES: Final = 2**20
 _ARENAS: Final = 2
@@ -65,7 +66,7 @@ class Endpoint(NamedTuple):
     """Path of a PEM file with the certificate's private key."""
     threads: int = 16
     max_body: int = MAX_BODY
-    """Largest size of a body, in bytes."""
+    """Maximum size of a request body, in bytes."""
     max_memory: int = MAX_MEMORY
     """Memory limit for all requests together, in bytes; see `catalog.memory`."""
     connections: ConnectionBounds = ConnectionBounds()
@@ -107,14 +108,16 @@ class Endpoint(NamedTuple):
 
 
 def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in progress and close the catalogs.
+    """Serve requests until the process receives SIGTERM or SIGINT. Then complete the requests in progress, and close
+    the catalogs.
 
     Args:
         catalogs: the catalogs to serve.
         endpoint: the settings of the server.
         announce: function to call with the server's URI when the server accepts connections.
     Raises:
-        InputError: as `Endpoint.check`, or the operating system does not let the process open enough files.
+        InputError: the settings are not valid (`Endpoint.check`), or the operating system does not let the process open
+            enough files.
         OSError: the address cannot be used, or a TLS file cannot be read.
     """
     pool = ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
@@ -149,8 +152,8 @@ def _return_memory() -> None:
     """Make glibc return large blocks to the system as soon as they are freed. Does nothing with other C libraries.
 
     By default, glibc raises its threshold to the size of freed blocks. So, after a body of 16 MiB, it would keep all
-    freed blocks up to 16 MiB, in an arena for each thread. This function sets a fixed threshold, and a small number of
-    arenas, which keep less memory.
+    freed blocks up to 16 MiB, in an arena for each thread. This function sets a fixed threshold and a small number of
+    arenas, so that less freed memory is kept.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -235,7 +238,7 @@ class BoundedServer(uvicorn.Server):
             connection.expire(now)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish the requests in progress, and close all other connections at once."""
+        """Complete the requests in progress, and close all other connections at once."""
         self._listener.close()
         for connection in self.connections:
             connection.shutdown()
@@ -258,7 +261,7 @@ class BoundedServer(uvicorn.Server):
         return len(self.server_state.tasks) - sum(one.answering for one in self.connections)
 
     async def _ends(self, under_way: Callable[[], int], seconds: float) -> None:
-        """Wait until `under_way` returns 0, `seconds` have passed, or a second Ctrl-C was received."""
+        """Wait until `under_way` returns 0, but at most `seconds` seconds. A second Ctrl-C ends the wait."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while under_way() and loop.time() < until and not self.force_exit:
@@ -266,10 +269,10 @@ class BoundedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shut down on SIGTERM and SIGINT.
+        """Shut the server down if SIGTERM or SIGINT arrives while the context is open.
 
-        uvicorn's own method raises the signal again after the shutdown. The signal would end the process before it
-        gives back its lease of ids.
+        uvicorn's own method also raises the signal again after the shutdown. That would end the process before it
+        releases its lease of ids.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

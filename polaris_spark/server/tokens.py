@@ -1,4 +1,5 @@
-"""Bearer tokens (RFC 6750) that a server accepts, and the principal that the log records for each token."""
+"""The bearer tokens (RFC 6750) that a server accepts, and the principal whose changes the log records for each
+token."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 ADMINISTRATOR = "administrator"
-"""Word after a token in a token file. It allows clients with the token to use the extension."""
+"""Word after a token in a token file that makes the token an administrator's. Clients with such a token can use the
+extension."""
 
 
 class Tokens:

@@ -149,7 +149,7 @@ def test_a_reference_alone_does_not_go_on_without_the_registry(tmp_path: Path) -
     delete(tmp_path, run("log", store, "--reference", "root", "--json").json[0]["id"])
     answer = run("recover", store, "--reference", "catalogs", "--yes")
     assert answer.code == 2
-    assert "root must be recovered first" in answer.err
+    assert "root, must be recovered first" in answer.err
     assert run("recover", store, "--yes").code == 0
     assert run("heads", store).code == 0
     assert run("tables", store).code == 0

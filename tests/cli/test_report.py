@@ -172,7 +172,7 @@ def test_what_time_does_not_allow_for_is_said(busy: Catalog, clock: ManualClock,
     words = unescape(page.read_text())
     assert "Not all tables were counted within the time limit." in words
     assert (
-        "It is not known which of them are unneeded: not all rows were read within the time limit (--seconds)"
+        "It is not known which objects are unneeded: not all rows were read within the time limit (--seconds)"
         in words
     )
     assert "at least" in words

@@ -35,7 +35,7 @@ def test_a_store_that_does_not_exist_is_not_created(tmp_path: Path, command: str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("info", "/path/of.db"), "begins with a scheme"),
+        (("info", "/path/of.db"), "must begin with a scheme"),
         (("info", "memory:"), "exists only in the process"),
         (("info", "nosuch://host/db"), "no backend for 'nosuch'"),
         (("log", "STORE", "--realm", "other"), "no realm 'other' in this store; it has: 'default'"),

@@ -190,7 +190,7 @@ def test_an_interpreter_that_lacks_the_package_is_replaced_where_the_master_is_l
     ("given", "message"),
     [
         ({"store": "nosuch://host/db"}, "no backend for 'nosuch'"),
-        ({"store": "/path/of.db"}, "begins with a scheme"),
+        ({"store": "/path/of.db"}, "must begin with a scheme"),
         ({"metadata_file": "never"}, "metadata-files"),
         ({"metadata_files": "sometimes"}, "'every-commit' or 'never'"),
         ({"gc.enabled": "flase"}, "'gc.enabled' is 'flase'; it must be true or false"),

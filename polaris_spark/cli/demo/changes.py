@@ -1,4 +1,4 @@
-"""Second chapter: changes of rows, columns and partitions."""
+"""Second chapter of the demo: changes of rows, columns and partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLIGHTS = "polaris.nyc.flights"
 
 
 def change(stage: Stage) -> None:
-    """Run UPDATE, DELETE, ALTER TABLE and MERGE."""
+    """Run UPDATE, DELETE, ALTER TABLE and MERGE, and record the results to check."""
     stage.chapter("Changes: UPDATE, DELETE, ALTER TABLE, MERGE")
     stage.sql(f"UPDATE {FLIGHTS} SET tailnum = '{UNKNOWN}' WHERE tailnum IS NULL")
     found = stage.one(f"SELECT count(*) FROM {FLIGHTS} WHERE tailnum = '{UNKNOWN}'")
@@ -80,7 +80,7 @@ def _renamed(column: str) -> str:
 
 
 def newest_commit(stage: Stage) -> Head:
-    """Return the head of the catalog's branch `main`."""
+    """Return the head of the catalog's branch `main`, which describes its newest commit."""
     with open_store(stage.place.store, stage.place.password) as opened:
         realm = opened.realm("default")
         return realm.catalog_head(realm.catalog(CATALOG), MAIN).head

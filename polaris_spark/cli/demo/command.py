@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from polaris_spark.cli.demo.stage import Stage
 
 CHAPTERS = 14
-"""Number of steps of the progress bar: the chapters, and the work before and after them."""
+"""Number of steps of the progress bar. The steps are the chapters, and the work before and after the chapters."""
 
 DIRECTORY = "polaris-demo"
 WIDTH_OF_FILES = 120
 
 
 class MetadataFiles(str, enum.Enum):
-    """Modes for writing metadata files."""
+    """When Iceberg's metadata files are written: at every commit, or never."""
 
     EVERY_COMMIT = "every-commit"
     NEVER = "never"
@@ -60,7 +60,7 @@ def demo(
     metadata_files: Mode = MetadataFiles.EVERY_COMMIT,
     password: Password = None,
 ) -> None:
-    """Load 336,776 real flights into a new catalog, and show what it can do."""
+    """Load 336,776 real flights into a new catalog, and show what the catalog can do."""
     from polaris_spark.cli.demo.session import DemoCatalog
     from polaris_spark.cli.stores import store_options
     from polaris_spark.config import StoreURI
@@ -83,7 +83,8 @@ def demo(
 
 
 def _conclude(stage: Stage, console: Console) -> bool:
-    """Draw the picture, compare the figures, and print where everything is. Return True if all figures agree."""
+    """Draw the picture, compare the catalog's results with the results of pandas, and print where all files are. Return
+    True if all results agree."""
     from polaris_spark.cli.demo import picture, summary
 
     image, notes = stage.place.directory / "demo.png", stage.notes

@@ -1,4 +1,4 @@
-"""The real data: every flight that left New York City in 2013, with airlines, airports, planes and weather."""
+"""The data of the demo: every flight that left New York City in 2013, with airlines, airports, planes and weather."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from polaris_spark.errors import MissingLibraryError
 
 TABLES = ("airlines", "airports", "planes", "weather", "flights")
-"""The five tables, the largest last."""
+"""Names of the five tables. The largest table is the last."""
 
 KEY = ("time_hour", "carrier", "flight")
 """Columns that identify a flight."""
@@ -22,7 +22,7 @@ _TIMES = frozenset({"time_hour"})
 
 
 class DemoTables(NamedTuple):
-    """The data in two forms: for pandas, and typed for Spark."""
+    """The data in two forms: as pandas frames, and as Arrow tables with the types for Spark."""
 
     frames: Mapping[str, Any]
     """pandas frames from the package, by table name. A missing value is NaN, so a column of numbers with missing
@@ -53,7 +53,8 @@ def as_arrow(frame: Any) -> Any:
 
 
 def write(table: Any, folder: Path, files: int = 2) -> Path:
-    """Write an Arrow table to a new folder as one Parquet file, or as several if it is large. Return the folder."""
+    """Write an Arrow table to a new folder, and return the folder. A table with more than `_LARGE` rows is written as
+    `files` Parquet files, a smaller table as one file."""
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True)
@@ -77,7 +78,8 @@ def _column(name: str, series: Any) -> Any:
 
 
 def _is_whole(series: Any) -> bool:
-    """Whether a column of floats contains only integers and NaN. pandas cannot store NaN in a column of integers."""
+    """Whether a column of floats contains at least one NaN, and otherwise only integers. pandas converts a column of
+    integers to floats if values are missing."""
     present = series.dropna()
     return bool(len(present) < len(series) and (present == present.map(math.floor)).all())
 

@@ -1,4 +1,4 @@
-"""Fourth chapter: DROP keeps files, PURGE deletes them."""
+"""Fourth chapter of the demo: DROP keeps the files of a table, and DROP with PURGE deletes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from polaris_spark.cli.demo.stage import Stage
 
 
 def drop(stage: Stage) -> None:
-    """Run DROP TABLE and DROP TABLE ... PURGE, and check the files on the disk."""
+    """Run DROP TABLE and DROP TABLE ... PURGE, and check which files are left on the disk."""
     stage.chapter("DROP and PURGE")
     before = _files(stage.place.warehouse)
     for name in ("kept", "purged"):
@@ -30,7 +30,7 @@ def drop(stage: Stage) -> None:
 
 
 def _of(warehouse: Path, name: str) -> frozenset[Path]:
-    """Return the files of a table, given its name. The folder of a table is its name, a dash and its UUID."""
+    """Return the files of the table `name`. The name of a table's folder is the table's name, a dash, and its UUID."""
     return frozenset(
         path for path in _files(warehouse) if any(part.startswith(f"{name}-") for part in path.parts)
     )

@@ -1,4 +1,4 @@
-"""Fifth chapter: SQL queries of the catalog's own history and rows, which no other catalog offers."""
+"""Fifth chapter of the demo: SQL queries of the catalog's own history and rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SHOWN_COMMITS = 12
 
 
 def look_inside(stage: Stage) -> None:
-    """Show the commit graph, changes by principal, the catalog as tables, its state before the MERGE, its storage."""
+    """Show the commit graph, the changes by principal, the catalog as tables, its state before the MERGE, and its
+    storage."""
     _graph(stage)
     _who(stage)
     _joined(stage)

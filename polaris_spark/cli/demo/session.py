@@ -1,4 +1,4 @@
-"""The demo's Spark session: one catalog under two names, so that two principals work in it."""
+"""The demo's Spark session. Spark knows the catalog by two names, so that two principals can work in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG = "polaris"
-"""Name of the catalog in the store, and in Spark for the principal `engineer`."""
+"""Name of the catalog in the store. In Spark, it is the name for the principal `engineer`."""
 
 ANALYST = "analyst"
 """Name of the same catalog in Spark for the principal `analyst`."""
@@ -43,19 +43,21 @@ class DemoCatalog(NamedTuple):
     store: str
     """URI of the store, without a password."""
     password: str | None
-    """`env:NAME`, which names the environment variable with the store's password; None if it needs no password."""
+    """`env:NAME`, where NAME is the environment variable that contains the store's password; None if the store needs no
+    password."""
     warehouse: Path
     directory: Path
     metadata_files: str
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of the store besides its URI."""
+        """The options of the store that are not in its URI, by name."""
         return {} if self.password is None else {"password": self.password}
 
 
 def start(place: DemoCatalog) -> SparkSession:
-    """Start a local session with the catalog. The output of the JVM is written to `spark.log` in the demo's directory.
+    """Start a local Spark session with the catalog, and return it. The output of the JVM goes to `spark.log` in the
+    demo's directory.
 
     Raises:
         MissingLibraryError: Java 17 or newer is not installed.
@@ -89,7 +91,7 @@ def start(place: DemoCatalog) -> SparkSession:
 
 
 def require_java() -> None:
-    """Raise an error unless Java 17 or newer is installed, which Spark 4 needs.
+    """Check that Java 17 or newer, which Spark 4 needs, is installed.
 
     Raises:
         MissingLibraryError: Java is not installed, or is older.
@@ -114,7 +116,8 @@ def require_java() -> None:
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Redirect standard error to a file while the context is open, also for processes that are started in it."""
+    """Redirect standard error to a file while the context is open. Processes that are started in this time inherit
+    it."""
     saved = os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 2)

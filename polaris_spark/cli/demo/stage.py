@@ -1,4 +1,5 @@
-"""The stage shared by all chapters of the demo: a session, a console, and the figures to check at the end."""
+"""The object that all chapters of the demo share (`Stage`): a Spark session, a console, and the results to check at the
+end."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from polaris_spark.cli.output import grid, plain
 Row = Mapping[str, Any]
 
 _SHOWN = 200
-"""Largest number of characters shown in a cell."""
+"""Maximum number of characters of a cell that are printed."""
 
 
 class Figure(NamedTuple):
-    """A result that the catalog returned, and the expected one."""
+    """A result that the catalog returned, and the expected result."""
 
     what: str
     found: Any
@@ -35,13 +36,14 @@ class Figure(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether both results are equal; see `same`."""
+        """Whether both results are equal according to `same`."""
         return same(self.found, self.expected)
 
 
 @dataclass
 class Stage:
-    """The demo's session and console, with methods that run statements, show them, and collect figures."""
+    """The demo's Spark session and console, with methods that run statements, print their results, and record results
+    to check."""
 
     console: Console
     progress: Progress
@@ -53,10 +55,10 @@ class Stage:
     place: DemoCatalog
     figures: list[Figure] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
-    """Values that a chapter keeps for later chapters, by name."""
+    """Values that a chapter stores for later chapters, by name."""
 
     def chapter(self, title: str) -> None:
-        """Begin a chapter."""
+        """Print the title of a new chapter, and advance the progress bar."""
         self.progress.update(self.task, description=title, advance=1)
         self.console.print()
         self.console.rule(Text(title, style="bold cyan"), align="left", style="cyan")
@@ -66,7 +68,7 @@ class Stage:
         self.console.print(Padding(Text(text, style="italic"), (0, 0, 0, 2)))
 
     def sql(self, statement: str) -> list[Row]:
-        """Run and show a statement, and return its rows."""
+        """Run a SQL statement, print the statement and its duration, and return its rows."""
         text = textwrap.dedent(statement).strip()
         begun = time.perf_counter()
         rows = self.quiet(text)
@@ -77,17 +79,17 @@ class Stage:
         return rows
 
     def quiet(self, statement: str) -> list[Row]:
-        """Run a statement without showing it, and return its rows."""
+        """Run a SQL statement without printing anything, and return its rows."""
         return [row.asDict(recursive=True) for row in self.spark.sql(statement).collect()]
 
     def one(self, query: str) -> Any:
-        """Run a query without showing it, and return its single value."""
+        """Run a query that returns a single value, and return the value. Print nothing."""
         (row,) = self.quiet(query)
         (value,) = row.values()
         return value
 
     def show(self, rows: Sequence[Row], title: str | None = None, limit: int = 12) -> None:
-        """Print rows as a table."""
+        """Print at most `limit` rows as a table."""
         if not rows:
             return
         numbers = [name for name, value in rows[0].items() if isinstance(value, (int, float))]
@@ -99,7 +101,7 @@ class Stage:
         self.console.print(Padding(table, (0, 0, 1, 4)))
 
     def check(self, what: str, found: Any, expected: Any) -> None:
-        """Record a result with the expected one. They are compared and printed at the end of the demo."""
+        """Record a result and the expected result. They are compared and printed at the end of the demo."""
         self.figures.append(Figure(what, found, expected))
 
 

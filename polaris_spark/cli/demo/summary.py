@@ -1,4 +1,5 @@
-"""The end of the demo: comparing the figures, and showing how to explore the results."""
+"""The end of the demo: comparing the catalog's results with the results of pandas, and showing how to explore the
+catalog."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _LONGEST = 32
 
 
 def compare(figures: list[Figure], console: Console) -> bool:
-    """Print every figure beside the result of pandas. Return True if all figures agree."""
+    """Print each result of the catalog beside the result of pandas. Return True if all results agree."""
     table = grid(None, "figure", "catalog", "pandas", "", right=("catalog", "pandas"))
     table.columns[0].no_wrap = True
     for figure in figures:
@@ -39,7 +40,7 @@ def compare(figures: list[Figure], console: Console) -> bool:
 
 
 def write_script(place: DemoCatalog) -> Path:
-    """Write a script that opens the catalog with spark-sql, and return its path."""
+    """Write a shell script that starts spark-sql with the catalog, and return its path."""
     from polaris_spark.spark.session import (
         CATALOG_CLASS,
         ICEBERG_EXTENSIONS,
@@ -80,7 +81,7 @@ def write_script(place: DemoCatalog) -> Path:
 
 
 def say_how_to_look(place: DemoCatalog, picture: Path, script: Path, console: Console) -> None:
-    """Print where everything is, and the commands that show it."""
+    """Print where the demo's files are, and the commands to explore them."""
     store, program = shlex.quote(place.store), _program()
     if place.password is not None:
         store += f" --password {shlex.quote(place.password)}"

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from polaris_spark.cli.stores import OpenStore
 
 _TOLD = 10
-"""Largest number of damaged rows that the page names."""
+"""Maximum number of damaged rows that the page lists."""
 
 SHARES = 3
-"""Number of parts of the time limit: for the log, the tables and the rows. Time that a part does not use goes to the
-next part."""
+"""Number of parts into which the time limit is divided: for the log, for the tables and for the rows. Time that one
+part does not use goes to the next part."""
 
 
 def report(
@@ -106,7 +106,7 @@ def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, secon
 
 
 def _damage(problems: Sequence[str]) -> list[str]:
-    """Return the page's text about rows of the log that cannot be read."""
+    """Return the paragraphs of the page about rows of the log that cannot be read."""
     if not problems:
         return []
     told = "; ".join(plain(one) for one in problems[:_TOLD])
@@ -115,7 +115,7 @@ def _damage(problems: Sequence[str]) -> list[str]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file atomically: completely or not at all."""
+    """Write a text to a file atomically: on an error, the file is unchanged."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")

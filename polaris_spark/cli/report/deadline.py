@@ -17,13 +17,13 @@ class Deadline:
 
 
 def read_words(read: int, of: int, what: str, order: str) -> str:
-    """Return a sentence that says how much was read.
+    """Return a sentence that says how many items were read.
 
     Args:
         read: number of items that were read.
         of: number of all items.
         what: plural noun for the items.
-        order: which items these are, if not all were read, such as `the newest ones`.
+        order: description of the items that were read, if not all were read, such as `the newest ones`.
     """
     if read >= of:
         return f"All {of:,} {what} were read."

@@ -1,4 +1,4 @@
-"""Figures from the log of a branch: commits over time, busy tables, waits, writers, growth."""
+"""Figures from the log of a branch: commits over time, busiest tables, waits, writers, growth."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ class CommitFigures:
     commits: int
     """Number of commits from the history floor to the head."""
     floor: int
-    """Number of the commit at the history floor."""
+    """Number of the commit at the history floor, which is the oldest commit kept."""
     read: int = 0
     """Number of commits that were read, beginning with the newest. The figures below are about these commits."""
     changes: int = 0
     """Number of changes in the commits that were read."""
     times: array[int] = field(default_factory=lambda: array("q"))
-    """Times of the commits, the newest first."""
+    """Times of the commits in milliseconds since 1970, the newest first."""
     sizes: array[int] = field(default_factory=lambda: array("q"))
     """Number of changes in each commit, the newest commit first."""
     waits: array[int] = field(default_factory=lambda: array("q"))
-    """For each change, the time from its last preparation to its commit."""
+    """For each change, the time from its last preparation (attempt to compute it) to its commit, in milliseconds."""
     writers: Counter[str] = field(default_factory=Counter)
     """Number of commits by principal. A commit with changes of several principals counts for each of them."""
     takeovers: int = 0
-    """Number of commits whose parent was made by another process, according to the node numbers in the ids."""
+    """Number of commits whose parent was made by another process. The processes are distinguished by the node numbers
+    in the ids."""
     actions: Counter[str] = field(default_factory=Counter)
     """Number of changes by action."""
     tables: Counter[int] = field(default_factory=Counter)
@@ -52,15 +53,16 @@ class CommitFigures:
     names: dict[int, str] = field(default_factory=dict)
     """The newest name of each table, by entity id."""
     births: list[tuple[int, int]] = field(default_factory=list)
-    """(time, 1 if a table was created or -1 if it was dropped), the newest first."""
+    """(time, 1 if a table was created or -1 if it was dropped) for each of these changes, the newest first."""
     written: list[tuple[int, int]] = field(default_factory=list)
-    """(time, records that a snapshot added minus records that it deleted), the newest first."""
+    """(time, records that the snapshot added minus records that it deleted) for each new snapshot, the newest first."""
     damaged: list[str] = field(default_factory=list)
     """A message, with the row's key, for each part of the log that cannot be read."""
 
 
 def read_history(head: CommitReader, deadline: Deadline) -> CommitFigures:
-    """Return the figures of a branch's log, read from its head backwards until the deadline has passed."""
+    """Return figures from the log of a branch. The log is read from the head `head` (the newest commit) backwards until
+    the deadline has passed."""
     found = CommitFigures(head.head.number - head.head.floor_number + 1, head.head.floor_number)
     walk = commits(head.store, head.head)
     newer: int | None = None

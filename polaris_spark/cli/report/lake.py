@@ -1,4 +1,4 @@
-"""Figures of the tables of a branch's head: storage, records, and the age of their data."""
+"""Figures of the tables in the newest commit of a branch: storage, records, and the age of their snapshots."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from polaris_spark.spark.views.entities import EntityEntry
 from polaris_spark.spark.views.tables import Tables
 
 MOST_TABLES = 200_000
-"""Largest number of tables that are read. If there are more, a random sample of this size is read."""
+"""Maximum number of tables that are read. If there are more, a random sample of this size is read."""
 
 _SEED = 20250301
 _LOOK_EVERY = 1_000
 
 
 class Storage(NamedTuple):
-    """Sums over tables, from the summaries of their current snapshots."""
+    """Number of tables, and sums of their records and bytes according to the summaries of their current snapshots."""
 
     tables: int = 0
     records: int = 0
     bytes: int = 0
 
     def and_one(self, records: int, bytes: int) -> Storage:
-        """Return these sums with one more table."""
+        """Return these sums with one more table, which has `records` records and `bytes` bytes."""
         return Storage(self.tables + 1, self.records + records, self.bytes + bytes)
 
 
 @dataclass
 class Lake:
-    """Figures of the tables of a branch's head."""
+    """Figures of the tables in the newest commit of a branch."""
 
     namespaces: int = 0
     tables: int = 0
     views: int = 0
     counted: bool = True
-    """Whether all names were counted before the deadline passed."""
+    """Whether all tables, views and namespaces were counted before the deadline passed."""
     read: int = 0
     """Number of tables that were read. If not all were read, they are a random sample."""
     unloaded: int = 0
-    """Number of tables among those read that were imported and not loaded yet. Their other figures are not known."""
+    """Number of tables read that were imported but never loaded. They are not included in the figures below."""
     total: Storage = field(default_factory=Storage)
     by_namespace: dict[str, Storage] = field(default_factory=dict)
     largest: list[tuple[int, str]] = field(default_factory=list)
-    """(bytes, name) of tables with files, the largest first."""
+    """(bytes, name) of each table with files, the largest first."""
     ages: list[int] = field(default_factory=list)
     """Ages of the current snapshots, in milliseconds."""
     empty: int = 0
@@ -61,7 +61,7 @@ class Lake:
 
 
 def read_lake(head: CommitReader, now_ms: int, deadline: Deadline) -> Lake:
-    """Return the figures of a head, from as many tables as can be read before the deadline."""
+    """Return the figures of a commit's tables, from as many tables as can be read before the deadline."""
     found = Lake()
     chosen = _choose(head, found, deadline)
     names = (_named(key, entry) for key, entry in chosen)
@@ -88,7 +88,8 @@ def read_lake(head: CommitReader, now_ms: int, deadline: Deadline) -> Lake:
 
 
 def _choose(head: CommitReader, found: Lake, deadline: Deadline) -> list[tuple[bytes, Entry]]:
-    """Return at most `MOST_TABLES` tables in random order. Also counts all names into `found`."""
+    """Return at most `MOST_TABLES` tables in random order. This also counts all tables, views and namespaces in
+    `found`."""
     draw = random.Random(_SEED)
     chosen: list[tuple[bytes, Entry]] = []
     for key, entry in _names(head, found, deadline):

@@ -24,11 +24,11 @@ td { overflow-wrap: anywhere; } td.number, th.number { text-align: right; white-
 
 
 class FigureTable(NamedTuple):
-    """The table below a picture."""
+    """The table of numbers below a picture."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str | int, ...]]
-    """Numbers are written with thousands separators and aligned to the right."""
+    """The cells of each row. Numbers are shown with thousands separators and aligned to the right."""
 
 
 class Section(NamedTuple):
@@ -40,7 +40,7 @@ class Section(NamedTuple):
     """Description of the picture and of how its data was measured."""
     svg: str
     note: str = ""
-    """Description of the data that was left out."""
+    """Description of the data that the picture does not include."""
     listed: FigureTable | None = None
 
 
@@ -50,7 +50,7 @@ class Page(NamedTuple):
     title: str
     about: Sequence[str]
     tiles: Sequence[tuple[str, str]]
-    """Pairs of a figure and its label."""
+    """The boxes at the top of the page, each as (figure, label)."""
     sections: Sequence[Section]
 
 

@@ -20,9 +20,10 @@ _WIDTH, _HEIGHT = 9.0, 3.2
 _INCHES_PER_BAR = 0.26
 _BINS = 60
 _LABEL = 44
-"""Longest name that a drawing shows in full, in characters. The tables below the drawings have the full names."""
+"""Maximum length of a name in a drawing, in characters. Longer names are shortened; the tables below the drawings show
+all names in full."""
 TOP = 15
-"""Largest number of tables, namespaces or writers in a drawing."""
+"""Maximum number of tables, namespaces or writers in a drawing."""
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 SNAPSHOT_AGES = (
@@ -38,7 +39,7 @@ _WAITS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_00
 
 
 def commits_over_time(history: CommitFigures) -> str:
-    """Return a drawing of changes and commits in equal spans of time."""
+    """Return a drawing of the number of changes and commits in each of several equal spans of time."""
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -59,7 +60,7 @@ def busiest_tables(history: CommitFigures) -> str:
 
 
 def contention(history: CommitFigures) -> str:
-    """Return drawings of how long changes waited for their commits, and of the number of changes per commit."""
+    """Return drawings of the time that changes waited for their commits, and of the number of changes per commit."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
@@ -156,10 +157,11 @@ def _tables_over_time(axes: Any, history: CommitFigures, lake: Lake) -> None:
 
 
 def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: CommitFigures) -> None:
-    """Draw a count over time, from the oldest commit read to the newest, computed backwards from its current value.
+    """Draw a count over time, from the oldest commit read to the newest. Earlier values are computed from the current
+    value.
 
     Args:
-        changes: (time, change of the count), the newest first.
+        changes: (time in milliseconds since 1970, change of the count), the newest first.
         now: the current value.
     """
     if not history.times:
@@ -175,7 +177,8 @@ def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: Com
 
 
 def _sum(rows: ObjectFigures, *, type: str | None = None, group: int | None = None) -> tuple[int, int]:
-    """Return (bytes, bytes that no reference needs) of the objects of a type or an age group."""
+    """Return (bytes, bytes of unneeded objects), summed over the objects of the type `type` or of the age group
+    `group`."""
 
     def of(sums: Any) -> int:
         return sum(one.bytes for key, one in sums.items() if key[0] == type or key[1] == group)
@@ -229,10 +232,10 @@ def _columns(axes: Any, names: Sequence[str], counts: Sequence[int], title: str,
 
 
 def _counts_between(values: Sequence[int], limits: Sequence[int], *, inclusive: bool = False) -> list[int]:
-    """Return the number of values in each group between limits.
+    """Return the number of values in each group, where `limits` are the limits between the groups, ascending.
 
-    A group holds the values below a limit (or equal to it, if `inclusive`) that are in no earlier group. The last group
-    holds the rest.
+    A group contains the values below its limit (or equal to it, if `inclusive`) that are in no earlier group. The last
+    group contains all other values.
     """
     place = bisect_left if inclusive else bisect_right
     counts = Counter(place(limits, value) for value in values)
@@ -240,7 +243,8 @@ def _counts_between(values: Sequence[int], limits: Sequence[int], *, inclusive: 
 
 
 def _svg(draw: Callable[[Any], None], *, rows: int, empty: bool) -> str:
-    """Return a drawing as SVG text. Letters are outlines, so that the drawing looks the same on every machine."""
+    """Return the figure that `draw` draws, as SVG text. Letters are drawn as outlines, so that the figure looks the
+    same on every machine."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -308,6 +312,6 @@ def _moment(ms: int) -> datetime:
 
 
 def _cut(name: str) -> str:
-    """Return a name, escaped, and shortened in the middle if it is longer than `_LABEL`."""
+    """Return a name with unprintable characters escaped, shortened in the middle if it is longer than `_LABEL`."""
     shown = plain(name)
     return shown if len(shown) <= _LABEL else f"{shown[: _LABEL // 2]}...{shown[-_LABEL // 2 + 3 :]}"

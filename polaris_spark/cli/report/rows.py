@@ -1,4 +1,5 @@
-"""Figures of a realm's objects in the database: by type and age, and which of them no reference needs."""
+"""Figures of a realm's objects in the database: their sizes by type and age, and the objects that no reference
+needs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from polaris_spark.system.registry import ROOT
 K = TypeVar("K")
 
 MOST_MARKED = 500_000
-"""Maximum number of objects. If a realm has more, a report does not determine which of them are needed."""
+"""Maximum number of objects in a realm for which a report determines the unneeded objects."""
 
 AGE_NAMES = (*(name for _, name in AGES), OLDEST)
 """Names of the age groups, the youngest first."""
@@ -39,12 +40,12 @@ class Amount(NamedTuple):
     bytes: int = 0
 
     def and_one(self, bytes: int) -> Amount:
-        """Return this amount with one more object."""
+        """Return this amount with one more object, which has `bytes` bytes."""
         return Amount(self.objects + 1, self.bytes + bytes)
 
 
 class Stored(NamedTuple):
-    """Data about an object that is kept in memory, to determine which objects are needed."""
+    """The data of an object that are kept in memory to determine which objects are needed."""
 
     strong: tuple[int, ...]
     type: str
@@ -58,17 +59,17 @@ class ObjectFigures:
     now_ms: int = 0
     """Time at which the objects were read, in milliseconds since 1970."""
     parts: int = 0
-    """Number of parts that the table was split into."""
+    """Number of parts into which the table of objects was divided for reading."""
     read: int = 0
     """Number of parts that were read completely. The parts are read in random order."""
     total: Amount = field(default_factory=Amount)
     groups: dict[tuple[str, int], Amount] = field(default_factory=dict)
-    """Objects by type and position of their age group in `AGE_NAMES`."""
+    """Amount of objects by (type, position of the age group in `AGE_NAMES`)."""
     days: dict[int, Amount] = field(default_factory=dict)
-    """Objects by the day on which they were made, in days since 1970 (UTC)."""
+    """Amount of objects by the day on which they were made, in days since 1970 (UTC)."""
     unneeded: dict[tuple[str, int], Amount] | None = None
-    """Objects that cannot be reached from the commits of any reference from its history floor to its head, with the
-    keys of `groups`; None if not determined."""
+    """Amount of objects that no commit of a reference, from its history floor to its head, leads to, by the keys of
+    `groups`; None if not determined."""
     why_not: str = ""
     """Why `unneeded` was not determined; empty if it was."""
 
@@ -104,9 +105,9 @@ def _add(sums: dict[K, Amount], key: K, bytes: int) -> None:
 def _mark(
     found: ObjectFigures, place: OpenRealm, remembered: dict[int, Stored], now_ms: int, deadline: Deadline
 ) -> None:
-    """Determine the unneeded objects, by following strong pointers from every commit of every reference.
+    """Determine the unneeded objects: those that are not reached by strong pointers from any commit of any reference.
 
-    Heads are read after the rows, so every committed object among the rows is reached.
+    Heads are read after the rows, so all committed objects among the rows are reached.
     """
     try:
         pending = _roots(place, deadline)
@@ -145,7 +146,8 @@ def _roots(place: OpenRealm, deadline: Deadline) -> list[int]:
 
 
 def _strong(place: OpenRealm, id: int) -> Iterable[int]:
-    """Return the strong pointers of an object that was written after its part of the table was read."""
+    """Return the strong pointers of an object that was written after its part of the table was read. Return none if the
+    object cannot be read."""
     try:
         return place.objects.read((id,))[id].header.strong
     except CorruptionError:

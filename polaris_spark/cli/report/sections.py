@@ -1,4 +1,4 @@
-"""The texts of the page: for each picture, its content, how it was measured, and what was left out."""
+"""The texts of the page. For each picture, they say what it shows, how the data was measured, and what was left out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tiles(figures: Figures) -> list[tuple[str, str]]:
 
 
 def sections(figures: Figures) -> list[Section]:
-    """Return the sections in the order of the page."""
+    """Return the sections of the page, in their order."""
     history, lake, rows = figures
     log = read_words(history.read, history.commits, "commits", "the newest ones")
     if history.floor:
@@ -159,7 +159,7 @@ def _growth(figures: Figures, note: str) -> Section:
 def _garbage(rows: ObjectFigures) -> Section:
     note = read_words(rows.read, rows.parts, "parts of the realm's rows", "in random order")
     if rows.unneeded is None:
-        words = f"It is not known which of them are unneeded: {rows.why_not}."
+        words = f"It is not known which objects are unneeded: {rows.why_not}."
     else:
         count = sum(one.objects for one in rows.unneeded.values())
         bytes = sum(one.bytes for one in rows.unneeded.values())
