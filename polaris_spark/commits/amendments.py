@@ -29,8 +29,8 @@ def amend_row(
     """Replace the head in a reference's row by `change(head)`, with a compare-and-swap, and return the row.
 
     No object is read, so this works even if the database has lost objects of the head. After a conflict with another
-    writer, the swap is repeated without a deadline. If the outcome of one swap is unknown, a later error does not hide
-    this. `retry.retried` does neither, so it is not used here.
+    writer, the swap is repeated without a deadline. `retry.retried` is not used, because it would end these repetitions
+    at a deadline, and would not remember that the outcome of an earlier swap is unknown.
 
     Args:
         change: returns the new head. It must be idempotent, because it is called again, perhaps on its own result,
@@ -82,9 +82,9 @@ def insert_row(backend: Backend, realm: str, name: str, row: Callable[[], Refere
     """Insert the row of a reference, unless the row exists. The insertion is repeated while its outcome is unknown.
 
     Args:
-        row: returns the row; called before each insertion. An error that it raises is passed on.
+        row: returns the row to insert; called before each insertion. An error that it raises is passed on.
     Raises:
-        TryAgainError: the database raised it.
+        TryAgainError: the database failed; repeat the call.
         OutcomeUnknownError: the row could not be read, so it is not known whether the row exists.
     """
     while backend.read_reference(realm, name) is None:

@@ -52,8 +52,8 @@ class _Run:
         self.included: list[Pending] = []
         """The changes that the publication contains."""
         self.next_base: CommitReader | None = None
-        """The head that this batch's commit produces. The next batch may apply its changes to this head before it is
-        written."""
+        """The head that this batch's commit will produce. The next batch may apply its changes to this head before the
+        commit is written."""
         self.cause: Exception | None = None
 
 
@@ -170,13 +170,13 @@ class Attempts:
         return None if publication is None else self._ready(batch, run, publication)
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
-        """Apply the changes before the previous batch has ended: to the commit that the previous batch is writing, or
-        to the remembered head if it is writing none.
+        """Apply the changes before the previous batch has ended: to the commit that the previous batch is writing, or,
+        if there is none, to the remembered head.
 
         Returns:
             a commit whose parent is the previous batch's commit, with its rows already written; None if the previous
-                batch is not writing a commit, if a change failed or its files or objects cannot be written, if no
-                change has an effect, or if the backend writes rows together with the swap.
+            batch is not writing a commit, if a change failed or its files or objects cannot be written, if no change
+            has an effect, or if the backend writes rows together with the swap.
         """
         if run.applied is None:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
@@ -220,12 +220,11 @@ class Attempts:
         return True
 
     def _applied(self, batch: Batch, run: _Run, base: CommitReader | None = None) -> Applied:
-        """Apply every change of the batch to `base`, or to the newest known head if `base` is None, and return the
-        result.
+        """Apply every change of the batch to a commit and return the result. The commit is `base`; if `base` is None,
+        it is the head.
 
-        If `base` is None, waiting changes are added to the batch first. The head is read from the database on a
-        repeated attempt and while other processes are likely to commit; otherwise it is the head that this process
-        remembers.
+        If `base` is None, waiting changes are added to the batch first. The head is then read from the database if this
+        is a repeated attempt or if other processes are likely to commit; otherwise the remembered head is used.
         """
         if base is None:
             self.group.add_waiting(batch)
@@ -246,8 +245,8 @@ class Attempts:
         return applied
 
     def _refuse_moving(self, base: CommitReader) -> None:
-        """Raise TryAgainError if the realm is being moved to another store. Should the move be canceled, commits
-        succeed again."""
+        """Raise TryAgainError if the realm is being moved to another store. If the move is canceled, commits succeed
+        again."""
         if base.head.move is not None:
             raise TryAgainError(
                 f"reference {self._name!r} accepts no commits while its realm is being moved to {base.head.move.to}; "

@@ -43,7 +43,8 @@ class PrepareAgain(Exception):  # noqa: N818  # not an error: it requests anothe
 
 
 class Change(ABC, Generic[P, R]):
-    """One change to one reference. `prepare` may do I/O; `apply` is pure and may run several times.
+    """One change to one reference, such as an update of a table. `prepare` may do I/O; `apply` is pure and may run
+    several times.
 
     `P` is the type of the values that `prepare` returns and `apply` takes. `R` is the type of the result.
     """
@@ -73,4 +74,5 @@ class Change(ABC, Generic[P, R]):
 
     @abstractmethod
     def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        """Return the result of an operation that was carried out before, rebuilt from its log entries `entries`."""
+        """Return the result of this change, which was carried out before. It is rebuilt from the operation's log
+        entries `entries`."""

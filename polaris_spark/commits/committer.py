@@ -28,8 +28,8 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
 APART_SIZE = 200
-"""Number of steps of `Change.apply` above which a change is first applied outside any batch, by the thread that
-submitted it."""
+"""A change with more steps of `Change.apply` than this is first applied outside any batch, by the thread that submitted
+it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -79,7 +79,8 @@ class Committer:
         return self._heads.read()
 
     def known(self) -> CommitReader:
-        """Return the remembered head, which may no longer be the newest. If no head is remembered, read it."""
+        """Return the remembered head, which may no longer be the newest. If no head is remembered, read the newest
+        head."""
         return self._heads.known()
 
     def amend(self, change: Callable[[Head], Head]) -> CommitReader:

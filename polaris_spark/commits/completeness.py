@@ -23,7 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Lost(NamedTuple):
-    """An object that cannot be read, although another object or a reference points to it."""
+    """An object that cannot be read although it is needed: another object or a reference points to it."""
 
     id: int
     holder: int
@@ -37,9 +37,10 @@ class Lost(NamedTuple):
 
 
 class Completeness:
-    """Results of completeness checks on the objects of one realm. `check` reads no header twice. Not thread-safe.
+    """Checks which objects of one realm exist with all objects reachable from them, and stores the results.
 
-    Takes about 100 bytes of memory for each complete object. Also stores which objects point to lost objects.
+    `check` reads no header twice. Takes about 100 bytes of memory for each complete object. Also stores which objects
+    point to lost objects. Not thread-safe.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class Completeness:
         self._complete.update(id for id in visited if id not in self._broken and id not in self._lost)
 
     def _read(self, ids: Collection[int], *, whole: bool) -> dict[int, Read | Unreadable]:
-        """Return each object or the reason why it cannot be read, by id, in the order of `ids`."""
+        """Return, by id and in the order of `ids`, each object or the reason why it cannot be read."""
         found = read_each(self._backend, self._realm, ids, whole=whole, on_read=self._on_read)
         for read in found.values():
             if isinstance(read, Unreadable) and read.newer is not None and not self._newer_is_lost:

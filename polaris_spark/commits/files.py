@@ -28,14 +28,15 @@ class BatchFiles:
         self._clock = clock
         self._writer = writer
         self._written: dict[str, bytes] = {}
-        """Content that the previous attempt wrote, by location. Earlier attempts are not kept, to limit memory."""
+        """Content of the files that the previous attempt wrote, by location. Files of earlier attempts are not listed,
+        to limit memory."""
 
     def write(self, pendings: Sequence[Pending]) -> bool:
         """Write the files of each applied change, except those that the previous attempt wrote with the same content.
 
         Returns:
             True if all files were written. If files of a change cannot be written, `refused` of that change is set to
-                the error; files of the other changes are still written.
+            the error; files of the other changes are still written.
         """
         before, self._written = self._written, {}
         missing: list[tuple[Pending, _Files]] = []

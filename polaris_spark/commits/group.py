@@ -67,8 +67,8 @@ class Pending:
         """
         Args:
             since: time at which `Committer.commit` was called, in milliseconds on the monotonic clock.
-            deadline: time at which the submitter stops waiting, in milliseconds on the monotonic clock.
-            turn: signal that is set to wake the submitter.
+            deadline: time at which the submitting thread stops waiting, in milliseconds on the monotonic clock.
+            turn: signal that is set to wake the submitting thread.
         """
         self.change = change
         self.since = since
@@ -83,7 +83,7 @@ class Pending:
         self.batch: Batch | None = None
         """The batch that contains this change; None if the change is not in a batch yet."""
         self.must_prepare = False
-        """Whether the submitter must prepare and submit the change again."""
+        """Whether the thread that submitted the change must prepare and submit it again."""
         self.slow = False
         """Whether the last run of `apply` took longer than `SLOW_MS`."""
         self.took_ms = 0.0
@@ -102,11 +102,11 @@ class Pending:
         return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:
-        """Set the result; the submitter sees it once the batch is over."""
+        """Set the result. The thread that submitted the change gets it when the batch has ended."""
         self.result, self.error = result, None
 
     def fail(self, error: BaseException) -> None:
-        """Set the error; the submitter sees it once the batch is over."""
+        """Set the error. The thread that submitted the change gets it when the batch has ended."""
         self.result, self.error = None, error
 
 
@@ -121,9 +121,11 @@ class Batch:
         self.previous = previous
         """The previous batch; None if it had already ended when this batch began."""
         self.over = False
-        """Whether the batch has ended: each of its changes is done, or its submitter has stopped waiting."""
+        """Whether the batch has ended, so that no thread waits for it: each change has a result or an error, must be
+        prepared again, or was abandoned."""
         self.ended: Signal | None = None
-        """Signal that is set when this batch is over. None until the next batch needs the signal to wait for."""
+        """Signal that is set when this batch has ended. None until the next batch begins, which waits for the
+        signal."""
         self.sent = False
         """Whether a commit of this batch may have taken place or may still take place."""
         self.progress: Any = None
@@ -136,8 +138,9 @@ class Carrier(Protocol):
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
         """Execute a batch, and return None when each of its changes has a result or an error.
 
-        If `deadline` (in milliseconds on the monotonic clock) passes first, return the error for the leader. Another
-        leader then continues. If this raises an error, every change of the batch gets the error.
+        If `deadline` (in milliseconds on the monotonic clock) passes first, return the error for the leader's change.
+        Another thread of the batch then calls this again and continues. If this raises an error, every change of the
+        batch gets the error.
         """
         ...
 
@@ -160,7 +163,7 @@ class Group:
         """The change whose submitting thread has the turn to apply changes, as leader of a batch that it began or will
         begin. None if no thread has the turn."""
         self._last: Batch | None = None
-        """The newest batch that is not over."""
+        """The newest batch that has not ended; None if all have ended."""
 
     def submit(self, pending: Pending) -> None:
         """Commit a change in a batch. Return when `pending` has its result or its error, or must be prepared again.
@@ -277,7 +280,8 @@ class Group:
     # Leaving and ending
 
     def _leave(self, pending: Pending) -> bool:
-        """Remove a change from the queue or its batch. Return True if its batch had already ended. May be repeated."""
+        """Remove a change from the queue or from its batch. Return True if the batch had already ended. May be
+        repeated."""
         with self._guard:
             batch = pending.batch
             if pending in self._waiting:

@@ -10,8 +10,8 @@ from polaris_spark.commits.rows import RecentHead
 ALWAYS_KEPT = 4
 KEPT = 20
 SPACINGS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000)
-"""Time between kept heads, in milliseconds. Beyond the newest four, about three heads are kept for each spacing: one
-second, ten seconds, one minute, ten minutes and one hour."""
+"""Intervals between the heads to keep, in milliseconds. Besides the newest four heads, about three heads are kept for
+each interval: one second, ten seconds, one minute, ten minutes and one hour."""
 
 _PER_SPACING = 3
 
@@ -19,8 +19,8 @@ _PER_SPACING = 3
 def thin(recent: Sequence[RecentHead], newest: RecentHead) -> tuple[RecentHead, ...]:
     """Return `newest` followed by the heads of `recent` to keep, newest first: at most 20 heads.
 
-    Each spacing divides time into intervals. For each spacing, the oldest head of each of the three newest intervals is
-    kept. So a head that is kept for one spacing stays until a wider spacing keeps it.
+    Each length in `SPACINGS_MS` divides time into intervals. For each length, the oldest head of each of the three
+    newest intervals is kept. So a head that is kept for one length stays until a greater length keeps it.
     """
     following = recent[ALWAYS_KEPT - 1 : ALWAYS_KEPT + 1]
     if len(following) == 2 and following[0].time // SPACINGS_MS[0] == following[1].time // SPACINGS_MS[0]:

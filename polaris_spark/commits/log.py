@@ -15,8 +15,8 @@ def ancestor(store: ObjectStore, head: Head, number: int) -> int:
     """Return the id of the commit with `number` in the history of `head`, in O(log n) reads.
 
     Raises:
-        HistoryTrimmedError: `number` is below the history floor.
-        ValueError: `number` is larger than the head's, or negative.
+        HistoryTrimmedError: `number` is below the history floor, the number of the oldest commit that is kept.
+        ValueError: `number` is larger than the head's number, or negative.
     """
     if number < 0 or number > head.number:
         raise ValueError(f"there is no commit {number}: the newest commit has the number {head.number}")
@@ -108,7 +108,7 @@ def _newest_until(store: ObjectStore, head: Head, low: int, high: int, time: int
 
 
 def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
-    """Yield (id, commit) from the head back to the history floor."""
+    """Yield (id, commit) from the head back to the history floor, the oldest commit that is kept."""
     pending = [head.commit]
     while pending:
         loaded = store.get_many(pending, Commit)
@@ -120,7 +120,8 @@ def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
 
 
 def entries(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit, int, LogEntry]]:
-    """Yield (commit id, commit, position of the entry, entry) from the newest change back to the history floor."""
+    """Yield (commit id, commit, position of the entry in the commit, entry) from the newest change back to the oldest
+    commit that is kept."""
     for id, commit in commits(store, head):
         if commit.entries:
             listed = store.get(commit.entries, Entries).entries

@@ -55,7 +55,7 @@ class Publication:
         self.base = base
         self.new = new
         self.in_doubt = False
-        """Whether the commit may have taken place or may still take place."""
+        """Whether it is unknown if the commit took place: it may have taken place or may still take place."""
         self.cause: Exception | None = None
         """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
         self._rows = store.rows(objects)
@@ -84,7 +84,7 @@ class Publication:
             self._rows_written = True
 
     def publish(self) -> Outcome:
-        """Try once to write the objects and to swap the reference.
+        """Try once to write the objects and to swap the reference. Return the outcome.
 
         Raises:
             OutcomeUnknownError: it is not known whether the commit took place, and trying again cannot show it: the

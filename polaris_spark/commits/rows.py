@@ -38,12 +38,12 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parents: tuple[Weak, ...] = ()
     skips: tuple[Weak, ...] = ()
     merged: tuple[Weak, ...] = ()
-    """Commits of other references whose content this commit merged."""
+    """Ids of commits of other references whose content was merged into this commit."""
     index_names: tuple[str, ...] = ()
     index_roots: tuple[IndexRoot, ...] = ()
     operations_floor: int = 0
-    """Milliseconds since 1970. Operations whose ids were made before this time, by any client, may be missing from the
-    index of operations, even if they were carried out."""
+    """Time in milliseconds since 1970. Operations whose ids were made before this time, by any client, may be missing
+    from the index of operations, even if they were carried out."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -104,15 +104,16 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time: int
     floor_number: int = 0
     floor_time: int = 0
-    """The fields `floor_number` and `floor_time` are the number and time (milliseconds since 1970) of the history
-    floor. Commits with numbers below `floor_number` may have been swept."""
+    """The fields `floor_number` and `floor_time` are the number and time (milliseconds since 1970) of the oldest commit
+    that is kept. Commits with lower numbers may have been deleted by a sweep."""
     recent: tuple[RecentHead, ...] = ()
     """This head, and earlier heads that are kept for recovery, newest first."""
     fence: int = 0
     """An object id. A commit must not point to objects with smaller ids that no reference points to yet, because a
     sweep may delete them. It must write these objects again under new ids."""
     sealed: bool = False
-    """Whether the reference was dropped. If so, a reader must look the reference up in the registry again."""
+    """Whether the row was closed to commits because the reference was dropped. If so, a reader must look the reference
+    up in the registry again."""
 
     @property
     def given_up(self) -> bool:
@@ -120,11 +121,11 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.sealed and not self.commit
 
     move: Move | None = None
-    """Set while the realm is being moved to another store, and permanently after the move; stops commits."""
+    """Note about a move of the realm to another store: set during the move, and permanently after it. Stops commits."""
 
     time_resets: tuple[int, ...] = ()
-    """Numbers of commits above the floor whose time is earlier than their parent's, ascending: the parent was made by a
-    process whose clock was far ahead. Between two of these commits, times increase."""
+    """Numbers of kept commits whose time is earlier than their parent's, ascending: the parent was made by a process
+    whose clock was far ahead. Between two of these commits, times increase."""
 
 
 def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, ...]]:

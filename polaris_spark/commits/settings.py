@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 OPERATIONS = "operations"
-"""Name of the index of recent operation ids; every reference may have it."""
+"""Name of the index that records recent operation ids. Any reference may have it."""
 
 
 class FileWriter(Protocol):

@@ -89,7 +89,7 @@ class StoredObjects:
         self._store.prefetch(ids)
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
-        """Return index shards by id."""
+        """Return index shards (nodes of an index tree) by id."""
         found = self._store.read(ids)
         if self._rewrites:
             for id, decoded in found.items():
@@ -126,7 +126,7 @@ class CommitReader:
         self._indexes = {} if indexes is None else indexes
 
     def index(self, name: str) -> Index:
-        """Return an index of this commit. Do not change it; change a copy."""
+        """Return an index of this commit, shared by all readers. Do not change the index; change a copy."""
         found = self._indexes.get(name)
         if found is None:
             commit = self.commit
@@ -143,8 +143,8 @@ class CommitReader:
 class _Shards:
     """Reader of index shards, including new shards that are not written yet.
 
-    It does not refer to the `State` that owns the index. Such a reference cycle would keep the state and all its
-    objects in memory until Python's cycle collector runs.
+    It does not refer to the `State` that owns the index. This avoids a reference cycle, which would keep the state and
+    all its objects in memory until Python's cycle collector runs.
     """
 
     def __init__(self, new: Mapping[int, Any], stored: StoredObjects) -> None:
@@ -185,13 +185,13 @@ class State:
     # Reading
 
     def lookup(self, index: str, key: bytes) -> Entry | None:
-        """Return the entry of `key`, or None, and record the read."""
+        """Return the entry of `key` in an index, or None if the key is absent, and record the read."""
         found = self._open(index).get(key)
         self.reads.append(Point(index, key, found))
         return found
 
     def lookup_many(self, index: str, keys: list[bytes]) -> list[Entry | None]:
-        """Return the entry of each key, or None, in the order of `keys`, and record the reads."""
+        """Return the entry of each key in an index (None: absent), in the order of `keys`, and record the reads."""
         found = self._open(index).get_many(keys)
         self.reads.extend(Point(index, key, entry) for key, entry in zip(keys, found, strict=True))
         return found
@@ -211,7 +211,7 @@ class State:
         return found
 
     def get(self, id: int, cls: type[S]) -> S:
-        """Return an object that was added to this state or that is stored.
+        """Return an object, which is stored or was added to this state.
 
         Raises:
             WrongTypeError: the object has another type.
@@ -392,7 +392,7 @@ def _take(items: Iterable[tuple[bytes, Entry]], limit: int | None) -> tuple[tupl
 
 
 def reading_state(base: CommitReader) -> State:
-    """Return a read-only state of a commit."""
+    """Return a state for reading a commit. Adding an object to it raises an error."""
     return State(base, _no_id, rewrites=False)
 
 

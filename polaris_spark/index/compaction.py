@@ -28,11 +28,12 @@ class Compacted(NamedTuple):
     """Result of compacting a run, which is a number of consecutive leaves."""
 
     start: bytes
-    """Lower bound of the run's keys, inclusive."""
+    """Lower bound of the keys of the compacted leaves, inclusive."""
     end: bytes | None
-    """Upper bound of the run's keys, exclusive; the next run begins here. None if the run reaches the last key."""
+    """Upper bound of the keys of the compacted leaves, exclusive; the next call should begin here. None if the last
+    leaf was compacted."""
     leaves: int
-    """Number of leaves in the run before compaction."""
+    """Number of leaves before compaction."""
     tree: IndexRoot
     """The new tree: the old tree after applying the embedded changes of the run's keys."""
     shards: Sequence[tuple[int, Shard]]

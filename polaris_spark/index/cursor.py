@@ -66,12 +66,12 @@ class Scan:
                 yield keys[i], Entry(pointers[i], values[i])
 
     def leaves(self, shard: int, height: int) -> Iterator[Leaf]:
-        """Return the leaves below `shard` to which keys of the scan belong, as whole leaves: the first and the last
-        leaf can also hold keys outside the bounds of the scan."""
+        """Return the leaves below `shard` that may contain keys of the scan. The first and the last leaf can also
+        contain keys outside the bounds of the scan."""
         return self._leaves((shard,), height)
 
     def keys(self, shard: int, height: int) -> Iterator[list[bytes]]:
-        """Yield the keys of the scan without their entries, ascending within a leaf, as one list per leaf."""
+        """Yield the keys of the scan without their entries, as one ascending list for each leaf."""
         for leaf in self._leaves((shard,), height):
             keys = leaf.keys
             low = bisect_left(keys, self._start)

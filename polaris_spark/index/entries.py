@@ -35,8 +35,8 @@ def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
 def embedded_total(
     keys: tuple[bytes, ...], pointers: tuple[int, ...], values: tuple[bytes | None, ...]
 ) -> int:
-    """Return the sum of `embedded_size` over all changes of an embedded part, in bytes. Uses built-in functions that
-    are implemented in C, for speed."""
+    """Return the sum of `embedded_size` over all given changes, in bytes. This is faster than one call for each
+    change."""
     no_pointer, removed = pointers.count(0), values.count(None)
     return (
         sum(map(len, keys))

@@ -119,7 +119,7 @@ def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
 
 
 def decode_key(key: bytes) -> DecodedKey:
-    """Return the path, kind and name from which `entry_key` made a key.
+    """Split a key made by `entry_key` into its path, kind and name.
 
     Raises:
         CorruptionError: `entry_key` never returns these bytes.

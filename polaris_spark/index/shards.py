@@ -214,7 +214,7 @@ Shard: TypeAlias = Leaf | Branch
 
 
 def branch_bytes(front_coded: FrontCoded, counts: Sequence[int]) -> int:
-    """Return the size, in bytes, of the row of a branch whose children have no ids yet."""
+    """Return the size that the row of a branch will have, in bytes, before its children have ids."""
     fields = _encode((front_coded, counts))
     return _ROW_OVERHEAD + len("branch") + len(fields) + _pointer_bytes((1,) * len(counts))
 

@@ -55,11 +55,11 @@ def spill(
     new_id: Callable[[], int],
     settings: IndexSettings,
 ) -> Spilled:
-    """Move pending changes into the tree until those that stay embedded take about half the quota. Return the new tree.
+    """Move embedded changes into the tree until the rest takes about half of `limits.quota` bytes. Return the new tree.
 
     Args:
-        root: the tree; its own embedded part is ignored.
-        pending: every embedded change.
+        root: the tree; the embedded part of `root` is ignored.
+        pending: every embedded change, by key.
         new_id: returns a new object id at each call; called once for each new shard.
     Raises:
         CorruptionError: a shard is missing or unreadable.
@@ -280,8 +280,8 @@ class TreeChange:
         return branch_nodes(children, left.lower, self._settings)
 
     def _changed(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf:
-        """Return the leaf with the pending changes of `keys` applied and keys below the floor dropped; the same object
-        if nothing changes."""
+        """Return the leaf with the pending changes of `keys` applied and keys below the floor dropped. If nothing
+        changes, return `leaf` itself."""
         replaced = self._replaced(leaf, keys) if self._floor is None else None
         if replaced is not None:
             return replaced

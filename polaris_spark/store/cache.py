@@ -28,13 +28,12 @@ Key = tuple[int, int]
 
 
 class ObjectCache:
-    """Decoded objects, by space (one realm of one store) and object id. Thread-safe; a forked child starts with an
-    empty cache."""
+    """Decoded objects, by realm and object id. Thread-safe; a forked child starts with an empty cache."""
 
     def __init__(self, capacity: int = DEFAULT_BYTES) -> None:
         self.capacity = capacity
         self.footprints = Footprints()
-        """Estimates of the memory that objects take, for the argument `size` of `put`."""
+        """Estimates of the memory that objects take, from which callers of `put` get its argument `size`."""
         self._asked = 0
         self._entries: OrderedDict[Key, tuple[Decoded, int]] = OrderedDict()
         self._bytes = 0
@@ -121,7 +120,7 @@ _of_process = ObjectCache()
 
 
 def process_cache() -> ObjectCache:
-    """Return the cache that all stores of this process share."""
+    """Return the cache of this process, which all its stores share."""
     return _of_process
 
 

@@ -1,2 +1,2 @@
-"""Records of a store in the reserved realm `::system::` (its format, realms, node leases, clock and tasks), and the
-registries of references of its realms."""
+"""The records of a store, which are kept in the reserved realm `::system::` (format, realms, node leases, clock and
+tasks), and the registry of references of each realm."""

@@ -67,7 +67,7 @@ class ClockRecord(msgspec.Struct, frozen=True):
 
 
 class StoreClock:
-    """Checker of one process's clock against one store. Thread-safe."""
+    """Checks this machine's clock against the clocks of the database and of other processes of a store. Thread-safe."""
 
     def __init__(self, backend: Backend, clock: Clock, holder: str | None = None) -> None:
         """

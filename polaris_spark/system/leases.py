@@ -60,7 +60,7 @@ class NodeLeases:
         Args:
             backend: the store.
             clock: this machine's clock.
-            nodes: number of node numbers to use, at most `ids.NODES`. It must be equal in all processes of a store.
+            nodes: how many node numbers to use, at most `ids.NODES`. It must be equal in all processes of a store.
             seed: seed for the choice of nodes, for tests.
             holder: name of the holder in the records; by default this host and process.
         """

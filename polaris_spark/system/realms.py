@@ -77,9 +77,9 @@ class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Initialise = Callable[[RealmRecord], None]
-"""Function that writes a new realm's references under its instance id. Several processes may call it at once, and a
-process may call it after the realm has become ACTIVE. So it must insert a row only if the row is absent, and must
-insert only rows that are never deleted before the realm is."""
+"""Type of a function that writes a new realm's references under its instance id. Several processes may call the
+function at once, and a process may call it after the realm has become ACTIVE. So the function must insert a row only if
+the row is absent, and must insert only rows that are never deleted before the realm is."""
 
 
 class Realms:
@@ -89,7 +89,7 @@ class Realms:
         """
         Args:
             backend: the store.
-            clock: source of the creation times of realms.
+            clock: clock for the creation times of realms.
         """
         self._backend = backend
         self._references = system_references(backend)

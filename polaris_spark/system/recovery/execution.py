@@ -50,13 +50,13 @@ class Recovered(NamedTuple):
     """Result of a recovery."""
 
     ids_from_ms: int
-    """Lowest time in the ids that are made after the recovery, in milliseconds since 1970."""
+    """Ids that are made after the recovery contain at least this time, in milliseconds since 1970."""
     heads: dict[str, Head]
     """The heads that were set, by row name."""
 
 
 class Recovery:
-    """Executor of a recovery plan."""
+    """Carries out a recovery plan."""
 
     def __init__(self, store: ObjectStore, *, ids: IdGenerator, clock: Clock, principal: str) -> None:
         """

@@ -1,5 +1,5 @@
-"""References whose row or registration the database lost. Until `recover` restores them, no process may write a new row
-for them or delete data that they need."""
+"""Detection of references whose row or registration the database lost. Until the command `recover` restores them, no
+process may write a new row for them or delete data that they need."""
 
 from __future__ import annotations
 

@@ -55,14 +55,14 @@ class StoredCommits:
     def after(
         self, base: Known, besides: Collection[int], forks: Collection[int] | None = None
     ) -> list[Known]:
-        """Return the commits that descend from the commit `base`, which may itself be lost, newest first.
+        """Return the commits that descend from the commit `base`, newest first. `base` itself may be lost.
 
         Args:
-            besides: ids of commits that belong to another reference. They are left out, and so are commits that descend
-                from `base` only through them.
+            besides: ids of commits that belong to another reference. These commits are left out, and so are commits
+                that descend from `base` only through them.
             forks: ids of commits where references fork. Commits that descend from such a commit may belong to any of
-                these references and are left out. If None, they are included, and so are commits that descend from
-                `base` only through lost commits.
+                these references and are left out. If `forks` is None, these commits are included, and so are commits
+                that descend from `base` only through lost commits.
         """
         found = {base.id}
         later = frozenset() if forks is None else {id for id in forks if not self._is_before(id, base)}
