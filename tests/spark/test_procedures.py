@@ -75,7 +75,7 @@ def test_there_is_none_outside_of_system(spark: SparkSession, namespace: str) ->
 
 def test_a_call_is_described_and_explained_without_being_made(spark: SparkSession, probes: str) -> None:
     described = spark.sql(f"DESCRIBE PROCEDURE {probes}.system.storage_summary").collect()
-    assert "Show how much the realm stores" in str(described)
+    assert "Show how much data the realm stores" in str(described)
     assert "Call" in str(spark.sql(f"EXPLAIN CALL {probes}.system.probe_fail('die')").collect())
     assert len(call(spark, f"{probes}.system.probe_many(1)")) == 1
 
