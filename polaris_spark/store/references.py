@@ -99,12 +99,11 @@ class ReferenceStore:
         return {name for name, _ in self.rows()}
 
     def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        """Insert a row if no row of this name exists. Return `Swapped`, or `Conflict` with the existing row."""
+        """Insert a row if no row of this name exists. Return `Swapped`, or `Conflict` if one exists."""
         return self.backend.insert_reference(self.realm, name, new)
 
     def swap(self, name: str, expected_version: bytes, new: ReferenceRow) -> Swapped | Conflict:
-        """Replace the row if its version is `expected_version`. Return `Swapped`, or `Conflict` with the present
-        row."""
+        """Replace the row if its version is `expected_version`, and return `Swapped`. Otherwise return `Conflict`."""
         return self.backend.swap_reference(self.realm, name, expected_version, new)
 
     def write_and_swap(
@@ -118,7 +117,7 @@ class ReferenceStore:
         return self.backend.swap_reference(self.realm, name, expected_version, new)
 
     def delete(self, name: str, expected_version: bytes) -> Swapped | Conflict:
-        """Delete the row if its version is `expected_version`. Return `Swapped`, or `Conflict` with the present row."""
+        """Delete the row if its version is `expected_version`, and return `Swapped`. Otherwise return `Conflict`."""
         return self.backend.delete_reference(self.realm, name, expected_version)
 
     def put(self, name: str, expected_version: bytes | None, new: ReferenceRow, *, attempts: int = 5) -> bool:

@@ -56,7 +56,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
         principal: str,
         state: Literal["live", "dropped"] = "live",
     ) -> Registration:
-        """Return the registration of a reference that starts from `head`, or whose present head is `head`."""
+        """Return the registration of a reference whose first head or present head is `head`."""
         return cls(
             generation,
             state,
@@ -297,8 +297,8 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
 
 
 class End(Change[int, list[Registered]]):
-    """Change that ends the registrations of dropped references, except registrations that have changed since they were
-    listed. Its result is the ended registrations."""
+    """Change that ends the registrations of dropped references. Registrations that have changed since they were listed
+    are skipped. The result is the ended registrations."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
         self.dropped = dropped

@@ -225,8 +225,8 @@ class References:
         return registered
 
     def drop(self, name: str, operation: Operation) -> Registered:
-        """Drop a reference, and return its registration. When this returns, the reference's row is sealed, so no
-        process can commit to it any more.
+        """Drop a reference, and return its registration. When this returns, the reference's row is sealed: no process
+        can commit to it any more.
 
         Raises:
             NotFoundError: no live reference has this name.
@@ -280,9 +280,9 @@ class References:
         self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 
     def _afterwards(self, name: str, once: Callable[[], None]) -> None:
-        """Run the step that follows a registry commit, and retry it while the database fails.
+        """Run `once`, which changes a row after a commit to the registry, and retry it while the database fails.
 
-        The registry commit has already taken place, so the change must not be reported as not made.
+        The registry commit has already taken place, so an error must not say that nothing was changed.
 
         Raises:
             OutcomeUnknownError: the deadline passed. Repeating the change with the same operation id completes it.

@@ -1,4 +1,4 @@
-"""The record of a store's format, and the reserved realm that holds it."""
+"""The record of a store's format, and the reserved realm `::system::` that holds it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoreRecord(msgspec.Struct, frozen=True):
 
 
 def system_references(backend: Backend) -> ReferenceStore:
-    """Return the references of the system realm."""
+    """Return a reader and writer of the records in the system realm."""
     return ReferenceStore(backend, SYSTEM_REALM)
 
 

@@ -38,7 +38,7 @@ TASK_MS: Final = 60_000
 """Default duration of a lease, in milliseconds."""
 
 DONE: Final = "done"
-"""Outcome of a run that completed, including its last step."""
+"""Outcome of a run that completed its last step."""
 
 _PREFIX: Final = "task"
 _RENEWALS = 3
@@ -54,7 +54,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
     holder: str
     run: bytes
-    """Unique id of the run."""
+    """Unique id of this run of the task."""
     started_ms: int
     until_ms: int
     """End of the lease; if the lease was released, the time of the release."""
@@ -282,8 +282,8 @@ class HeldTask:
         return done
 
     def _is_ours(self) -> bool:
-        """Whether the task's row belongs to this run. If True, also remember the row's version, because an earlier swap
-        whose outcome is unknown may have changed it."""
+        """Whether the task's row belongs to this run. If True, also remember the row's version, which an earlier swap
+        of this run with an unknown outcome may have changed."""
         found = self._tasks._references.read(self.name, TaskRecord)
         if found is None or found.value.run != self._record.run:
             return False

@@ -63,13 +63,13 @@ class SurveyedReference(NamedTuple):
     heads: tuple[HeadState, ...]
     """The head and the recent heads, newest first."""
     target: Known | None
-    """The commit to set the reference to: the newest complete commit that is not below the floor, or the requested
-    commit. None if no commit is complete."""
+    """The commit to set the reference to: the requested commit, or else the newest complete commit that is not below
+    the history floor. None if no commit is complete."""
     history_from: Known | None
     """The oldest commit such that all commits from it to the target are complete; None if there is no target."""
     lost_history: tuple[Lost, ...]
-    """The lost objects of the newest incomplete commit below `history_from`; empty if the history is complete down to
-    the floor."""
+    """The lost objects that the commit right before `history_from` needs; empty if the history is complete down to the
+    floor."""
     time_resets: tuple[int, ...]
     """Numbers of commits in the target's history whose time is not later than their parent's, ascending."""
     undone: Undone
@@ -265,8 +265,8 @@ class Survey:
     def _newer(self, row: _Row, others: Sequence[_Row]) -> list[Known]:
         """Return the complete commits after the row's head, newest first.
 
-        If the row is missing, return the commits after the commit that the reference began from. Commits after a fork
-        may belong to another reference.
+        If the row is missing, return the commits after the commit that the reference began from. The result may contain
+        commits of references that forked from this one.
         """
         return self._complete_after(row, _base(row), others, None)
 
