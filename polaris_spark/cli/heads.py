@@ -86,7 +86,7 @@ def _show(found: SurveyedReference, console: Console) -> None:
 
 
 def _in_words(found: SurveyedReference) -> str:
-    """Return one line of text: whether the reference is complete, and from which commit on."""
+    """Return one line of text that says whether all rows of a reference exist, and from which commit on."""
     from polaris_spark.system.recovery.plan import plan
 
     if found.target is None or found.history_from is None:

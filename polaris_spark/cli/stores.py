@@ -28,7 +28,7 @@ from polaris_spark.system.stores import StoreRecord, check_store
 
 
 class OpenRealm:
-    """A realm of an open store, to be read."""
+    """A realm of an open store. It can only be read."""
 
     def __init__(self, connection: StoreConnection, record: RealmRecord) -> None:
         self.record = record
@@ -116,7 +116,7 @@ class OpenRealm:
 
 
 class OpenStore:
-    """An open store, to be read. `writable_realm` allows changes."""
+    """An open store, from which realms can be read. Only `writable_realm` allows changes."""
 
     def __init__(self, connection: StoreConnection, record: StoreRecord) -> None:
         self.record = record

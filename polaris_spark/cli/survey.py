@@ -73,7 +73,7 @@ def reading() -> Iterator[Callable[[int], None]]:
 
 
 def commit_json(known: Known) -> Json:
-    """Return a commit as a JSON value."""
+    """Return the number, id and time of a commit as a JSON value."""
     return {
         "number": known.number,
         "id": hexadecimal(known.id),
@@ -109,7 +109,7 @@ def lost_words(lost: tuple[Lost, ...]) -> str:
 
 
 def stray_words(name: str) -> Text:
-    """Return a message to the operator about a reference whose catalog is lost."""
+    """Return a message that tells the operator what to do about a reference whose catalog is lost."""
     return Text(
         f"{plain(name)} belongs to a lost catalog: search for a commit of {CATALOGS} that lists the catalog "
         f"(heads --reference {CATALOGS} --search), otherwise register its tables again",

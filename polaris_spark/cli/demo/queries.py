@@ -9,8 +9,8 @@ from polaris_spark.cli.demo.stage import Row, Stage
 VIEW = "polaris.nyc.delays"
 
 OPERATIONS = ("append", "append", "overwrite", "delete", "overwrite", "delete")
-"""Expected operations of the snapshots that CREATE, INSERT, UPDATE, DELETE and MERGE create, and the DELETE on the
-branch, in this order."""
+"""Expected operations of the snapshots that CREATE, INSERT, UPDATE, DELETE, MERGE, and the DELETE on the branch create,
+in this order."""
 
 
 def query(stage: Stage) -> None:
