@@ -504,7 +504,7 @@ def _file_path(scheme: str, rest: str) -> str:
         )
     if not path.strip("/"):
         raise StoreURIError(
-            f"a {scheme}: store URI must name a file: {scheme}:///absolute/path or {scheme}:relative/path"
+            f"a {scheme}: store URI must have a path: {scheme}:///absolute/path or {scheme}:relative/path"
         )
     if path.lstrip("/") == ":memory:":
         raise StoreURIError("':memory:' is not the path of a store; write memory: for a store in memory")

@@ -119,7 +119,7 @@ def test_a_store_of_a_newer_format_is_refused(backend: Backend, root: Path) -> N
     ("uri", "message"),
     [
         ("file://host/path", "has no host"),
-        ("file:///", "names a"),
+        ("file:///", "must have a path"),
         ("file:///path?region=x", "no option 'region'"),
         ("file:///path?timeout=3", "with its unit"),
     ],
