@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.stores"]
 
-ASKED_FOR = ("everywhere", "long", "databases", "programs", "suites", "spark")
+ASKED_FOR = ("exhaustive", "long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         if not takes_its_turn(item):
-            item.add_marker(pytest.mark.everywhere)
+            item.add_marker(pytest.mark.exhaustive)
         marker = next((name for name in ASKED_FOR if item.get_closest_marker(name)), None)
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))

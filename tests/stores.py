@@ -63,7 +63,7 @@ def in_turn(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY
     """Parameters for tests of layers above the backends: each test runs on some databases, the next one on others.
 
     Each test runs on one database of `ordinary` (and in memory, if that is one of them), and with the marker
-    `databases` on one of the others. With the marker `everywhere` it runs on all the rest.
+    `databases` on one of the others. With the marker `exhaustive` it runs on all the rest.
     """
     found = []
     for scheme in among:
@@ -76,7 +76,7 @@ def in_turn(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY
 
 
 def takes_its_turn(item: pytest.Item) -> bool:
-    """Whether a test of `in_turn` runs on its database without the marker `everywhere`."""
+    """Whether a test of `in_turn` runs on its database without the marker `exhaustive`."""
     marker = item.get_closest_marker("in_turn")
     if marker is None:
         return True

@@ -101,7 +101,11 @@ def _interleaved(name: str, begins: int, stands: int, *, transactional: bool, me
     return other
 
 
-STRIDES = [pytest.param(41, id="some steps"), pytest.param(1, id="every step", marks=pytest.mark.long)]
+STRIDES = [
+    pytest.param(41, id="some steps"),
+    pytest.param(5, id="every fifth step", marks=pytest.mark.long),
+    pytest.param(1, id="every step", marks=pytest.mark.exhaustive),
+]
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -75,7 +75,14 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
                 "fresh, old = source, source.head",
             ),
         ),
-        {**BUSY, "registry": 0.6, "think_ms": 1.0, "processes": 6, "upkeep": 0.4},
+        {
+            **BUSY,
+            "registry": 0.6,
+            "think_ms": 1.0,
+            "processes": 6,
+            "upkeep": 0.4,
+            "names": ("main", "branch"),
+        },
         most=120,
     ),
     "a registration ends before its row is sealed": Mutant(
