@@ -11,7 +11,7 @@ from tests.differential.comparing import Tally, compare, difference, sequence
 from tests.differential.sides import Outcome, Theirs, class_path
 from tests.sizes import TIMES
 
-SAMPLE = 80
+SAMPLE = 40
 LONG = 1_500 * TIMES
 WIDE = 10
 LONG_WIDE = 60 * TIMES

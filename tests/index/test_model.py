@@ -173,4 +173,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexAgainstADictionary = IndexMachine.TestCase
-TestIndexAgainstADictionary.settings = settings(max_examples=150, stateful_step_count=40)
+TestIndexAgainstADictionary.settings = settings(max_examples=80, stateful_step_count=40)

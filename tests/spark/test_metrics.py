@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.testing.waiting import wait_until
 
 
+@pytest.mark.spark
 def test_scans_and_commits_are_reported(spark: SparkSession, namespace: str) -> None:
     spark.sql(f"CREATE TABLE {namespace}.t (n INT, s STRING)")
     spark.sql(f"INSERT INTO {namespace}.t VALUES (1, 'a'), (2, 'b')")

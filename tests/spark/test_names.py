@@ -30,6 +30,8 @@ HOSTILE = [
     "snapshots",
     "x" * 200,
 ]
+FEW = ("dot.ted", "sla/sh", "back`tick", "percent%2F", "表", "snapshots")
+"""Names of the ordinary run."""
 SEPARATOR = "\x1f"
 
 
@@ -37,7 +39,12 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-@pytest.fixture(params=HOSTILE, ids=[ascii(name)[:20] for name in HOSTILE])
+@pytest.fixture(
+    params=[
+        pytest.param(name, id=ascii(name)[:20], marks=() if name in FEW else pytest.mark.spark)
+        for name in HOSTILE
+    ]
+)
 def hostile(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

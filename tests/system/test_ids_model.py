@@ -173,4 +173,4 @@ class Ids(RuleBasedStateMachine):
 
 
 TestIds = Ids.TestCase
-TestIds.settings = settings(max_examples=300, stateful_step_count=50)
+TestIds.settings = settings(max_examples=100, stateful_step_count=50)
