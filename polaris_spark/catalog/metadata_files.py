@@ -20,14 +20,15 @@ from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 MAX_METADATA_BYTES = 512 * 2**20
-"""Maximum size of a metadata file, after decompression, in bytes. It is limited because clients choose the file."""
+"""Maximum size of a metadata file, after decompression, in bytes. A limit is needed because clients choose the file."""
 
 _PIECE_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class MetadataRows(NamedTuple):
-    """A metadata file as rows, which are not written yet: the table or view, and the pieces and shards that it uses."""
+    """A metadata file as rows that are not written yet: the table or view, and the objects to which its row points,
+    such as schemas, snapshots and index shards."""
 
     value: Table | View
     pieces: NewRows
@@ -41,11 +42,12 @@ class MetadataRows(NamedTuple):
 def read_text(files: Files, location: str) -> bytes:
     """Return the JSON of a metadata file, decompressed if the file's name or first bytes show that it is compressed.
 
-    The file is read in pieces. Each piece, and an estimate for parsing the text, is charged to the request's memory.
+    The memory for the text and an estimate for parsing it are added to the request's claim (`memory.charge`).
 
     Raises:
         BadRequestError: the file cannot be read, or is too long.
-        RequestTooLargeError, TryAgainError: as in `charge`.
+        RequestTooLargeError: the request needs more memory than the server's limit.
+        TryAgainError: other requests use too much memory.
     """
     try:
         with files.stream(location) as file:
@@ -111,9 +113,9 @@ def read_rows(
 
     Args:
         kind: `TABLE` or `VIEW`; None to take the kind from the file.
-        new_id: returns new ids for pieces and shards.
+        new_id: returns new object ids for schemas, snapshots, index shards and so on.
         entity_id: entity id of the table or view.
-        now_ms: milliseconds since 1970.
+        now_ms: current time, in milliseconds since 1970.
         allows_overflow: whether the realm allows tables that keep refs or properties in an index outside their row.
     Raises:
         BadRequestError: the file cannot be read, or is not valid metadata of that kind; the message names the file.
