@@ -220,7 +220,7 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
         operation = (at.get("summary") or {}).get("operation")
         if operation != "append":
             raise NotRebasedError(
-                f"snapshot {at['snapshot-id']}, which was committed first, has the operation {operation}"
+                f"snapshot {at['snapshot-id']}, which was committed first, has the operation {operation}, not append"
             )
         parent = at.get("parent-snapshot-id")
         if parent is None and append.parent is None:
@@ -281,7 +281,7 @@ def _new_manifests(
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
     if len({manifest[avro.PATH] for manifest in new}) < len(new):
-        raise NotRebasedError("the append's manifest list names a manifest twice")
+        raise NotRebasedError("the append's manifest list contains a manifest twice")
     for manifest in new:
         _check_new(draft, append, manifest)
     return new
@@ -296,10 +296,10 @@ def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
     for path, manifest in before.items():
         if kept.get(path) != manifest:
             raise NotRebasedError(
-                f"manifest {path} of the append's parent is missing in the append's manifest list, or changed there"
+                f"manifest {path} of the append's parent is missing or changed in the append's manifest list"
             )
     if len(kept) + len(new) != mine.count:
-        raise NotRebasedError("the append's manifest list names a manifest twice")
+        raise NotRebasedError("the append's manifest list contains a manifest twice")
     return new
 
 
@@ -322,8 +322,8 @@ def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
     for field, value in expected.items():
         if manifest.get(field) != value:
             raise NotRebasedError(
-                f"manifest {manifest[avro.PATH]} does not only add data files in this snapshot: field {field} is "
-                f"{manifest.get(field)}, not {value}"
+                f"manifest {manifest[avro.PATH]} must contain only data files that this snapshot adds, but its field "
+                f"{field} is {manifest.get(field)}, not {value}"
             )
     if manifest.get(avro.SPEC_ID, 0) not in draft.specs:
         raise NotRebasedError(
@@ -389,8 +389,8 @@ def _with_row_ids(snapshot: Json, new: Sequence[Manifest]) -> list[Manifest]:
         next_row_id += _rows(manifest)
     if next_row_id - snapshot["first-row-id"] != snapshot.get("added-rows"):
         raise NotRebasedError(
-            f"the append's manifests add {next_row_id - snapshot['first-row-id']} rows, but its snapshot says "
-            f"{snapshot.get('added-rows')}"
+            f"the append's manifests add {next_row_id - snapshot['first-row-id']} rows, but added-rows of its snapshot "
+            f"is {snapshot.get('added-rows')}"
         )
     return numbered
 

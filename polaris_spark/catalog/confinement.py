@@ -98,7 +98,7 @@ class Confinement:
                 return Below(root, f"{real[len(resolved.rstrip('/')) :]}/{name}".lstrip("/"))
         if named is None:
             return None
-        raise ForbiddenError(f"path {spelled!r} leaves {named.root!r}: a symbolic link leads to {real!r}")
+        raise ForbiddenError(f"path {spelled!r} contains a symbolic link from {named.root!r} to {real!r}")
 
     def _named(self, path: str) -> Below | None:
         for pair in self.resolved:
@@ -108,7 +108,7 @@ class Confinement:
         return None
 
     def require(self, path: Path) -> None:
-        """Check the symbolic links on a path. A path outside all roots is accepted, and need not exist.
+        """Check the symbolic links on a path. The file or folder need not exist. Paths outside all roots are accepted.
 
         If `follow_links` is true, a path below a root is refused if a link leads outside all roots. Otherwise, a path
         below a root is refused if any part of it below the root is a link.

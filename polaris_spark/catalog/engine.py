@@ -123,7 +123,7 @@ class Rows(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Free the space of these rows, which `kept` or `fixed` returned."""
+        """Free the space of these rows, which `kept` returned."""
 
 
 class Engine(ABC):

@@ -157,7 +157,10 @@ def check_new_name(name: str) -> None:
 
 
 def find(state: State, key: bytes) -> NameEntry | None:
-    """Return the entity under a key in the index `names`; None if the index has no such key."""
+    """Return the entity under a key in the index `names`; None if the index has no such key.
+
+    The read is recorded, so the change is applied again if another commit changes the entry first.
+    """
     entry = state.lookup(NAMES, key)
     return None if entry is None else NameEntry(entry.pointer, id_from(entry.value))
 
@@ -219,7 +222,7 @@ def put(state: State, key: bytes, found: NameEntry) -> None:
 
 
 class CatalogChange(Change[P, R]):
-    """Base class of changes to the content of a catalog."""
+    """Base class of changes to catalogs and their content."""
 
     action: str
 

@@ -101,7 +101,9 @@ class Files:
 
         uri = urlsplit(location)
         if uri.scheme in ("", "file"):  # a FileIO would open a file of this machine, unconfined
-            raise BadRequestError(f"{location!r} does not name a file; a local file is file:///path or /path")
+            raise BadRequestError(
+                f"{location!r} is not the location of a file; write a local file as file:///path or /path"
+            )
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:
             if key not in self._ios:
@@ -146,7 +148,7 @@ class Files:
                 with self.io(location).new_input(location).open() as stream:
                     content = stream.read(*most)
             if limit is not None and len(content) > limit:
-                raise ValueError(f"it has more than {limit} bytes")
+                raise ValueError(f"the file has more than {limit} bytes")
             return content
         except (OSError, TypeError, ValueError) as error:
             raise BadRequestError(f"cannot read {location!r}: {error}") from error

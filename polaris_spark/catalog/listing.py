@@ -97,7 +97,7 @@ def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
             raise BadRequestError(
-                "its commit is not in the history of this catalog; list again from the start"
+                "the token's commit is not in the history of this branch; list again from the start"
             )
         return at_commit(head, token.commit)
     except HistoryTrimmedError as error:

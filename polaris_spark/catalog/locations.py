@@ -94,7 +94,7 @@ def segments(location: str) -> tuple[str, ...]:
     scheme = SAME_SCHEME.get(scheme, scheme)
     if scheme == "file" and authority:
         if authority != "localhost":
-            raise BadRequestError(f"location {location!r} names a file of another host, which cannot be read")
+            raise BadRequestError(f"location {location!r} is a file on another host, which cannot be read")
         authority = ""
     if scheme == "abfs":
         authority = authority.replace(".blob.", ".dfs.")

@@ -92,7 +92,7 @@ def _text(pieces: _Pieces, *, compressed: bool) -> bytes:
         length += len(piece)
         if length > MAX_METADATA_BYTES:
             raise ValueError(
-                f"it has more than {MAX_METADATA_BYTES} bytes{' when decompressed' if compressed else ''}"
+                f"the file has more than {MAX_METADATA_BYTES} bytes{' when decompressed' if compressed else ''}"
             )
         charge(len(piece))
         text.write(piece)
@@ -131,7 +131,7 @@ def read_rows(
     except BadRequestError as error:
         raise BadRequestError(f"metadata file {location!r}: {error}", type=error.type) from error
     except RecursionError as error:
-        raise BadRequestError(f"metadata file {location!r}: it is nested too deeply") from error
+        raise BadRequestError(f"metadata file {location!r}: the JSON is nested too deeply") from error
     return MetadataRows(value, pieces)
 
 
@@ -139,5 +139,5 @@ def _parse(text: bytes, kind: bytes | None, now_ms: int) -> TableDraft | ViewDra
     is_view = "view-uuid" in read_fields(text)
     if kind is not None and is_view != (kind == VIEW):
         found, wanted = ("view", "table") if is_view else ("table", "view")
-        raise BadRequestError(f"it describes a {found}, not a {wanted}")
+        raise BadRequestError(f"the file describes a {found}, not a {wanted}")
     return parse_view(text, now_ms=now_ms) if is_view else parse_table(text, now_ms=now_ms)

@@ -108,9 +108,7 @@ def parse_report(text: str) -> Report:
         BadRequestError: the text is not a scan or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
     """
     if len(text) > MAX_REPORT_BYTES or len(text.encode(errors="surrogatepass")) > MAX_REPORT_BYTES:
-        raise BadRequestError(
-            f"the metrics report is too long; at most {MAX_REPORT_BYTES} bytes are possible"
-        )
+        raise BadRequestError(f"the metrics report is too long; the maximum is {MAX_REPORT_BYTES} bytes")
     try:
         report = _decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:

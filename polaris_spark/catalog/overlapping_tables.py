@@ -39,7 +39,7 @@ def heads_around(catalog: Catalog) -> list[StoreHead]:
     """Read and return the heads of all branches of all catalogs in the store, in all realms, including dropped branches
     that can be undropped.
 
-    In the heads of `catalog`, each property has the stricter of its values in the catalog and in the session.
+    In the heads of `catalog`, each retention property has the stricter of its values in the catalog and the session.
 
     Raises:
         CorruptionError: a head cannot be read, or was lost.

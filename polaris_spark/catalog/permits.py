@@ -125,7 +125,7 @@ class Permit:
             found = Grant(location)
         else:
             if location.endswith(("/", "/.")):
-                raise ForbiddenError(f"{location!r} names a folder; only files can be deleted")
+                raise ForbiddenError(f"{location!r} is a folder; only files can be deleted")
             below = self._below(path)
             if below is None:
                 raise ForbiddenError(f"{location!r} is outside the locations in which this job deletes files")

@@ -117,7 +117,9 @@ def _require_text(name: object, text: object) -> None:
         if not isinstance(one, str):
             raise InputError(f"the property {name!r} and its value {text!r} must be strings")
         if any("\ud800" <= character <= "\udfff" for character in one):
-            raise InputError(f"the property {name!a} or its value has a surrogate, which is not Unicode text")
+            raise InputError(
+                f"the property {name!a} or its value contains a surrogate, which is not valid Unicode"
+            )
 
 
 def _require_format_version(name: str, text: str) -> None:
@@ -210,7 +212,8 @@ class EffectiveProperties(NamedTuple):
     schema_merge: bool = False
     """Whether concurrently added columns are merged in tables that do not set `polaris.schema-merge`."""
     metrics_reports: int = 0
-    """Approximate number of metrics reports that the catalog keeps. If 0, clients are told not to send reports."""
+    """Approximate number of metrics reports that the catalog keeps. If 0, it keeps none and does not offer clients
+    the endpoint for reports."""
     retention: Mapping[str, str] = {}
     """The catalog's values of the properties in `RETENTION`. They apply where a table or namespace sets no value."""
     table_defaults: Mapping[str, str] = {}
@@ -239,8 +242,8 @@ class Binding:
         self._last = (self._opened, self._at_opening)
 
     def at(self, state: State) -> EffectiveProperties:
-        """Return the properties that apply to a change of `state`. The change conflicts with a concurrent change of the
-        properties."""
+        """Return the properties that apply to a change of `state`. The read is recorded, so the change is
+        applied again if another commit changes the properties first."""
         return self._of(state.lookup(PROPERTIES, ROW), state)
 
     def of(self, head: CommitReader) -> EffectiveProperties:

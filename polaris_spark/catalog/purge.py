@@ -58,7 +58,7 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
     - there are too many commits or locations to check (`MOST_COMMITS`, `MOST_PLACES`), or a history is damaged.
 
     Data files are deleted first and metadata files last. If a file cannot be read or deleted, the files that refer to
-    it are kept, so that maintenance can find and delete them after the grace period.
+    it are kept, so that maintenance can find and delete the remaining files after the grace period.
 
     Returns:
         the files that were not deleted.

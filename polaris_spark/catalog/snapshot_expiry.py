@@ -286,7 +286,7 @@ def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
 
 
 def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
-    """Return facts about the given snapshots. Snapshots that the draft adds are left out."""
+    """Return facts about the given snapshots. Snapshots that the stored table does not have are left out."""
     pointers = [place.pointer for id in ids if (place := draft.snapshots.place(id)) is not None]
     found = draft.reader.get_many(pointers, TableSnapshot) if pointers else {}
     return [read_snapshot(found[pointer].text) for pointer in pointers]

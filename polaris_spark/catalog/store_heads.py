@@ -99,5 +99,5 @@ def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
         if not head.sealed:
             raise CorruptionError(
                 f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped: "
-                "run recover first"
+                "run polaris-spark recover first"
             )

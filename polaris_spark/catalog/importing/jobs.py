@@ -55,8 +55,8 @@ def import_source(
     options: ImportOptions,
     engine: Engine | None = None,
 ) -> list[Row]:
-    """Import tables and views from a source into a catalog. Except in a dry run, no other import can run at the same
-    time.
+    """Import tables and views from a source into a catalog. Except in a dry run, no other import into the catalog can
+    run at the same time.
 
     Args:
         source: for example the result of `open_source`.
