@@ -1,1 +1,1 @@
-"""Catalogs of a realm: namespaces, tables and views, held in the indexes of a reference's commits."""
+"""Catalogs and their content: namespaces, tables and views, which are stored in indexes of commits."""

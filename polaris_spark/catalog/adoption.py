@@ -1,8 +1,9 @@
-"""Adoption: makes a table or view the owner of locations that its imported metadata names (`ownership`).
+"""Adoption of locations. An imported table or view does not own all locations in its metadata (module `ownership`);
+adoption makes it their owner.
 
 A location that contains other tables cannot be adopted. This is checked twice. Before the commit, `refusals` reads the
 files in the location and the heads of all catalogs of the store. The commit then checks the index of locations of its
-own catalog, which no other commit can change in between.
+catalog, which no other commit can change in between.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ KINDS: dict[bytes, type[Table] | type[View]] = {TABLE: Table, VIEW: View}
 
 
 class Adoptable(NamedTuple):
-    """A table or view, with its unconfirmed locations: those that its metadata names but that it does not own."""
+    """A table or view, with its unconfirmed locations. These are in its metadata, but the table or view does not own
+    them."""
 
     name: TableName
     kind: bytes
@@ -53,7 +55,7 @@ def adoptable(catalog: Catalog, name: TableName, principal: str) -> Adoptable:
     """Return a table or view with its unconfirmed locations. If it was imported lazily, its metadata is loaded first.
 
     Args:
-        principal: logged as the author of the loading.
+        principal: the principal that the loading is logged for.
     Raises:
         NoSuchTableError: there is neither a table nor a view of that name.
     """
@@ -71,7 +73,7 @@ def adoptable(catalog: Catalog, name: TableName, principal: str) -> Adoptable:
 
 
 def refusals(catalog: Catalog, one: Adoptable) -> dict[str, str]:
-    """Return the unconfirmed locations that cannot be adopted, each with the reason."""
+    """Return a dict from each unconfirmed location of `one` that cannot be adopted to the reason."""
     heads = heads_around(catalog)
     found = {}
     for location in one.unconfirmed:
@@ -89,8 +91,8 @@ def refusals(catalog: Catalog, one: Adoptable) -> dict[str, str]:
 
 
 def _other_table(catalog: Catalog, location: str, uuid: str) -> str:
-    """Return why a location cannot be adopted: its metadata files show or may show another table or view, or it cannot
-    be listed. Return an empty text if the location holds no other table or view."""
+    """Return why a location cannot be adopted: it contains the metadata file of another table or view, a metadata file
+    in it cannot be read, or it cannot be listed. Return an empty string if it contains no other table or view."""
     try:
         for entry in DirectoryTree(location, catalog.files.properties).entries():
             if not isinstance(entry, SourceEntry) or _is_linked_folder(entry.metadata_location):
@@ -112,7 +114,8 @@ def _is_linked_folder(location: str) -> bool:
 
 
 class Adopt(TimedChange[tuple[str, ...]]):
-    """Make a table or view the owner of some of its unconfirmed locations. Returns the newly owned locations."""
+    """Change that makes a table or view the owner of some of its unconfirmed locations. Its result is the newly owned
+    locations."""
 
     action = "adopt-locations"
 

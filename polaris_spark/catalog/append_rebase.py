@@ -1,4 +1,4 @@
-"""Rebasing of appends: an append that fails only because other appends were committed first is put on top of them.
+"""Rebasing of appends: if other appends were committed after an append began, the append is applied on top of them.
 
 The result is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), but the client need not
 retry. A new manifest list contains the manifests that the client added, in the client's order, and then the manifests
@@ -6,7 +6,7 @@ of the branch's head.
 
 | field of the snapshot | after rebasing |
 | --- | --- |
-| snapshot-id, schema-id, operation, counts of what it added, fields unknown to this release | as sent |
+| snapshot-id, schema-id, operation, counts of added files and rows, fields unknown to this release | as sent |
 | parent-snapshot-id | the branch's head |
 | sequence-number | the table's next sequence number; in version 1 as sent |
 | first-row-id | the table's next row id; each new manifest continues from the one before; added-rows as sent |
@@ -16,11 +16,13 @@ of the branch's head.
 | manifest-list | a new file, in the table's metadata folder |
 
 Rebasing is safe because an append does not depend on the table's earlier content. All other requests are refused: the
-client gets the ordinary conflict, with the reason. These are refused: a snapshot other than an append between the
-client's parent and the head, so that no overwrite or delete is ignored; a request with more than one new snapshot, or
-with schemas, specs or statistics; a manifest of the parent that is missing or changed, for example because the client
-merged manifests; a new manifest with deleted or existing files or with sequence numbers of its own; another format
-version; encryption.
+client gets the ordinary conflict, with the reason. An append is not rebased if
+
+- a snapshot between the client's parent and the head is not an append (no overwrite or delete must be ignored);
+- the request has more than one new snapshot, or has schemas, specs or statistics;
+- a manifest of the parent is missing or changed, for example because the client merged manifests;
+- a new manifest has deleted or existing files, or a sequence number other than the new snapshot's;
+- the manifest lists have another format version than the table, or the table is encrypted.
 
 Rebasing is off unless the table property `polaris.append-rebase` is true or, if the table does not set it, the catalog
 property of that name is true. It is off by default because a client may need `assert-ref-snapshot-id` to fail after any
@@ -46,7 +48,7 @@ from polaris_spark.catalog.summaries import NOTHING, counted_on
 from polaris_spark.errors import BadRequestError, PolarisError
 
 APPEND_REBASE = "polaris.append-rebase"
-"""Property of tables and catalogs: whether appends are rebased."""
+"""Name of the property of tables and catalogs that turns on the rebasing of appends."""
 
 _NEWEST_FORMAT = 3
 """Newest format version whose manifest lists can be rebased."""
@@ -75,7 +77,7 @@ class Append(NamedTuple):
 
 
 class Rebased(NamedTuple):
-    """The updates that replace an append's updates, with the new manifest list."""
+    """Result of a rebase: the updates that replace the updates of the request, and the new manifest list."""
 
     updates: list[Json]
     location: str
@@ -90,7 +92,8 @@ ReadList = Callable[[str], ManifestList]
 
 
 def find_append(requirements: Sequence[Json], updates: Sequence[Json]) -> Append | None:
-    """Return a request as an append; None if the request is not an append, or is malformed."""
+    """Return the parts of a request that only appends to a branch and perhaps changes properties. Return None if the
+    request does anything else, or is malformed."""
     added = [update for update in updates if update.get("action") == "add-snapshot"]
     if len(added) != 1:
         return None
@@ -135,7 +138,7 @@ def _is_of_properties(update: Json) -> bool:
 
 def needed_lists(draft: TableDraft, append: Append) -> list[str]:
     """Return the locations of the manifest lists that rebasing reads: those of the append, its parent and the head.
-    Return none if the append's manifest list lies outside the table's locations."""
+    Return an empty list if the append's manifest list lies outside the table's locations."""
     if not _is_in_table(draft, append.manifest_list):
         return []
     head = draft.refs.get(append.branch)
@@ -145,7 +148,7 @@ def needed_lists(draft: TableDraft, append: Append) -> list[str]:
 
 
 def is_behind(draft: TableDraft, append: Append) -> bool:
-    """Whether the head of the branch is no longer the snapshot on which an append was made."""
+    """Whether the head of the branch is a snapshot other than the parent of the append."""
     head = draft.refs.get(append.branch)
     return (None if head is None else head.snapshot_id) != append.parent
 
@@ -153,7 +156,8 @@ def is_behind(draft: TableDraft, append: Append) -> bool:
 def rebase(
     draft: TableDraft, append: Append, updates: Sequence[Json], read: ReadList, unique: str
 ) -> Rebased:
-    """Return the updates that put an append on top of its branch's head. The only effects are those of `read`.
+    """Return the updates that apply an append on top of its branch's head. There are no side effects except those of
+    `read`.
 
     Args:
         draft: the table, without the request's updates.
@@ -168,7 +172,7 @@ def rebase(
     _check_format(draft, append, head)
     try:
         if not _is_in_table(draft, append.manifest_list):
-            raise NotRebasedError("the append's manifest list lies outside of the table's locations")
+            raise NotRebasedError("the append's manifest list is outside the table's locations")
         mine = read(append.manifest_list)
         new = _new_manifests(draft, append, mine, read)
         old = None if head is None else read(_list_of(head))
@@ -179,14 +183,14 @@ def rebase(
                 f"not {draft.format_version}"
             )
         if old is not None and any(manifest[avro.PATH] in old for manifest in new):
-            raise NotRebasedError("a manifest that the append adds is in the branch already")
+            raise NotRebasedError("a manifest that the append adds is already in the branch")
         return _combine(draft, append, updates, mine, new, head, old, unique)
     except BadRequestError as error:
         raise NotRebasedError(str(error)) from error
 
 
 def _is_in_table(draft: TableDraft, location: str) -> bool:
-    """Whether a file lies in the table's locations. A request must not make the catalog read files elsewhere."""
+    """Whether a file is in one of the table's locations. Clients must not make the catalog read other files."""
     try:
         parts = locations.segments(location)
     except BadRequestError:
@@ -195,7 +199,7 @@ def _is_in_table(draft: TableDraft, location: str) -> bool:
 
 
 def _check_head(draft: TableDraft, append: Append) -> Json | None:
-    """Find the snapshot to put the append on, and check that all snapshots since the append's parent are appends.
+    """Return the snapshot to apply the append on. Check that all snapshots since the append's parent are appends.
 
     Returns:
         the head of the branch; None if the branch is empty.
@@ -216,7 +220,7 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
         operation = (at.get("summary") or {}).get("operation")
         if operation != "append":
             raise NotRebasedError(
-                f"snapshot {at['snapshot-id']}, which was committed first, has the operation {operation}"
+                f"snapshot {at['snapshot-id']}, which was committed first, has the operation {operation}, not append"
             )
         parent = at.get("parent-snapshot-id")
         if parent is None and append.parent is None:
@@ -263,7 +267,8 @@ def _list_of(snapshot: Json) -> str:
 def _new_manifests(
     draft: TableDraft, append: Append, mine: ManifestList, read: ReadList
 ) -> Sequence[Manifest]:
-    """Check the append's manifest list, and return the manifests that the append adds, in their order there."""
+    """Check the append's manifest list `mine`, and return the manifests that the append adds, in the order of
+    `mine`."""
     said = mine.metadata.get("format-version", str(mine.format_version))
     if mine.format_version != draft.format_version or said != str(draft.format_version):
         raise NotRebasedError(
@@ -276,7 +281,7 @@ def _new_manifests(
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
     if len({manifest[avro.PATH] for manifest in new}) < len(new):
-        raise NotRebasedError("the append's manifest list names a manifest twice")
+        raise NotRebasedError("the append's manifest list contains a manifest twice")
     for manifest in new:
         _check_new(draft, append, manifest)
     return new
@@ -291,16 +296,16 @@ def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
     for path, manifest in before.items():
         if kept.get(path) != manifest:
             raise NotRebasedError(
-                f"manifest {path} of the append's parent is missing in the append's manifest list, or changed there"
+                f"manifest {path} of the append's parent is missing or changed in the append's manifest list"
             )
     if len(kept) + len(new) != mine.count:
-        raise NotRebasedError("the append's manifest list names a manifest twice")
+        raise NotRebasedError("the append's manifest list contains a manifest twice")
     return new
 
 
 def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
-    """Check that a new manifest holds only data files that this snapshot adds, and that these files inherit all of
-    their values from the manifest list."""
+    """Check that a new manifest holds only data files that this snapshot adds, so that its files can inherit new
+    sequence numbers and row ids from the manifest list."""
     expected = {
         avro.ADDED_SNAPSHOT_ID: append.snapshot["snapshot-id"],
         avro.EXISTING_FILES: 0,
@@ -317,8 +322,8 @@ def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
     for field, value in expected.items():
         if manifest.get(field) != value:
             raise NotRebasedError(
-                f"manifest {manifest[avro.PATH]} does not only add data files in this snapshot: field {field} is "
-                f"{manifest.get(field)}, not {value}"
+                f"manifest {manifest[avro.PATH]} must contain only data files that this snapshot adds, but its field "
+                f"{field} is {manifest.get(field)}, not {value}"
             )
     if manifest.get(avro.SPEC_ID, 0) not in draft.specs:
         raise NotRebasedError(
@@ -360,8 +365,8 @@ def _combine(
 
 
 def _renumbered(draft: TableDraft, append: Append, head: Json | None, *, kept: int) -> Json:
-    """Return the append's snapshot, changed to be a child of the head. It still names the manifest list that was
-    sent."""
+    """Return a copy of the append's snapshot that is a child of the head. Its manifest list is still the one that the
+    client sent."""
     snapshot = dict(append.snapshot)
     snapshot.pop("parent-snapshot-id", None)
     if head is not None:
@@ -384,8 +389,8 @@ def _with_row_ids(snapshot: Json, new: Sequence[Manifest]) -> list[Manifest]:
         next_row_id += _rows(manifest)
     if next_row_id - snapshot["first-row-id"] != snapshot.get("added-rows"):
         raise NotRebasedError(
-            f"the append's manifests add {next_row_id - snapshot['first-row-id']} rows, but its snapshot says "
-            f"{snapshot.get('added-rows')}"
+            f"the append's manifests add {next_row_id - snapshot['first-row-id']} rows, but added-rows of its snapshot "
+            f"is {snapshot.get('added-rows')}"
         )
     return numbered
 

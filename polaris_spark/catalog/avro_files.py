@@ -104,7 +104,7 @@ def open_avro(files: Files, location: str) -> Iterator[AvroFile]:
 
 
 class _Name:
-    """A field to read: its name in a decoded record, and the conversion of its value."""
+    """A field to read. Takes the field's value from a decoded record, and converts maps and nested records."""
 
     __slots__ = ("_inner", "_is_map", "_name", "id")
 

@@ -1,4 +1,4 @@
-"""An open branch of a catalog, which the protocol handlers read and change."""
+"""`Catalog`, the object through which the protocol handlers read and change one branch of a catalog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class Catalog:
-    """A branch of a catalog. Thread-safe."""
+    """One branch of a catalog: reads its commits, and commits changes to it. Thread-safe."""
 
     def __init__(
         self,
@@ -46,19 +46,20 @@ class Catalog:
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
         self._read: list[CommitReader] = []
-        """At most one head: the next call of `head` removes it and returns it, instead of reading the store."""
+        """At most one head. The next call of `head` removes and returns it instead of reading the store."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
 
     def restricted(self, locations: Iterable[str], *, follow_links: bool = False) -> Catalog:
-        """Return this catalog for clients that may name locations only below its warehouse and the given locations.
+        """Return a copy of this catalog in which clients may use only files below the catalog's warehouse and
+        `locations`.
 
         Args:
-            follow_links: True follows a symbolic link below these locations if its target lies below one of them, too;
-                False refuses all symbolic links below them.
+            follow_links: whether to follow a symbolic link below these folders if its target is also below one of
+                them. All other links below these folders are refused.
         Raises:
-            BadRequestError: a given location is not absolute.
+            BadRequestError: one of `locations` is not absolute.
         """
         restricted = copy(self)
         places = (self.context.warehouse, *locations)
@@ -76,24 +77,26 @@ class Catalog:
         return self.row.name
 
     def head(self) -> CommitReader:
-        """Return the newest commit of the branch, read from the store now (except after `beginning_at`)."""
+        """Return the newest commit of the branch, read from the store now. The first call on a copy that `beginning_at`
+        returned does not read the store."""
         return self._read.pop() if self._read else self.references.read(self.reference)
 
     def beginning_at(self, head: CommitReader) -> Catalog:
-        """Return a copy of this catalog that uses a head which was just read. The copy is for one thread only.
+        """Return a copy of this catalog whose method `head` returns `head` at its first call. Later calls read the
+        store.
 
-        The first read of the copy's head returns `head`; later ones read the store.
+        This saves a read when the caller has just read the head. The copy is for one thread only.
         """
         catalog = copy(self)
         catalog._read = [head]
         return catalog
 
     def effective_properties(self) -> EffectiveProperties:
-        """Return the properties that hold at the newest commit, which is read now."""
+        """Read the newest commit, and return the effective properties of the catalog at this commit."""
         return self.context.binding.of(self.head())
 
     def view(self, at: CommitReader | None = None) -> State:
-        """Return a `State` for reading a commit, by default the newest commit, which is then read now."""
+        """Return a `State` for reading the commit `at`. If `at` is None, read the newest commit from the store."""
         return reading_state(self.head() if at is None else at)
 
     def commit(self, change: Change[P, R]) -> R:

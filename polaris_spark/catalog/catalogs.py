@@ -1,4 +1,5 @@
-"""The catalogs of a realm. Each branch of a catalog has its own reference.
+"""The catalogs of a realm (a tenant of a store). Each branch of a catalog has its own reference, which is a database
+row that points to the newest commit.
 
 The reference `catalogs` holds the catalogs by name. The reference `cat/<id>/heads/<branch>` holds the content of a
 branch. The commit that creates a catalog comes first; then the reference of its branch `main` is created. If a process
@@ -34,16 +35,18 @@ from polaris_spark.system.registry import References
 
 
 def initialize(references: References, operation: Operation) -> None:
-    """Create the references that every realm has; safe to repeat and to run concurrently."""
+    """Create the references (rows that point to a newest commit) that every realm has, unless they exist. Several
+    processes may do this at the same time."""
     references.initialize()
     ensure_reference(references, CATALOGS, operation)
 
 
 def ensure_reference(references: References, name: str, operation: Operation) -> None:
-    """Create a reference unless it is live already.
+    """Create a reference if it does not exist.
 
     Raises:
-        ReferenceGoneError: the reference was dropped; an empty reference in its place would look like lost data.
+        ReferenceGoneError: the reference was dropped. It is not created again, because it would be empty, which would
+            look like lost data.
     """
     try:
         references.open(name)
@@ -64,15 +67,17 @@ class StoredCatalog(NamedTuple):
     """Object id of the catalog's row."""
     row: CatalogRow
     set_by: str | None
-    """The principal that last set the catalog's properties. None if they were not set since the catalog was created; in
-    that case no branch has a copy of the row."""
+    """The principal that last changed the catalog's properties. None if they have not changed since the catalog was
+    created; in that case no branch holds a copy of the catalog's row."""
 
 
 def read_catalog(references: References, name: str, *, for_rewrite: bool = False) -> StoredCatalog | None:
-    """Return the catalog of that name, from a newly read head; None if it does not exist.
+    """Read the newest commit of the reference `catalogs`, and return the catalog of that name; None if it does not
+    exist.
 
     Args:
-        for_rewrite: True refuses a row that a newer release wrote. Callers that write a copy of the row need this.
+        for_rewrite: whether the caller will write a changed copy of the row. Then a row that a newer release wrote is
+            refused, because the copy would lack its new fields.
     Raises:
         NewerFormatError: `for_rewrite` is true, and a newer release wrote the row.
     """
@@ -88,7 +93,8 @@ def read_catalog(references: References, name: str, *, for_rewrite: bool = False
 
 
 def find_catalog(references: References, name: str) -> CatalogRow | None:
-    """Return the row of the catalog of that name, from a newly read head; None if it does not exist."""
+    """Read the newest commit of the reference `catalogs`, and return the row of the catalog of that name; None if it
+    does not exist."""
     found = read_catalog(references, name)
     return None if found is None else found.row
 
@@ -129,7 +135,8 @@ def open_catalog(
 
 
 def warehouse_of(row: CatalogRow) -> tuple[str, ...] | None:
-    """Return the warehouse that a catalog was created with, as segments; None if it is malformed or was not given."""
+    """Return the warehouse that a catalog was created with, as a tuple of path segments (`locations.segments`). Return
+    None if no warehouse was given or it is malformed."""
     try:
         return segments(absolute(row.properties[WAREHOUSE]))
     except (KeyError, BadRequestError):
@@ -142,8 +149,11 @@ def is_shared(row: CatalogRow) -> bool:
 
 
 def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
-    """Return the heads of all live branches of a catalog, read now. Damaged heads are left out, because they must not
-    stop work in other catalogs. This is safe, because no job deletes files while a head is damaged."""
+    """Read and return the newest commits of all branches of a catalog that are not dropped.
+
+    Branches whose newest commit is damaged are left out, so that they do not stop work in other catalogs. This is safe,
+    because no job deletes files while a branch is damaged.
+    """
     found = []
     for one in references.listed():
         if one.name.startswith(heads_prefix(row)) and one.registration.state == "live":
@@ -155,10 +165,13 @@ def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
 
 
 def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return a location that a table or view in these heads owns and that contains `place`; or `place` itself, if they
-    own a location inside `place`. Return None if there is no overlap.
+    """Find a location that a table or view in one of these heads owns and that overlaps the location `place`.
 
-    Heads whose rows are damaged are ignored.
+    Heads whose rows are damaged are ignored. Locations are given as path segments.
+
+    Returns:
+        the owned location if it is or contains `place`; `place` if the owned location is inside it; None if no table or
+        view owns an overlapping location.
     """
     for head in heads:
         with contextlib.suppress(CorruptionError):
@@ -202,7 +215,7 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
 
 
 class CreateCatalog(TimedChange[CatalogRow]):
-    """Create a catalog; an existing catalog of that name is returned unchanged.
+    """Create a catalog. If a catalog of that name exists, return it unchanged.
 
     Raises:
         ForbiddenError: the new catalog's warehouse overlaps the warehouse of another catalog of the realm.
@@ -231,7 +244,7 @@ class CreateCatalog(TimedChange[CatalogRow]):
         return row
 
     def _refuse_overlap(self, state: State, new: CatalogRow) -> None:
-        """Refuse a warehouse that overlaps another catalog's warehouse; `other_catalogs` gives the reason."""
+        """Raise `ForbiddenError` if the warehouse of the new catalog overlaps the warehouse of another catalog."""
         warehouse = None if is_shared(new) else warehouse_of(new)
         if warehouse is None:
             return

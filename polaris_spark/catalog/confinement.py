@@ -28,7 +28,7 @@ class Below(NamedTuple):
     """A local file below a root."""
 
     root: str
-    """Path of the root as it was given; links in it are followed."""
+    """Path of the root folder, as given to `Confinement`. Symbolic links in this path are followed."""
     path: str
     """Path of the file relative to the root. If one of its folders is a link, opening the file is refused."""
 
@@ -54,8 +54,8 @@ class Confinement:
         """
         Args:
             roots: absolute paths.
-            follow_links: True follows a link below a root if its target lies below a root, too; False refuses all links
-                below the roots.
+            follow_links: whether to follow a symbolic link below a root if its target is also below a root. All other
+                links below the roots are refused.
             remember: whether to cache the real paths of folders, which is faster for many files. A stale real path is
                 safe, because no link is followed when a file is opened.
         """
@@ -71,7 +71,7 @@ class Confinement:
 
     @property
     def resolved(self) -> tuple[tuple[str, str], ...]:
-        """Each root as it was given, and its real path."""
+        """A pair for each root: its path as given, and its real path."""
         if self._resolved is None:
             self._resolved = tuple((root, os.path.realpath(root)) for root in self.roots)
         return self._resolved
@@ -79,7 +79,7 @@ class Confinement:
     def below(self, path: Path) -> Below | None:
         """Return the root of a file, and the file's path relative to this root; None if the file is outside all roots.
 
-        Whether the last segment is a link is not checked.
+        It is not checked whether the last segment of the path is a link.
 
         Raises:
             ForbiddenError: the path contains `..` or a null character; or links are followed, and a link leads from
@@ -98,7 +98,7 @@ class Confinement:
                 return Below(root, f"{real[len(resolved.rstrip('/')) :]}/{name}".lstrip("/"))
         if named is None:
             return None
-        raise ForbiddenError(f"path {spelled!r} leaves {named.root!r}: a symbolic link leads to {real!r}")
+        raise ForbiddenError(f"path {spelled!r} contains a symbolic link from {named.root!r} to {real!r}")
 
     def _named(self, path: str) -> Below | None:
         for pair in self.resolved:
@@ -108,10 +108,10 @@ class Confinement:
         return None
 
     def require(self, path: Path) -> None:
-        """Refuse a path with forbidden links. If links are followed, a path is refused if it begins below a root and a
-        link leads it outside all roots. Otherwise, a path is refused if any part of it below a root is a link.
+        """Check the symbolic links on a path. The file or folder need not exist. Paths outside all roots are accepted.
 
-        The file or folder need not exist. Paths outside all roots are accepted.
+        If `follow_links` is true, a path below a root is refused if a link leads outside all roots. Otherwise, a path
+        below a root is refused if any part of it below the root is a link.
 
         Raises:
             ForbiddenError: the path is refused.
@@ -192,9 +192,9 @@ def read_descriptor(file: Below) -> int:
     """Open a regular file for reading.
 
     Returns:
-        its descriptor, to be closed by `open_files.close`.
+        the descriptor of the file. The caller must close it with `open_files.close`.
     Raises:
-        ForbiddenError: the file is a link, or lies behind one.
+        ForbiddenError: the file, or a folder below the root on its path, is a link.
         OSError: the file cannot be opened.
         ValueError: the file is not a regular file, or belongs to a store that this process has open.
     """
@@ -209,7 +209,7 @@ def write_file(file: Below, content: bytes) -> None:
     """Write a file, replacing an existing one. Missing folders are made.
 
     Raises:
-        ForbiddenError: the file is a link, or lies behind one.
+        ForbiddenError: the file, or a folder below the root on its path, is a link.
         OSError: the file cannot be written.
     """
     with open_folder(file, create=True) as folder:
@@ -225,7 +225,7 @@ def replace_file(name: str, content: bytes, *, folder: int | None = None) -> Non
 
     Args:
         name: path, relative to `folder` if that is given.
-        folder: a descriptor.
+        folder: descriptor of an open folder.
     Raises:
         OSError: the file cannot be written.
     """
@@ -258,7 +258,7 @@ def unlink(file: Below, forbidden: frozenset[Identity], *, changed_before_ns: in
         True if the file was deleted; False if it was kept because of `changed_before_ns`.
     Raises:
         FileNotFoundError: the file does not exist.
-        ForbiddenError: the file is a link, lies behind one, or is forbidden.
+        ForbiddenError: the file is forbidden; or the file, or a folder below the root on its path, is a link.
         OSError: the file cannot be deleted.
     """
     name = file.parts[-1]
@@ -284,9 +284,9 @@ def remove_folder(file: Below, forbidden: frozenset[Identity]) -> None:
 
     Args:
         file: the folder to remove.
-        forbidden: identities of folders that are not removed; nor are folders in them.
+        forbidden: identities of folders. These folders and all folders in them are not removed.
     Raises:
-        ForbiddenError: the folder lies behind a link, or is forbidden.
+        ForbiddenError: the folder is forbidden, or a folder above it, below the root, is a link.
         OSError: the folder cannot be removed, for example because it is not empty or is a link.
     """
     with open_folder(file, forbidden=forbidden) as folder:

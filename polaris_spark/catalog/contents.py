@@ -55,8 +55,8 @@ C = TypeVar("C", Table, View)
 
 
 UNCONFIRMED_LOCATIONS = "unconfirmed-locations"
-"""Key in the summary of a log entry. The value lists the locations that an imported table or view names but does not
-own, separated by spaces."""
+"""Key in the summary of a log entry. The value lists, separated by spaces, the locations that are in the metadata of an
+imported table or view but that it does not own."""
 
 
 class Prepared(NamedTuple):
@@ -65,14 +65,14 @@ class Prepared(NamedTuple):
     now: int
     """Time of the change, in milliseconds since 1970."""
     uuid: str
-    """A new UUID: that of the table or view if it is new; it also makes the name of the metadata file unique."""
+    """A new UUID. It makes the name of the metadata file unique, and identifies the table or view if that is new."""
     lists: Mapping[str, ManifestList | BadRequestError] = {}
     """Maps the location of a manifest list to the list, or to the error if the list cannot be read. Empty unless an
     append is to be rebased."""
 
 
 class StoredContent(NamedTuple, Generic[C]):
-    """A table or view of the catalog: the id of its content, and the content."""
+    """A table or view as stored: the object id of its content, and the content."""
 
     content: int
     value: C
@@ -93,7 +93,8 @@ def metadata_file(value: Table | View, reader: ObjectReader) -> tuple[str, bytes
 
 
 def holdings_of(value: Table | View | Unloaded) -> Holdings:
-    """Return the locations that a table or view uses; for an unloaded one, only those known without loading it.
+    """Return the locations that a table or view uses. For an `Unloaded` (imported, but metadata not read yet), return
+    only the locations in its row.
 
     Raises:
         BadRequestError: a location is not absolute.
@@ -103,23 +104,27 @@ def holdings_of(value: Table | View | Unloaded) -> Holdings:
 
 
 def places(value: Table | View | Unloaded) -> frozenset[tuple[str, ...]]:
-    """Return the locations that a table or view owns; raises the same errors as `holdings_of`."""
+    """Return the locations that a table or view owns, as path segments.
+
+    Raises:
+        BadRequestError: a location is not absolute.
+    """
     return holdings_of(value).owned
 
 
 def unconfirmed_summary(value: Table | View) -> dict[str, str]:
-    """Return the part of a log entry's summary that lists the locations that an imported table or view names but does
-    not own."""
+    """Return an entry for the summary of a log entry: the locations that are in the metadata of an imported table or
+    view but that it does not own. Return an empty dict if there are none."""
     return {UNCONFIRMED_LOCATIONS: " ".join(value.unconfirmed)} if value.unconfirmed else {}
 
 
 def occupy(context: Context, state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """In the indexes of locations, replace the locations `before` of a table or view by the locations `after`.
+    """Record in the indexes of locations that a table or view uses the locations `after` instead of `before`.
 
     All checks are made before the first change, so that a commit with many tables can skip a refused table.
 
     Raises:
-        ForbiddenError: as for `require_available`.
+        ForbiddenError: `require_available` refuses a location.
     """
     require_available(context, state, entity_id, before, after)
     locations.move(state, entity_id, before, after)
@@ -128,11 +133,11 @@ def occupy(context: Context, state: State, entity_id: int, before: Holdings, aft
 def require_available(
     context: Context, state: State, entity_id: int, before: Holdings, after: Holdings
 ) -> None:
-    """Refuse locations `after` that a table or view with the locations `before` cannot use.
+    """Check that a table or view that now uses the locations `before` may use the locations `after` instead.
 
     Raises:
         ForbiddenError: a newly owned location cannot be owned by any table or view (`require_ownable`); or the catalog
-            does not share locations, and a newly used or newly owned location overlaps one that another entity owns.
+            does not share locations, and a newly used location overlaps a location that another entity owns.
     """
     new = after.owned - before.owned
     if not context.shared_locations:
@@ -143,7 +148,7 @@ def require_available(
 
 
 def require_ownable(context: Context, place: tuple[str, ...]) -> None:
-    """Refuse a location that no table or view may own.
+    """Check that a table or view may own this location.
 
     Raises:
         ForbiddenError: the location is the root of a file system or bucket, or is or contains a home folder; or the
@@ -164,7 +169,7 @@ def _taken(context: Context, place: tuple[str, ...]) -> str:
 
 
 def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded:
-    """Return the content of a table or view, loaded or not.
+    """Return the content of a table or view. Return an `Unloaded` if it was imported and its metadata is not read yet.
 
     Raises:
         CorruptionError: the row is missing, or is neither a `cls` nor an `Unloaded`.
@@ -190,14 +195,15 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         self.key = table_key(name, self.kind)
 
     def new_values(self) -> Prepared:
-        """Return the present time and a new UUID."""
+        """Return a `Prepared` with the current time and a new UUID."""
         return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> StoredContent[C]:
         return StoredContent(entries[-1].after, state.get(entries[-1].after, self.cls))
 
     def require_place(self, state: State) -> None:
-        """Check that the namespace exists, that the name is free, and that it can be the name of a new table or view.
+        """Check that the namespace exists, that no table or view has the name, and that new tables and views may have
+        it.
 
         Raises:
             NoSuchNamespaceError, AlreadyExistsError, BadRequestError: a check fails.
@@ -216,11 +222,11 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         *,
         existing_file: str | None = None,
     ) -> StoredContent[C]:
-        """Write a draft as new content.
+        """Store a draft (the changed metadata of a table or view), update the indexes, and add a log entry.
 
         Args:
             found: the table or view that the draft replaces; None if it is new.
-            effective: the properties that hold for the change on this state.
+            effective: the effective properties of the catalog.
             existing_file: the metadata file that the draft was read from, if any.
         """
         before: Table | View | Unloaded | None = draft.base
@@ -277,7 +283,7 @@ def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
 class DropContent(TimedChange["C | Unloaded"], Generic[C]):
     """Drop a table or view. With `purge`, the log entry says that its files are to be deleted as well.
 
-    A table or view that is not loaded is dropped without being loaded, unless `purge` is set.
+    A lazily imported table or view is dropped without reading its metadata file, unless `purge` is true.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Tables and views that were dropped or replaced in a history of commits, and whether their files are still kept.
 
 A table that was dropped without PURGE can be registered again, so its files are kept until its drop is trimmed from
-history. The same holds for a table that was replaced because another table was registered under its name. A table that
-was dropped with PURGE is gone permanently; its files are kept for the grace period.
+history. The same is true of a table that was replaced because another table was registered under its name. A table that
+was dropped with PURGE cannot be registered again; its files are kept only for the grace period.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Damage(NamedTuple):
 def drops_of(
     store: ObjectStore, at: StoreHead, low: int | None = None, high: int | None = None
 ) -> Iterator[Drop | Damage]:
-    """Yield the tables and views that were dropped in a history, or replaced because another one was registered under
-    their name; and the parts of the log that cannot be read, as `Damage`.
+    """Yield the tables and views that were dropped in a history, or replaced because another table or view was
+    registered under their name. Also yield a `Damage` for each part of the log that cannot be read.
 
     Args:
-        low: number of the oldest commit to read, by default the history floor.
+        low: number of the oldest commit to read; by default the history floor, the oldest commit that is kept.
         high: number of the newest commit to read, by default the head.
     """
     head = at.head
@@ -86,8 +86,8 @@ def drops_of(
 
 
 def logged(store: ObjectStore, at: StoreHead) -> Iterator[tuple[int, LogEntry] | Damage]:
-    """Yield the log entries of a history from the newest back to its floor, each with the number of its commit. Entries
-    of many commits are read in one batch."""
+    """Yield the log entries of a history, each with the number of its commit, from the newest to the oldest commit that
+    is kept. Yield a `Damage` for each part that cannot be read. Entries of many commits are read in one batch."""
     found = (commit for _, commit in commits(store, at.head))
     while True:
         try:
@@ -114,11 +114,11 @@ def kept_places(
     but: tuple[str, int],
     most_commits: int,
 ) -> set[tuple[str, ...]] | None:
-    """Return the locations that tables and views used before they were dropped without PURGE, or replaced.
+    """Return the locations that dropped and replaced tables and views used, except those dropped with PURGE.
 
     Args:
         objects: returns the object store of a realm, given the realm's instance id.
-        but: a table to leave out: the instance id of its realm, and its entity id.
+        but: a table whose locations are left out, as the instance id of its realm and its entity id.
         most_commits: maximum number of commits to read, over all heads together.
     Returns:
         the locations; None if they cannot be determined, because the heads have more than `most_commits` commits or a
@@ -143,8 +143,8 @@ def kept_places(
 
 
 def places_of(store: ObjectStore, contents: Iterable[int]) -> dict[int, frozenset[tuple[str, ...]] | None]:
-    """Return a dict from the id of each content to the locations that its table or view uses. The value is None if the
-    content cannot be read."""
+    """Return a dict from the object id of each content of a table or view to the locations that it uses. The value is
+    None if the content cannot be read."""
     found: dict[int, frozenset[tuple[str, ...]] | None] = {}
     ids = iter(dict.fromkeys(contents))
     while run := list(islice(ids, _READ_TOGETHER)):

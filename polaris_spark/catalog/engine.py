@@ -32,11 +32,12 @@ Row = tuple[Any, ...]
 """The values of a row, in the order of its columns."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the step, the amount done, and the total (0 if not known). If it raises an exception, the work ends."""
+"""Function that is called with the name of a step, the amount done, and the total (0 if unknown). An exception that it
+raises ends the work."""
 
 
 class Reach:
-    """Gives the functions of a job access to the store and to files, whichever process they run in. Thread-safe."""
+    """Access to the store and to files, for the functions of a job, in this process or on an executor. Thread-safe."""
 
     def __init__(self, own: ObjectStore, files: Files, clock: Clock | None = None) -> None:
         """
@@ -74,7 +75,8 @@ class MapFunction(ABC, Generic[I, R]):
     result: type[R]
     """Type of the results, which are encoded as MessagePack."""
     few: int = 16
-    """Number of items up to which one process is faster than starting a Spark job."""
+    """Maximum number of items that are processed without a Spark job, because this process is faster for so few
+    items."""
     threads: int = 8
     """Number of items that one process works on at a time. Threads help if most of the time is spent on file I/O."""
     tasks_per_core: int = 1
@@ -102,9 +104,9 @@ class Rows(ABC):
 
     @abstractmethod
     def kept(self) -> Rows:
-        """Return the same rows, computed once and kept until `release`. They are computed when they are first read.
+        """Return the same rows, which are computed at the first read and then cached until `release` is called.
 
-        An executor that is lost loses its part of the rows, which is then computed again.
+        If an executor is lost, its part of the rows is computed again.
         """
 
     @abstractmethod
@@ -117,15 +119,15 @@ class Rows(ABC):
 
     @abstractmethod
     def collect(self) -> list[Row]:
-        """Return the rows to this process. Only the result of a query with ORDER BY has a defined order."""
+        """Return all rows as a list in this process. Their order is defined only for a query with ORDER BY."""
 
     @abstractmethod
     def release(self) -> None:
-        """Free the space of rows that `kept` returned."""
+        """Free the space of these rows, which `kept` returned."""
 
 
 class Engine(ABC):
-    """Executor of work on many items and rows. Reports progress, and ends the work if `progress` raises an error.
+    """Does the work of a job on many items and rows. Reports progress, and ends the work if `progress` raises an error.
 
     Schemas of rows have the form of Spark's DDL, such as `id bigint, type string`, with the types `bigint`, `int`,
     `string`, `boolean` and `binary`.
@@ -135,7 +137,7 @@ class Engine(ABC):
         """
         Args:
             reach: the store and files, as this process accesses them.
-            progress: receives the progress. It raises an error if the job was cancelled or has lost its lease.
+            progress: called with the progress. Raises an error if the job was cancelled or has lost its lease.
         """
         self.reach = reach
         self.progress = progress
@@ -164,14 +166,14 @@ class Engine(ABC):
 
     @abstractmethod
     def rows(self, values: Iterable[Row], schema: str) -> Rows:
-        """Return `values`, which are in the memory of this process, as `Rows`."""
+        """Return rows with the given values and schema."""
 
     @abstractmethod
     def scan(self, function: ScanFunction[P], parts: Sequence[P], schema: str, doing: str = "") -> Rows:
         """Return the rows that a function produces from the parts of a store, such as splits.
 
         Args:
-            parts: can be pickled; executors work on one part at a time.
+            parts: the parts, which must be picklable; an executor works on one part at a time.
             doing: the step that is reported as progress; empty if the caller reports progress.
         """
 
@@ -186,7 +188,8 @@ class Engine(ABC):
         tasks_per_core: int = 0,
         doing: str = "",
     ) -> Rows:
-        """Return the rows that a function produces from other rows. It is called once for each partition of the rows.
+        """Return the rows that a function produces from other rows. The function is called once for each partition of
+        `rows`.
 
         Args:
             by: columns by which the rows of each call are sorted. Rows with equal values in these columns are in the
@@ -197,7 +200,8 @@ class Engine(ABC):
 
     @abstractmethod
     def query(self, sql: str, **rows: Rows) -> Rows:
-        """Return the result of an SQL query. It has the names of `rows` in braces, such as `SELECT id FROM {found}`."""
+        """Return the result of an SQL query. The query refers to its inputs by their names in braces, for example
+        `query("SELECT id FROM {found}", found=rows)`."""
 
     @abstractmethod
     def without(self, rows: Rows, others: Rows, on: Sequence[str], where: str = "true") -> Rows:
@@ -205,12 +209,13 @@ class Engine(ABC):
 
         Args:
             on: columns that are equal in matching rows.
-            where: another condition of a match, in which the rows are named `mine` and `other`.
+            where: SQL condition that matching rows also fulfill; it calls a row of `rows` `mine`, and of `others`
+                `other`.
         """
 
     @abstractmethod
     def closure(self, start: Rows, further: Callable[[Rows], Rows], doing: str) -> Rows:
-        """Return all ids that can be reached, including `start`, each once. They are computed now and never again.
+        """Return all ids that can be reached from `start`, including `start`, each id once. The result is computed now.
 
         Args:
             start: the ids to start from. Rows of ids have one column, `id bigint`.
@@ -220,7 +225,8 @@ class Engine(ABC):
 
     @abstractmethod
     def opener(self, properties: Properties, backend: Backend) -> Callable[[], Backend]:
-        """Return a function that returns another store's backend in any process of this engine. It can be pickled.
+        """Return a picklable function that returns the backend of another store. It can be called in any process of
+        this engine.
 
         Args:
             properties: properties that contain the URI and options of the store.
@@ -256,7 +262,7 @@ class LocalEngine(Engine):
         return table
 
     def _read(self, function: ScanFunction[P], part: P, table: Rows, schema: str) -> None:
-        """Add the rows of a part to a table. If this fails, none of them are added."""
+        """Add the rows that a function produces from a part to a table. If this fails, no rows are added."""
         name, database = _source(table), self._database
         [(last,)] = database.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}")
         try:
@@ -323,7 +329,7 @@ _ROWS_BETWEEN_REPORTS = 500
 
 
 class _Database:
-    """A temporary database for one engine."""
+    """Temporary SQLite database that holds the rows of one engine."""
 
     def __init__(self) -> None:
         # An empty name stands for a temporary file that SQLite creates when needed, and deletes at the end.
@@ -359,7 +365,8 @@ _AFFINITIES = {
     "string": "TEXT",
     "binary": "BLOB",
 }
-"""SQLite's types. Without them, it uses no index where a column is compared with an `INTEGER` column."""
+"""Maps a type of a schema to the type of the column in SQLite. SQLite would use no index to compare a column without a
+type with an `INTEGER` column."""
 
 
 def _columns(schema: str) -> list[tuple[str, str]]:
@@ -369,7 +376,7 @@ def _columns(schema: str) -> list[tuple[str, str]]:
 
 
 class _LocalRows(Rows):
-    """A table of a temporary database, or a query in parentheses."""
+    """Rows of a `LocalEngine`. `source` is the name of a table in its database, or a query in parentheses."""
 
     def __init__(self, database: _Database, source: str) -> None:
         self._database = database

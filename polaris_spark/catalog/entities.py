@@ -38,7 +38,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 NamespaceName = tuple[str, ...]
 
 SEPARATOR = "\x1f"
-"""Joins the levels of a namespace in paths and queries of the REST protocol."""
+"""Character between the levels of a namespace in paths and queries of the REST protocol."""
 
 
 class TableName(NamedTuple):
@@ -52,7 +52,7 @@ class TableName(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Values that every change of a catalog needs besides its request."""
+    """Settings and services that every change of a catalog needs in addition to the request."""
 
     clock: Clock
     warehouse: str
@@ -62,33 +62,31 @@ class Context(NamedTuple):
     operation_lifetime_ms: int
     """Minimum time for which an operation id is remembered, in milliseconds."""
     binding: Binding
-    """Determines which properties hold for a change."""
+    """Returns the effective properties of the catalog for a change."""
     manifest_files: ManifestFiles | None = None
     """Reads the manifest lists of appends that are rebased; if None, appends are not rebased."""
     allowed: tuple[tuple[str, ...], ...] | None = None
-    """Locations, as segments, below which this process reads and writes files for clients; None allows all."""
+    """Locations below which this process reads and writes files for clients, as path segments. None allows all."""
     trusts: Callable[[int], bool] = lambda _: True
-    """Function that returns whether the store trusts a time for deleting old data, in milliseconds since 1970. A commit
-    drops old snapshots only if the store trusts the commit's time."""
+    """Function that returns whether a time, in milliseconds since 1970, can be trusted, which means that it is not far
+    ahead of the newest time recorded in the store. A commit drops old snapshots only if its time can be trusted."""
     refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
-    """Function that returns why a table must not own a location because of other catalogs of the realm
-    (`other_catalogs`); it returns an empty text if no other catalog is in the way. The location is given as
-    segments."""
+    """Function that takes a location as path segments. If another catalog of the realm uses the location, it returns
+    the reason why a table must not own it; otherwise, it returns an empty string."""
     confinement: Confinement | None = None
-    """Decides which symbolic links below the allowed locations are followed; None follows all."""
+    """Decides which symbolic links below the allowed locations are followed. If None, all are followed."""
 
     def require_allowed(
         self, places: Iterable[tuple[str, ...]], also: Collection[tuple[str, ...]] = ()
     ) -> None:
-        """Refuse locations that clients of this catalog must not name: locations outside the allowed ones, local
-        locations that are part of a store, and local locations that lead outside the allowed ones by symbolic links.
+        """Check that clients of this catalog may use these locations.
 
         Args:
-            places: the locations, as segments.
-            also: further allowed locations; if one of them lies outside the catalog's allowed locations, links in it
-                are followed.
+            places: the locations, as path segments.
+            also: more allowed locations. Links in those that are outside the catalog's allowed locations are followed.
         Raises:
-            ForbiddenError: a location is refused.
+            ForbiddenError: a location is outside the allowed locations, belongs to the files of a store, or leads
+                outside the allowed locations by a symbolic link.
         """
         if self.allowed is None:
             return
@@ -108,7 +106,8 @@ class Context(NamedTuple):
 
 
 class NameEntry(NamedTuple):
-    """An entity in the index `names`: the id of its content, and its stable entity id."""
+    """Value of a name in the index `names`: object id of the entity's content, and entity id. The entity id never
+    changes."""
 
     content: int
     entity_id: int
@@ -125,7 +124,8 @@ def table_key(name: TableName, kind: bytes = TABLE) -> bytes:
 
 
 def check_name(parts: Sequence[str]) -> None:
-    """Refuse names that no client could address.
+    """Check that clients can address an entity by this name, given as namespace levels and, for a table or view, its
+    name.
 
     Raises:
         BadRequestError: there are no parts; or a part is empty, contains the separator 0x1F, or is not valid Unicode.
@@ -144,9 +144,9 @@ def check_name(parts: Sequence[str]) -> None:
 
 
 def check_new_name(name: str) -> None:
-    """Refuse a name that new entities must not have (`polaris_spark.names`).
+    """Check that a new entity may have this name, by the rules of `polaris_spark.names`.
 
-    Stored names are not checked, so that names of an earlier release can still be used and renamed.
+    Names of existing entities are not checked, so that entities named by an earlier release can be used and renamed.
 
     Raises:
         BadRequestError: some clients cannot address the name, or it cannot be printed safely.
@@ -157,7 +157,10 @@ def check_new_name(name: str) -> None:
 
 
 def find(state: State, key: bytes) -> NameEntry | None:
-    """Return the entity of a key in the index `names`, None if there is none. The key is recorded as read."""
+    """Return the entity under a key in the index `names`; None if the index has no such key.
+
+    The read is recorded, so the change is applied again if another commit changes the entry first.
+    """
     entry = state.lookup(NAMES, key)
     return None if entry is None else NameEntry(entry.pointer, id_from(entry.value))
 
@@ -191,10 +194,10 @@ def require(state: State, name: TableName, kind: bytes) -> NameEntry:
 
 
 def require_free(state: State, name: TableName, kind: bytes) -> None:
-    """Refuse the name of an existing table or view; a table and a view cannot have the same name.
+    """Check that no table or view has this name. A table and a view cannot have the same name.
 
     Raises:
-        AlreadyExistsError: the name is taken.
+        AlreadyExistsError: a table or view has this name.
     """
     taken = taken_by(state, name)
     if taken is not None:
@@ -219,7 +222,7 @@ def put(state: State, key: bytes, found: NameEntry) -> None:
 
 
 class CatalogChange(Change[P, R]):
-    """A change of a catalog's head."""
+    """Base class of changes to catalogs and their content."""
 
     action: str
 
@@ -241,9 +244,14 @@ class CatalogChange(Change[P, R]):
         result: bytes = b"",
         principal: str | None = None,
     ) -> None:
-        """Add the change's log entry.
+        """Add a log entry for this change.
 
         Args:
+            now: time of the change, in milliseconds since 1970.
+            key: key of the entity in the index `names`.
+            before: object id of the entity's content before the change; 0 if the change creates the entity.
+            after: object id of the entity's content after the change; 0 if the change removes the entity.
+            old_key: key of the entity before a rename.
             principal: the principal that the change is logged for, by default the principal of the operation.
         """
         operation = self.operation
@@ -265,7 +273,7 @@ class CatalogChange(Change[P, R]):
 
 
 class TimedChange(CatalogChange[int, R]):
-    """A change for which only its time is determined in advance, before the change is applied."""
+    """A change whose `prepare` determines only the time of the change."""
 
     def prepare(self, view: State) -> int:
         """Return the time of the change, in milliseconds since 1970."""
@@ -290,8 +298,8 @@ def remove_entity(state: State, key: bytes, entity_id: int) -> None:
 
 
 _FOLDER_BYTES: Final = 1_024
-"""Maximum length of the part of a default location that is named after namespaces, in bytes. File systems and object
-stores allow 1,024 to 4,096 bytes for a whole path; a deeper namespace shares the folder of a namespace above it."""
+"""Maximum length of the namespace part of a default location, in bytes. Longer parts are cut off, because file systems
+and object stores allow only 1,024 to 4,096 bytes for a whole path."""
 
 
 def default_location(state: State, context: Context, name: TableName, uuid: str) -> str:
@@ -314,6 +322,7 @@ def default_namespace_location(context: Context, namespace: NamespaceName) -> st
 
 
 def slug(part: str) -> str:
-    """Return a folder name for a name, with safe characters only. Different names can give the same folder name."""
+    """Return a name for use in a path: unsafe characters are replaced by `_`, and at most 64 characters are kept.
+    Different names can give the same result."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in part)
     return safe[:64]

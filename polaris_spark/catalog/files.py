@@ -39,7 +39,7 @@ _LONGEST: Final = BOUNDS["characters in a location"]
 
 
 def local_path(location: str) -> Path | None:
-    """Return the path of a `file:` location; None if the location is not on this machine.
+    """Return the path of a location that is a local path or a `file:` URI; None for any other location.
 
     Raises:
         ValueError: the location is not a URI.
@@ -74,17 +74,17 @@ class Files:
         self._ios: dict[tuple[int, str, str], FileIO] = {}
 
     def confined(self, confinement: Confinement | None) -> Files:
-        """Return a `Files` with the same properties that opens local files under a confinement."""
+        """Return a `Files` with the same properties that follows symbolic links only as `confinement` allows."""
         found = Files(self.properties, confinement)
         found._ios = self._ios
         return found
 
     def _below(self, path: Path) -> Below | None:
-        """Return the root and the relative path of a local file in the confinement. Return None if all links on the
-        path may be followed: there is no confinement, or the file is outside its roots.
+        """Return the root folder of a local file, and the file's path relative to it. Return None if all links on the
+        path may be followed, because there is no confinement or the file is outside its roots.
 
         Raises:
-            ForbiddenError: links lead outside the confinement.
+            ForbiddenError: a link on the path leads outside the roots.
         """
         return None if self._confinement is None else self._confinement.below(path)
 
@@ -93,7 +93,7 @@ class Files:
         connections.
 
         Raises:
-            BadRequestError: no FileIO serves the location.
+            BadRequestError: the location is local or malformed, or no FileIO supports its scheme.
         """
         from pyiceberg.io import (
             load_file_io,
@@ -101,7 +101,9 @@ class Files:
 
         uri = urlsplit(location)
         if uri.scheme in ("", "file"):  # a FileIO would open a file of this machine, unconfined
-            raise BadRequestError(f"{location!r} does not name a file; a local file is file:///path or /path")
+            raise BadRequestError(
+                f"{location!r} is not the location of a file; write a local file as file:///path or /path"
+            )
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:
             if key not in self._ios:
@@ -146,7 +148,7 @@ class Files:
                 with self.io(location).new_input(location).open() as stream:
                     content = stream.read(*most)
             if limit is not None and len(content) > limit:
-                raise ValueError(f"it has more than {limit} bytes")
+                raise ValueError(f"the file has more than {limit} bytes")
             return content
         except (OSError, TypeError, ValueError) as error:
             raise BadRequestError(f"cannot read {location!r}: {error}") from error

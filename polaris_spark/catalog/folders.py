@@ -30,11 +30,11 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 
 
 CHANGED = "it was changed after it was listed"
-"""Reported reason why a file was kept although it was to be deleted because of its age."""
+"""Reason that is reported for a file that was not deleted because it was modified too recently."""
 
 UNKNOWN_MS = 253_402_300_799_000
-"""Modification time that is used if a file's own is unknown, in milliseconds since 1970 (the end of the year 9999). The
-file then counts as new, so it is not deleted because of its age."""
+"""Modification time of files whose modification time is unknown, in milliseconds since 1970 (the end of the year 9999).
+Such a file counts as new, so it is never old enough to be deleted."""
 
 
 class FileStatus(NamedTuple):
@@ -122,7 +122,7 @@ class Folders:
 
         Raises:
             OSError, ValueError: this cannot be determined.
-            BadRequestError: no file system here can read the location.
+            BadRequestError: no installed file system can read the location.
         """
         path = local_path(location)
         if path is not None:
@@ -138,7 +138,8 @@ class Folders:
         """Delete an existing file; the Hadoop checksum file of a local file is deleted as well.
 
         Args:
-            permit: the permit that covers the file.
+            grant: the file, as returned by `Permit.grant`.
+            permit: the permission to delete files, which is checked again.
             changed_before: milliseconds since 1970; a file that was modified at that time or later is kept.
         Returns:
             True if the file was deleted; False if it was kept because of `changed_before`.
@@ -146,7 +147,7 @@ class Folders:
             FileNotFoundError: the file does not exist.
             ForbiddenError: the permit refuses the file, or a folder on the file's path has become a link.
             OSError, ValueError: the file cannot be deleted.
-            BadRequestError: no file system here can delete the location.
+            BadRequestError: no installed file system can access the location.
         """
         permit.require(grant)
         if grant.root:
@@ -173,7 +174,8 @@ class Folders:
         """Delete files; files that no longer exist count as deleted.
 
         Args:
-            permit: the permit that covers the files.
+            grants: the files, as returned by `Permit.grant`.
+            permit: the permission to delete files, which is checked again.
             changed_before: milliseconds since 1970; a file that was modified at that time or later is kept, with the
                 reason `CHANGED`.
         Returns:
@@ -191,8 +193,8 @@ class Folders:
         return failed
 
     def remove_empty(self, location: str, deleted: Iterable[Grant], permit: Permit) -> None:
-        """Remove the local folders that are empty after files were deleted: the folders of these files and the folders
-        above them, up to and including the folder at `location`. Folders that cannot be removed are left."""
+        """Remove local folders that became empty when files were deleted: the folders of the deleted files, and the
+        folders above them up to and including `location`. Folders that cannot be removed are left."""
         top = permit.may(f"{location.rstrip('/')}/x")
         forbidden = permit.stores.identities()
         folders = {(grant.root, grant.path.rpartition("/")[0]) for grant in deleted if grant.root}
@@ -246,15 +248,15 @@ class Folders:
 class Links:
     """Resolves symbolic links in local paths. Thread-safe.
 
-    Resolved folders are cached, but links may change. So every job and every task of an executor makes its own `Links`.
+    Real paths of folders are cached, but links may change. So each job and each task on an executor uses a new `Links`.
     """
 
     def __init__(self) -> None:
         self._real = lru_cache(maxsize=65_536)(_real)
 
     def resolved(self, location: str) -> str:
-        """Return a form of a location in which each local file has only one name: a `file:` URI whose folder contains
-        no symbolic links. Other locations are returned unchanged."""
+        """Return the location of a local file as a `file:` URI in which the links in the folder's path are resolved, so
+        that each file has only one name. Return other locations unchanged."""
         try:
             path = local_path(location)
         except (OSError, ValueError):  # too long, or not a URI: no file can be read from it either
@@ -265,8 +267,8 @@ class Links:
         return f"file://{self._real(folder)}/{name}"
 
     def real(self, place: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a location, given as segments. If it is local, all of its symbolic links are resolved, also a link in
-        the last segment."""
+        """Return a location, given as path segments, with all symbolic links resolved, including one in the last
+        segment. Return a location that is not local unchanged."""
         if place[0] != "file://" or len(place) < 2:
             return place
         path = f"{self._real('/' + '/'.join(place[1:-1]))}/{place[-1]}"

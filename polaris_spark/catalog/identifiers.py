@@ -1,4 +1,4 @@
-"""Conversion of identifiers, which are tuples of levels, to one text and back. SQL can pass, compare and join texts."""
+"""Conversion between identifiers as tuples of levels and as dotted text. SQL can pass, compare and join on text."""
 
 from __future__ import annotations
 

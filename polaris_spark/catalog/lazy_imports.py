@@ -1,8 +1,8 @@
 """Tables and views that were imported without reading their metadata files. They are loaded when they are first used.
 
 Code that reads the content of an unloaded table as a `Table` gets a `WrongTypeError`. `Catalog.loading` handles this
-error: it loads the table in a separate commit and then runs the code again. So code for tables needs no case for
-unloaded ones, and a catalog without them has no extra cost.
+error: it loads the table in a separate commit and then runs the code again. So code for tables need not handle unloaded
+tables, and a catalog without unloaded tables has no extra cost.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LoadImported(CatalogChange["_Prepared | None", None]):
         self.files = files
 
     def prepare(self, view: State) -> _Prepared | None:
-        """Read the metadata file; return None if there is nothing to load any more. The table or view is found by its
-        entity id, because it may have been renamed."""
+        """Read the metadata file. Return None if the table or view was already loaded, changed or dropped. It is found
+        by its entity id, because it may have been renamed."""
         entity = id_bytes(self.unloaded.entity_id)
         named = view.lookup(IDS, entity)
         found = find(view, named.value) if named is not None else None

@@ -17,7 +17,7 @@ from polaris_spark.index.keys import children, decode_key
 
 
 class PageToken(msgspec.Struct, frozen=True, array_like=True):
-    """Position at which a listing continues: after `key`, in the commit that the listing's first page read."""
+    """Position at which a listing continues: after `key`, in the commit that the first page was read from."""
 
     reference: str
     number: int
@@ -34,7 +34,7 @@ _decode = msgspec.msgpack.Decoder(PageToken).decode
 
 
 class Page(NamedTuple):
-    """Sorted names, and the token of the next page; None if this is the last page."""
+    """One page of a listing: its sorted names, and the token of the next page. The token is None on the last page."""
 
     names: list[str]
     next: str | None
@@ -49,8 +49,13 @@ def list_names(
     token: str | None,
     size: int | None,
 ) -> Page:
-    """Return the names of one kind directly in `namespace`: all of them, or a page of at most `size` names.
+    """Return the names of the namespaces, tables or views directly in `namespace`.
 
+    Args:
+        reference: name of the reference that `head` was read from.
+        kind: `NAMESPACE`, `TABLE` or `VIEW`.
+        token: token of the page to return; None for the first page.
+        size: maximum number of names in the page; None for all names.
     Raises:
         BadRequestError: the token is malformed, belongs to another listing, or has expired.
     """
@@ -88,11 +93,11 @@ def _parse(token: str, reference: str) -> PageToken:
 
 
 def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
-    """Verify that the commit in a token is an ancestor of the head, and return this commit, opened for reading."""
+    """Open the commit in a token for reading. Raise `BadRequestError` if it is not an ancestor of the head."""
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
             raise BadRequestError(
-                "the commit that it names is not in the history of this catalog; list again from the start"
+                "the token's commit is not in the history of this branch; list again from the start"
             )
         return at_commit(head, token.commit)
     except HistoryTrimmedError as error:
@@ -102,7 +107,7 @@ def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
 
 
 def at_commit(head: CommitReader, commit_id: int) -> CommitReader:
-    """Return an older commit of the same reference, opened for reading."""
+    """Open an older commit of the reference that `head` was read from, for reading."""
     commit = head.store.get(commit_id, Commit)
     older = msgspec.structs.replace(head.head, commit=commit_id, number=commit.number, time=commit.time)
     return CommitReader(head.store, b"", older, commit)

@@ -1,9 +1,9 @@
-"""Ownership of locations: no two entities may own overlapping locations.
+"""Ownership of locations: no two entities (tables or views) may own overlapping locations.
 
-A location is compared by whole path segments of its normalized URI. A key of the index `locations` has the scheme and
-authority first, then the path segments. The owners of a location are therefore a contiguous range, and so are the
-owners of each location above it, and the owners of all locations below it. The index `unconfirmed` has the same keys
-for locations that a table or view uses but does not own (`catalog.ownership`).
+Locations are compared by whole path segments of their normalized URIs. A key of the index `locations` has the scheme
+and authority first, then the path segments, then the entity id. So the owners of one location are a contiguous range of
+keys, and the owners of all locations below it are another one. The index `unconfirmed` has keys of the same form for
+locations that a table or view uses but does not own (`catalog.ownership`).
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ _NO_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose URIs may leave out a host or bucket."""
 
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-"""Table properties that put files outside of the table's location. The last two are old names of the first one."""
+"""Table properties whose values are folders for files, perhaps outside the table's location. The last two are old names
+of the first."""
 
 _ABSOLUTE = re.compile(r"/|file:|[A-Za-z][A-Za-z0-9+.-]*://")
-"""Matches the beginning of an absolute location. It means the same folder in whatever directory a job runs."""
+"""Matches the beginning of an absolute location, which does not depend on the working directory of a job."""
 
 _OWN = 1 + len(PATHS)
-"""Maximum number of locations that one entity can own: its own location, and one for each property in `PATHS`."""
+"""Maximum number of locations that a table or view can own: its location, and one for each property in `PATHS`."""
 
 
 def folder(location: str) -> str:
-    """Return the absolute URI of a folder that a user names for a job. A relative location is refused, because its
-    meaning would depend on the directory that the job runs in.
+    """Return the absolute URI of a folder that a user gave as an argument of a job. Relative locations are refused,
+    because they would depend on the job's working directory.
 
     Raises:
         InputError: the location is relative, or is not a location of files.
@@ -64,9 +65,10 @@ def folder(location: str) -> str:
 
 
 def segments(location: str) -> tuple[str, ...]:
-    """Return the segments of a location: scheme and authority, then the segments of its path.
+    """Return a location as path segments: the scheme and authority in one string, then the segments of its path.
 
-    Schemes are replaced as in `SAME_SCHEME`; a location without a scheme is a `file`; empty segments are dropped.
+    The scheme is replaced by its canonical form (`SAME_SCHEME`), which is `file` if there is none. Empty segments are
+    dropped.
 
     Raises:
         BadRequestError: the location is not absolute, has `.` or `..` in it, names a file of another host, or is too
@@ -92,7 +94,7 @@ def segments(location: str) -> tuple[str, ...]:
     scheme = SAME_SCHEME.get(scheme, scheme)
     if scheme == "file" and authority:
         if authority != "localhost":
-            raise BadRequestError(f"location {location!r} names a file of another host, which cannot be read")
+            raise BadRequestError(f"location {location!r} is a file on another host, which cannot be read")
         authority = ""
     if scheme == "abfs":
         authority = authority.replace(".blob.", ".dfs.")
@@ -100,13 +102,14 @@ def segments(location: str) -> tuple[str, ...]:
 
 
 def named(location: str, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the locations that a table or view names, as written: its own, and its data and metadata paths."""
+    """Return the location of a table or view, and its data and metadata paths, as written and without duplicates."""
     paths = [location, *(properties[name] for name in PATHS if name in properties)]
     return tuple(path for path in dict.fromkeys(paths) if path)
 
 
 def used(location: str, properties: Mapping[str, str]) -> frozenset[tuple[str, ...]]:
-    """Return the locations that a table or view uses: its own, and its data and metadata paths that lie outside of it.
+    """Return the locations that a table or view uses, as path segments: its location, and its data and metadata paths
+    outside that location.
 
     Raises:
         BadRequestError: a location is not absolute.
@@ -131,7 +134,7 @@ class Holdings(NamedTuple):
 
 
 def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]) -> Holdings:
-    """Return the locations that a table or view uses, divided into owned and unconfirmed ones. All jobs use this rule.
+    """Return the locations that a table or view uses, divided into owned and unconfirmed locations.
 
     Args:
         unconfirmed: the locations that the row lists as unconfirmed; the table or view owns neither these nor any
@@ -148,8 +151,8 @@ def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable
 def owned_names(
     location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the locations that a table or view names, as written, in two tuples: those that it owns according to
-    `holdings`, and the others.
+    """Return the location of a table or view, and its data and metadata paths, as written, in two tuples: first those
+    that it owns, then those that it does not own. `holdings` defines which it owns.
 
     Raises:
         BadRequestError: `unconfirmed` is not empty, and a location is not absolute.
@@ -163,8 +166,8 @@ def owned_names(
 def still_named(
     unconfirmed: tuple[str, ...], location: str, properties: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the unconfirmed locations that a changed table or view still uses: an unconfirmed location is kept if the
-    table or view names it or a location in it."""
+    """Return those of the unconfirmed locations that a changed table or view still uses. It uses an unconfirmed
+    location if its location, data path or metadata path is or is inside the unconfirmed location."""
     if not unconfirmed:
         return ()
     places = [segments(one) for one in named(location, properties)]
@@ -183,14 +186,14 @@ def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def is_allowed(allowed: Collection[tuple[str, ...]] | None, location: tuple[str, ...]) -> bool:
-    """Whether a location is an allowed location or lies below one, by whole segments; None allows all."""
+    """Whether a location is one of the allowed locations or is inside one. If `allowed` is None, all are allowed."""
     return allowed is None or is_below_any(location, allowed)
 
 
 def require_allowed(
     allowed: Collection[tuple[str, ...]] | None, locations: Iterable[tuple[str, ...]]
 ) -> None:
-    """Refuse locations that clients of this catalog must not name.
+    """Check that clients may use the locations (`is_allowed`).
 
     Raises:
         ForbiddenError: a location is not allowed.
@@ -204,7 +207,7 @@ def require_allowed(
 
 
 def move(state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """Record that an entity uses the locations `after` instead of the locations `before`; overlaps are not checked.
+    """Record in the indexes that an entity uses the locations `after` instead of `before`. Overlaps are not checked.
 
     Raises:
         InputError, ObjectTooLargeError: a location is too long for a key; nothing was changed.
@@ -254,15 +257,15 @@ def owner_above(
 
 
 def user_above(state: State, location: tuple[str, ...], *, but: int = 0) -> bool:
-    """Whether an entity other than `but` uses `location` or a location that contains it, owned or unconfirmed."""
+    """Whether an entity other than `but` uses `location`, or a location that contains it, whether it owns it or not."""
     above = children_upwards(location, _KIND)
     indexes = (LOCATIONS, UNCONFIRMED)
     return any(_first_owner(state, where, but, index) is not None for index in indexes for where in above)
 
 
 def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
-    """Return the ids of all entities other than `but` that use a location overlapping `location`, owned or
-    unconfirmed."""
+    """Return the ids of all entities other than `but` that use a location that overlaps `location`, whether they own it
+    or not."""
     ranges = (*children_upwards(location[:-1], _KIND), subtree(location))
     found = [state.scan(index, *where) for index in (LOCATIONS, UNCONFIRMED) for where in ranges]
     return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
@@ -279,7 +282,7 @@ def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS
 
 
 def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> None:
-    """Refuse a location that overlaps a location which another entity owns.
+    """Check that a location does not overlap a location that an entity other than `entity_id` owns.
 
     Raises:
         ForbiddenError: another entity owns an overlapping location.
@@ -293,7 +296,7 @@ def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> N
 
 
 def _shown_owner(state: State, entity_id: int) -> str:
-    """Return the kind and the name of the table or view with an entity id, as text for messages."""
+    """Return a description of the table or view with this entity id for messages, such as `table sales.orders`."""
     entry = state.lookup(IDS, id_bytes(entity_id))
     if entry is None:  # a damaged index
         return f"entity {entity_id:x}"

@@ -1,8 +1,8 @@
-"""Reads a snapshot's manifest list, the manifests in it, and their entries, as a stream.
+"""Reads the manifest list of a snapshot, its manifests, and their entries, as streams.
 
-The view `files`, expiry and the search for orphan files list files with this module. Reading a manifest of any size
-takes the memory of one block, about 64 kB uncompressed if Iceberg's Java library wrote the manifest (specification:
-https://iceberg.apache.org/spec/#manifests).
+The system view `files`, the expiry of snapshots and the search for orphan files use this module. Reading a manifest of
+any size takes the memory of one block, about 64 kB uncompressed if Iceberg's Java library wrote the manifest
+(specification: https://iceberg.apache.org/spec/#manifests).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `ManifestEntry.status`."""
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-"""Values of the field `CONTENT` of files. Deletion vectors are position deletes in Puffin files."""
+"""Values of the field `CONTENT` of a file. Deletion vectors have the value `POSITION_DELETES`; they are in Puffin
+files."""
 
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 """Values of `ListedManifest.content`."""
@@ -51,7 +52,7 @@ _LENGTH, _EXISTING_COUNT, _ADDED_COUNT = 501, 505, 504
 
 
 class ListedManifest(NamedTuple):
-    """A manifest as a manifest list describes it. Counts are None if the list does not have them."""
+    """A manifest, as described by its entry in a manifest list. Counts are None if the entry lacks them."""
 
     path: str
     length: int = 0
@@ -66,15 +67,15 @@ class ListedManifest(NamedTuple):
 
     @property
     def live_files(self) -> int | None:
-        """Number of entries for files that are added or existing; None if the list does not have the counts."""
+        """Number of entries with status `ADDED` or `EXISTING`; None if the manifest list lacks these counts."""
         if self.added_files is None or self.existing_files is None:
             return None
         return self.added_files + self.existing_files
 
 
 class ManifestEntry(NamedTuple):
-    """An entry of a manifest, with the values that it inherits from the manifest list. `file` maps the field id of each
-    requested field to its value."""
+    """An entry of a manifest, including the values that it inherits from the manifest list. `file` maps the ids of the
+    requested fields of the file to their values."""
 
     status: int
     snapshot_id: int | None
@@ -85,7 +86,7 @@ class ManifestEntry(NamedTuple):
 
 
 def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
-    """Yield the manifests of a manifest list, in its order.
+    """Yield the manifests of a manifest list, in the order of the list.
 
     Raises:
         MissingFileError: the file does not exist.
@@ -112,12 +113,14 @@ def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
 
 
 def snapshot_manifests(files: Files, snapshot: Mapping[str, Any]) -> Iterator[ListedManifest]:
-    """Yield the manifests of a snapshot, which is given as in a table's metadata.
+    """Yield the manifests of a snapshot.
 
-    In some of the oldest tables, a snapshot has no manifest list and names its manifests itself.
-
+    Args:
+        snapshot: the snapshot as in the JSON of a table's metadata. In old tables, it may have a list of manifests
+            instead of the location of a manifest list.
     Raises:
-        MissingFileError, UnreadableFileError: as in `listed_manifests`.
+        MissingFileError: the manifest list does not exist.
+        UnreadableFileError: the manifest list cannot be read.
     """
     listed = snapshot.get("manifest-list")
     if listed:
@@ -153,7 +156,7 @@ class OpenManifest:
 
         Args:
             fields: ids of the fields of files to read, such as `FILE_PATH`; other fields are not decoded.
-            deleted: True yields also the entries of files that the snapshot removed.
+            deleted: whether to yield also entries with status `DELETED`, whose files the snapshot removed.
         Raises:
             UnreadableFileError: the manifest is damaged, or an entry has no file path.
         """
@@ -202,15 +205,22 @@ def open_manifest(files: Files, manifest: ListedManifest) -> Iterator[OpenManife
 def manifest_entries(
     files: Files, manifest: ListedManifest, fields: Collection[int] = (FILE_PATH,), *, deleted: bool = False
 ) -> Iterator[ManifestEntry]:
-    """Open a manifest and yield its entries. For arguments and errors, see `open_manifest` and
-    `OpenManifest.entries`."""
+    """Open a manifest and yield its entries.
+
+    Args:
+        fields: ids of the fields of files to read.
+        deleted: whether to yield also entries with status `DELETED`.
+    Raises:
+        MissingFileError: the manifest does not exist.
+        UnreadableFileError: the manifest cannot be read, or is damaged.
+    """
     with open_manifest(files, manifest) as opened:
         yield from opened.entries(fields, deleted=deleted)
 
 
 class _RowIds:
-    """Computes the first row ids of a manifest's files. Files without one of their own get consecutive ranges of row
-    ids, beginning at the manifest's first row id.
+    """Computes the first row id of each file in a manifest. Files whose entries have no first row id get consecutive
+    ranges of row ids, beginning at the manifest's first row id.
 
     Specification: https://iceberg.apache.org/spec/#first-row-id-inheritance.
     """

@@ -12,12 +12,12 @@ from polaris_spark.catalog.metadata import manifest_lists
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 
 DEFAULT_BYTES = 64 * 2**20
-"""Default of the approximate memory for cached manifest lists, in bytes."""
+"""Default of the approximate maximum memory for cached manifest lists, in bytes."""
 
 
 MAX_FILE_BYTES = 128 * 2**20
-"""Maximum size of a manifest list, in bytes. A larger file is refused, because clients name the locations of manifest
-lists and might name a data file instead."""
+"""Maximum size of a manifest list, in bytes. Larger files are refused, because a client could give the location of a
+data file instead of a manifest list."""
 
 
 class ManifestFiles:
@@ -26,7 +26,7 @@ class ManifestFiles:
     def __init__(self, files: Files, *, capacity: int = DEFAULT_BYTES) -> None:
         """
         Args:
-            capacity: approximate memory for cached lists, in bytes.
+            capacity: approximate maximum memory for cached lists, in bytes.
         """
         self._files = files
         self._capacity = capacity
@@ -49,7 +49,7 @@ class ManifestFiles:
             return found
 
     def keep(self, location: str, found: ManifestList) -> None:
-        """Cache the manifest list that a location has, or will have once its file is written."""
+        """Cache a manifest list under its location. Its file need not be written yet."""
         with self._lock:
             if location in self._lists:
                 return

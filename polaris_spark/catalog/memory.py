@@ -1,8 +1,9 @@
-"""A bound on the memory of all requests together, while they are read, handled and answered.
+"""A limit on the memory that all requests of a server together use while they are read, handled and answered.
 
-A server has one `MemoryBound`. Each request holds a `Claim` on it. The claim grows before memory is allocated and ends
-with the request. `charge` adds memory, such as that of a metadata file, to the claim of the request that the current
-thread handles. After a request is handled, its claim covers only the answer, until the client has read the answer.
+A server has one `MemoryBound`. Each request has a `Claim`, which counts the bytes that the request may use. The claim
+grows before memory is allocated, and ends with the request. `charge` adds memory, such as that of a metadata file, to
+the claim of the request that the current thread handles. After a request is handled, its claim covers only the answer,
+until the client has read the answer.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _DICT: Final = 200
 _LIST: Final = 90
 _ENTRY: Final = 90
 _ITEM: Final = 64
-"""Memory for a JSON object, a JSON array, each entry of an object, and each item of an array, in bytes: upper bounds,
-measured with msgspec on CPython 3.10 to 3.13."""
+"""Upper bounds of the memory for a parsed JSON object (`_DICT`), a JSON array (`_LIST`), each entry of an object
+(`_ENTRY`) and each item of an array (`_ITEM`), in bytes, measured with msgspec on CPython 3.10 to 3.13."""
 
 
 def parsed_bytes(text: str | bytes) -> int:
-    """Return an upper estimate of the memory of parsed JSON, in bytes, without the text itself."""
+    """Return an upper estimate of the memory that parsing a JSON text needs, in bytes, without the text itself."""
     if isinstance(text, bytes):
         dicts, lists, entries, items = text.count(b"{"), text.count(b"["), text.count(b":"), text.count(b",")
         narrow = text.isascii() and b"\\u" not in text
@@ -55,13 +56,13 @@ class _Waiter:
 
 
 class MemoryBound:
-    """Grants claims of at most `capacity` bytes in total; further claims wait in order of arrival. Thread-safe."""
+    """Limit on the total bytes of all claims. Claims that exceed the limit wait in order of arrival. Thread-safe."""
 
     def __init__(self, capacity: int, *, patience: float = PATIENCE_SECONDS) -> None:
         """
         Args:
-            capacity: bytes.
-            patience: seconds that a claim waits.
+            capacity: maximum total of all claims, in bytes.
+            patience: maximum time that a claim waits, in seconds.
         """
         self.capacity = capacity
         self.patience = patience
@@ -97,7 +98,8 @@ class MemoryBound:
             return waiter
 
     def _abandon(self, waiter: _Waiter) -> bool:
-        """Stop waiting. Return True if the bytes were granted before this call; they are then still claimed."""
+        """Remove a claim from the queue. Return whether its bytes were granted before this call; if so, they stay
+        claimed."""
         with self._guard:
             if not waiter.granted:
                 self._waiting.remove(waiter)
@@ -117,7 +119,7 @@ class MemoryBound:
         """Replace the `held` bytes of a claim by `amount` bytes, without waiting.
 
         Args:
-            beyond: True allows all claims together to exceed the capacity.
+            beyond: whether all claims together may exceed the capacity.
         Returns:
             True if the bytes were replaced; False if there is not enough room, and nothing was changed.
         """
@@ -137,8 +139,8 @@ class MemoryBound:
         )
 
     def _granted(self) -> list[_Waiter]:
-        """Grant waiting claims in their order while there is room, and return those that were granted. The caller holds
-        the lock `_guard`."""
+        """Grant waiting claims in the order of arrival while there is room, and return the granted claims. The caller
+        must hold the lock `_guard`."""
         granted = []
         while self._waiting and self._claimed + self._waiting[0].amount <= self.capacity:
             waiter = self._waiting.popleft()
@@ -154,8 +156,8 @@ def _wake(waiters: list[_Waiter]) -> None:
 
 
 class Claim:
-    """The bytes of memory that one request claims. As a context manager, it gives all of them back at the end. Used by
-    one thread or task at a time."""
+    """The bytes of memory that one request may use. As a context manager, it releases them at the end. A claim is used
+    by only one thread or task at a time."""
 
     def __init__(self, bound: MemoryBound) -> None:
         self._bound = bound
@@ -168,16 +170,16 @@ class Claim:
         self.give_back()
 
     def give_back(self) -> None:
-        """Give all claimed bytes back."""
+        """Release all bytes of the claim."""
         if self._amount:
             amount, self._amount = self._amount, 0
             self._bound._give_back(amount)
 
     def require_room(self) -> None:
-        """Refuse a change while the claims of all requests together exceed the bound.
+        """Check that a change may begin: the claims of all requests together must not exceed the limit.
 
         Raises:
-            TryAgainError: the claims exceed the bound.
+            TryAgainError: the claims exceed the limit.
         """
         if self._bound.claimed > self._bound.capacity:
             raise self._bound._busy(self._amount)
@@ -185,15 +187,15 @@ class Claim:
     def answer(self, size: int, *, changed: bool) -> None:
         """Replace the claim of the request by a claim for its answer, without waiting.
 
-        The answer to a change must be sent, so its claim may exceed the bound. `require_room` then refuses further
-        changes, so only requests that are already being handled can add to the excess. The answer to a read may be
-        larger than the bound if no other request claims anything.
+        The answer to a change must be sent, so its claim may exceed the limit. `require_room` then refuses new changes,
+        so only requests that are already being handled can add to the excess. The answer to a read may exceed the
+        limit only if no other request claims memory.
 
         Args:
             size: bytes of the answer.
             changed: True if the request was a change, False if it was a read.
         Raises:
-            TryAgainError: other requests hold the memory.
+            TryAgainError: the answer is to a read, and other requests use the memory.
         """
         if not self._bound._exchange(self._amount, size, beyond=changed):
             raise self._bound._busy(size)
@@ -201,7 +203,7 @@ class Claim:
 
     @contextlib.contextmanager
     def charged(self) -> Iterator[None]:
-        """A context in which calls of `charge` from this thread add to this claim."""
+        """Context manager in which calls of `charge` by this thread add to this claim."""
         token = _current.set(self)
         try:
             yield
@@ -209,11 +211,12 @@ class Claim:
             _current.reset(token)
 
     async def reserve(self, amount: int) -> None:
-        """Add bytes to the claim. Wait while other requests hold them, without blocking the event loop.
+        """Add bytes to the claim. Wait for other requests to release memory if necessary, without blocking the event
+        loop.
 
         Raises:
-            RequestTooLargeError: the request needs more than the whole bound.
-            TryAgainError: other requests held the memory for too long.
+            RequestTooLargeError: the request alone needs more than the limit.
+            TryAgainError: other requests did not release enough memory in time.
         """
         self._refuse_excess(amount)
         loop = asyncio.get_running_loop()
@@ -232,8 +235,12 @@ class Claim:
         self._amount += amount
 
     def grow(self, amount: int) -> None:
-        """Add bytes to the claim. Block the thread while other requests hold them. Raises the same errors as
-        `reserve`."""
+        """Add bytes to the claim. Block the thread until other requests release memory if necessary.
+
+        Raises:
+            RequestTooLargeError: the request alone needs more than the limit.
+            TryAgainError: other requests did not release enough memory in time.
+        """
         self._refuse_excess(amount)
         granted = threading.Event()
         waiter = self._bound._take(amount, self._amount, granted.set)
@@ -242,7 +249,8 @@ class Claim:
         self._amount += amount
 
     def shrink(self, amount: int) -> None:
-        """Give back bytes that `grow` added, but no more than the claim still has. After `give_back`, it has none."""
+        """Release bytes that `grow` added. If the claim has fewer bytes, for example after `give_back`, release only
+        those."""
         amount = min(amount, self._amount)
         self._amount -= amount
         self._bound._give_back(amount)
@@ -261,10 +269,11 @@ _current: ContextVar[Claim | None] = ContextVar("polaris_spark_memory_claim", de
 
 def charge(amount: int) -> None:
     """Add bytes to the claim of the request that this thread handles. Do nothing if there is no claim, for example
-    outside of a server.
+    outside a server.
 
     Raises:
-        RequestTooLargeError, TryAgainError: as in `Claim.reserve`.
+        RequestTooLargeError: the request alone needs more than the server's limit.
+        TryAgainError: other requests did not release enough memory in time.
     """
     claim = _current.get()
     if claim is not None:
@@ -273,10 +282,12 @@ def charge(amount: int) -> None:
 
 @contextlib.contextmanager
 def holding(amount: int) -> Iterator[None]:
-    """A context that adds bytes to the claim of the request that this thread handles, and gives them back at its end.
+    """Context manager that adds bytes to the claim of the request that this thread handles, and releases them at its
+    end.
 
     Raises:
-        RequestTooLargeError, TryAgainError: as in `Claim.reserve`.
+        RequestTooLargeError: the request alone needs more than the server's limit.
+        TryAgainError: other requests did not release enough memory in time.
     """
     claim = _current.get()
     if claim is None:

@@ -1,4 +1,4 @@
-"""Export: writes the metadata files of tables and views from their rows, on demand."""
+"""Export: writes metadata files of tables and views from their rows in the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITTEN, UNCHANGED, REPLACED = "written", "unchanged", "replaced"
 
 
 class ExportItem(NamedTuple):
-    """A table or view to export: its name, and the id of its content."""
+    """A table or view to export: its name, its kind (`TABLE` or `VIEW`), and the object id of its content."""
 
     name: TableName
     kind: bytes
@@ -51,7 +51,8 @@ class Exported(NamedTuple):
 def wanted(
     snapshot: CommitReader, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
 ) -> list[ExportItem]:
-    """Return the tables and views to export from one commit: one of them, all in and below a namespace, or all.
+    """Return the tables and views to export from one commit: one table or view, all in and below a namespace, or all in
+    the catalog.
 
     Args:
         table: levels of the namespace, and the name of the table or view.
@@ -88,10 +89,10 @@ class Exporter:
     ) -> None:
         """
         Args:
-            directory: location below which all files are written, so that an import of this directory finds them. Below
-                it, there is a folder for each level of the namespace, then a folder for the table or view, and in that
-                the folder `metadata` with the file. None writes each file to the location that its table or view names.
-            overwrite: True replaces a file that has other content; False refuses to replace it.
+            directory: location below which all files are written, as `<namespace>/.../<name>-<id>/metadata/<file>`, so
+                that the directory can be imported. If None, each file is written to the metadata location of its table
+                or view.
+            overwrite: whether to replace an existing file that has other content. If False, its export fails.
         """
         self._reader = reader
         self._files = files
@@ -99,7 +100,7 @@ class Exporter:
         self._overwrite = overwrite
 
     def export(self, item: ExportItem) -> Exported:
-        """Export a table or view, and return the outcome. An error is not raised, but reported in the outcome."""
+        """Export a table or view, and return the result. Errors are not raised, but reported in the result."""
         location = ""
         try:
             value = self._read(item)
@@ -140,8 +141,8 @@ class Exporter:
         return WRITTEN if there is None else REPLACED
 
     def _is_same(self, there: bytes, location: str, value: Table | View) -> bool:
-        """Whether a file already holds the metadata that would be written. Its JSON may be formatted differently, as in
-        registered files, which other programs wrote."""
+        """Whether an existing file already holds the metadata of the table or view. The JSON may be formatted
+        differently, because other programs wrote the files of registered tables."""
         mine = document(value, self._reader)
         try:
             text = gzip.decompress(there) if is_compressed(location) else there
@@ -157,7 +158,7 @@ class Exporter:
 
 
 class Export(MapFunction[ExportItem, Exported]):
-    """Function that exports a table or view."""
+    """Function that exports one table or view, for `Engine.map`."""
 
     item = ExportItem
     result = Exported
@@ -169,7 +170,8 @@ class Export(MapFunction[ExportItem, Exported]):
     def __init__(self, *, directory: str | None, overwrite: bool) -> None:
         """
         Args:
-            directory, overwrite: as for `Exporter`.
+            directory: location below which all files are written; None to use the metadata locations.
+            overwrite: whether to replace an existing file that has other content.
         """
         self._directory = directory
         self._overwrite = overwrite

@@ -20,14 +20,15 @@ from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 MAX_METADATA_BYTES = 512 * 2**20
-"""Maximum size of a metadata file, after decompression, in bytes. It is limited because clients choose the file."""
+"""Maximum size of a metadata file, after decompression, in bytes. A limit is needed because clients choose the file."""
 
 _PIECE_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class MetadataRows(NamedTuple):
-    """A metadata file as rows, which are not written yet: the table or view, and the pieces and shards that it uses."""
+    """A metadata file as rows that are not written yet: the table or view, and the objects to which its row points,
+    such as schemas, snapshots and index shards."""
 
     value: Table | View
     pieces: NewRows
@@ -41,11 +42,12 @@ class MetadataRows(NamedTuple):
 def read_text(files: Files, location: str) -> bytes:
     """Return the JSON of a metadata file, decompressed if the file's name or first bytes show that it is compressed.
 
-    The file is read in pieces. Each piece, and an estimate for parsing the text, is charged to the request's memory.
+    The memory for the text and an estimate for parsing it are added to the request's claim (`memory.charge`).
 
     Raises:
         BadRequestError: the file cannot be read, or is too long.
-        RequestTooLargeError, TryAgainError: as in `charge`.
+        RequestTooLargeError: the request needs more memory than the server's limit.
+        TryAgainError: other requests use too much memory.
     """
     try:
         with files.stream(location) as file:
@@ -90,7 +92,7 @@ def _text(pieces: _Pieces, *, compressed: bool) -> bytes:
         length += len(piece)
         if length > MAX_METADATA_BYTES:
             raise ValueError(
-                f"it has more than {MAX_METADATA_BYTES} bytes{' when decompressed' if compressed else ''}"
+                f"the file has more than {MAX_METADATA_BYTES} bytes{' when decompressed' if compressed else ''}"
             )
         charge(len(piece))
         text.write(piece)
@@ -111,9 +113,9 @@ def read_rows(
 
     Args:
         kind: `TABLE` or `VIEW`; None to take the kind from the file.
-        new_id: returns new ids for pieces and shards.
+        new_id: returns new object ids for schemas, snapshots, index shards and so on.
         entity_id: entity id of the table or view.
-        now_ms: milliseconds since 1970.
+        now_ms: current time, in milliseconds since 1970.
         allows_overflow: whether the realm allows tables that keep refs or properties in an index outside their row.
     Raises:
         BadRequestError: the file cannot be read, or is not valid metadata of that kind; the message names the file.
@@ -129,7 +131,7 @@ def read_rows(
     except BadRequestError as error:
         raise BadRequestError(f"metadata file {location!r}: {error}", type=error.type) from error
     except RecursionError as error:
-        raise BadRequestError(f"metadata file {location!r}: it is nested too deeply") from error
+        raise BadRequestError(f"metadata file {location!r}: the JSON is nested too deeply") from error
     return MetadataRows(value, pieces)
 
 
@@ -137,5 +139,5 @@ def _parse(text: bytes, kind: bytes | None, now_ms: int) -> TableDraft | ViewDra
     is_view = "view-uuid" in read_fields(text)
     if kind is not None and is_view != (kind == VIEW):
         found, wanted = ("view", "table") if is_view else ("table", "view")
-        raise BadRequestError(f"it describes a {found}, not a {wanted}")
+        raise BadRequestError(f"the file describes a {found}, not a {wanted}")
     return parse_view(text, now_ms=now_ms) if is_view else parse_table(text, now_ms=now_ms)

@@ -29,16 +29,17 @@ from polaris_spark.system.registry import References
 log = logging.getLogger("polaris_spark")
 
 REPORTS: Final = "reports"
-"""Index of the reference. It maps the number of a batch's first report to the batch."""
+"""Name of the index of reports. It maps the number of a batch's first report to the batch."""
 
 MAX_REPORT_BYTES: Final = 64 * 1024
 """Maximum size of a report, in bytes; a larger report is refused."""
 
 BATCH: Final = 500
-"""Number of waiting reports at which a batch is committed."""
+"""Number of queued reports at which a batch is committed."""
 
 BATCH_BYTES: Final = 2**20
-"""Size of the waiting reports at which a batch is committed, in characters. It limits the memory that readers need."""
+"""Total length of the queued reports at which a batch is committed, in characters. It limits the memory for reading a
+batch."""
 
 FLUSH_SECONDS: Final = 1.0
 """Time for which reports are collected before they are committed, in seconds."""
@@ -59,7 +60,8 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Metric(msgspec.Struct, frozen=True, rename="kebab"):
-    """A counter (`value` in `unit`) or a timer (`count` times, `total_duration` in `time_unit`)."""
+    """A counter (`value` in `unit`), or a timer (`count` measurements, which together took `total_duration` in
+    `time_unit`)."""
 
     unit: str | None = None
     value: Int64 | None = None
@@ -106,9 +108,7 @@ def parse_report(text: str) -> Report:
         BadRequestError: the text is not a scan or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
     """
     if len(text) > MAX_REPORT_BYTES or len(text.encode(errors="surrogatepass")) > MAX_REPORT_BYTES:
-        raise BadRequestError(
-            f"the metrics report is too long; at most {MAX_REPORT_BYTES} bytes are possible"
-        )
+        raise BadRequestError(f"the metrics report is too long; the maximum is {MAX_REPORT_BYTES} bytes")
     try:
         report = _decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
@@ -125,7 +125,7 @@ def parse_report(text: str) -> Report:
 
 
 class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A report as it was received, with the principal that sent it and the table that it is about."""
+    """A report as received, with the principal that sent the report and the table that the report is about."""
 
     received: int
     """Time when the report was received, in milliseconds since 1970."""
@@ -133,7 +133,7 @@ class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     namespace: tuple[str, ...]
     name: str
     entity_id: int
-    """Entity id of the table that the request named."""
+    """Entity id of the table."""
     text: str
     """The report as JSON."""
 
@@ -161,7 +161,7 @@ def report_count(entry: Entry) -> int:
 
 
 class AddReports(Change[None, None]):
-    """Add a batch, and remove old batches that have no report among the newest `keep` reports."""
+    """Change that adds a batch of reports, and removes old batches without any of the newest `keep` reports."""
 
     def __init__(self, reports: tuple[KeptReport, ...], keep: int, operation: Operation) -> None:
         self.reports = reports
@@ -248,8 +248,8 @@ class MetricsReports:
                 log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
 
     def _leave_to_parent(self) -> None:
-        """In a forked child, start with an empty queue and new locks: the parent commits the queued reports, and a lock
-        that another thread of the parent held would never be released in the child."""
+        """In a forked child process, begin with an empty queue and new locks. The parent commits the queued reports. A
+        lock that another thread of the parent held would never be released in the child."""
         if self._process != os.getpid():
             self._begin()
 

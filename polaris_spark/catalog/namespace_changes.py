@@ -1,4 +1,4 @@
-"""Changes of namespaces, which are nested and have properties."""
+"""Changes of namespaces: creating and dropping them, and setting their properties."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RESERVED = "system"
 
 
 LOCATION: Final = "location"
-"""The property of a namespace that names the folder of its tables and views."""
+"""Name of the namespace property for the folder in which new tables and views are placed."""
 
 
 def with_default_location(
@@ -62,7 +62,7 @@ def with_default_location(
 
 
 def require_location(properties: Mapping[str, str]) -> None:
-    """Refuse the property `location` of a namespace if no table can be placed below that location.
+    """Check that tables can be placed below the `location` property of a namespace, if it is set.
 
     Raises:
         BadRequestError: the location is not an absolute path or URI, or is the root of the file system.
@@ -75,7 +75,8 @@ def require_location(properties: Mapping[str, str]) -> None:
 
 
 class PropertiesUpdated(NamedTuple):
-    """Names of properties: those that a change set, those that it removed, and those to remove that were not set."""
+    """Result of changing properties: names of the properties that were set, that were removed, and that could not be
+    removed because they were not set."""
 
     updated: list[str]
     removed: list[str]

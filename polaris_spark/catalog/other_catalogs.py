@@ -1,5 +1,5 @@
-"""Locations of the other catalogs of a realm. A table must not own a location that overlaps the warehouse of another
-catalog, or a location of a table there.
+"""Locations of the other catalogs of a realm. A table must not own a location that overlaps the warehouse or a table of
+another catalog.
 
 Every catalog has its own reference, so no single commit covers two catalogs. Two rules keep their tables apart:
 
@@ -50,8 +50,8 @@ class OtherCatalogs:
         self._others: list[_Other] = []
 
     def refusal(self, place: tuple[str, ...]) -> str:
-        """Return why a table of this catalog must not own a location because of the other catalogs; empty if there is
-        no reason."""
+        """Return why a table of this catalog must not own a location: it overlaps the warehouse or a table of another
+        catalog. Return an empty string if it does not."""
         if self._own is not None and is_below_any(place, [self._own]):
             return ""
         for other in self._latest():

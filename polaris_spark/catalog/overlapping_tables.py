@@ -1,7 +1,7 @@
-"""Tables that may need the files of another table: tables with overlapping locations, in all heads of all catalogs.
+"""Search for tables that may need the files of a given table, so that these files are not deleted.
 
-Other branches of the same catalog may have the same table. All of its versions in these branches count, whatever their
-locations are.
+These are tables with overlapping locations in any head (newest commit of a branch) of any catalog, and the versions of
+the given table in other branches of its catalog, even if their locations differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from polaris_spark.index.keys import decode_key
 
 
 class TableVersion(NamedTuple):
-    """A version of a table in a head of the store."""
+    """The version of a table in the newest commit of a branch."""
 
     realm: str
     """Instance id of the realm."""
@@ -36,10 +36,10 @@ class TableVersion(NamedTuple):
 
 
 def heads_around(catalog: Catalog) -> list[StoreHead]:
-    """Return the newest heads of all catalogs in the store of a catalog, in all realms, read now: live heads, and
-    dropped heads that can be undropped.
+    """Read and return the heads of all branches of all catalogs in the store, in all realms, including dropped branches
+    that can be undropped.
 
-    In the heads of the catalog itself, the properties are combined with those of the session; the stricter value holds.
+    In the heads of `catalog`, each retention property has the stricter of its values in the catalog and the session.
 
     Raises:
         CorruptionError: a head cannot be read, or was lost.
@@ -62,24 +62,24 @@ class _Open(NamedTuple):
 
     realm: str
     is_own: bool
-    """Whether it is the head of the branch whose tables are checked."""
+    """Whether this is the head of the branch that contains the given table."""
     state: State
 
 
 class OtherTables:
-    """The tables of all heads of a store, to be searched for tables that overlap a table of one catalog."""
+    """Finds tables and views of all heads of a store whose locations overlap those of a given table."""
 
     def __init__(self, catalog: Catalog, heads: Sequence[StoreHead]) -> None:
         """
         Args:
             catalog: the catalog whose tables are checked.
-            heads: all heads that are live or can be recovered, including those of this catalog.
+            heads: heads of all branches of the store, as returned by `heads_around`.
         """
         own = catalog.references.store
         self._realm = own.realm
         branches = head_name(catalog.row, "")
         self.has_branches = sum(h.realm == own.realm and h.reference.startswith(branches) for h in heads) > 1
-        """Whether the catalog itself has more than one head."""
+        """Whether the catalog has more than one branch."""
         self._heads = [
             _Open(
                 head.realm,
@@ -91,12 +91,12 @@ class OtherTables:
         self._linked: dict[tuple[str, ...], set[tuple[str, int]]] | None = None
 
     def of(self, entity_id: int, places: Collection[tuple[str, ...]]) -> list[TableVersion]:
-        """Return the versions of all tables whose locations overlap those of a table, and the versions of the table
-        itself in other branches, whatever their locations are. The version in the table's own head is not included.
+        """Return the versions of all other tables whose locations overlap those of a given table, and the versions of
+        the given table in other branches. Its version in its own branch is not included.
 
         Args:
-            entity_id: the table.
-            places: the locations that the table owns.
+            entity_id: entity id of the given table.
+            places: the locations that the given table owns.
         """
         found = set()
         for head in self._heads:
@@ -111,7 +111,7 @@ class OtherTables:
         return sorted(found)
 
     def own(self, location: tuple[str, ...], *, but: int) -> bool:
-        """Whether a table or view other than the entity `but` uses a location, or a folder above it."""
+        """Whether a table or view other than the entity `but` uses a location or a folder above it."""
         for head in self._heads:
             head.state.begin()
             mine = but if head.realm == self._realm else 0
@@ -124,7 +124,7 @@ class OtherTables:
         location that contains symbolic links. The index of locations does not find such locations by real path.
 
         Args:
-            real: the real path of the folder, as segments.
+            real: the real path of the folder, as path segments.
         """
         linked = self._by_link()
         return any(linked.get(real[:n], set()) - {(self._realm, but)} for n in range(1, len(real) + 1))
@@ -156,18 +156,18 @@ class OtherTables:
 
     @property
     def places(self) -> int:
-        """Approximate number of locations in all heads. Index entries that are still embedded in commits are not
-        counted."""
+        """Approximate number of locations that are owned in all heads. Recent index entries, which are stored in
+        commits, are not counted."""
         return sum(head.state.base.index(LOCATIONS).tree.count for head in self._heads)
 
 
 class Deletable:
-    """Decides which files of a table may be deleted: files in its own locations, and files in the warehouse outside all
-    locations of other tables and views of the store. The latter are allowed because a table leaves files behind when
-    its location is changed.
+    """Decides which files of a table may be deleted: files in locations that the table owns, and files in the warehouse
+    that are in no location of another table or view of the store. A table has files of the second kind if its location
+    was changed.
 
-    The real path of a local file decides where it lies. A file that is reached through links must not lie in a location
-    of another table or view under any of its names, even if it lies below a location of its own table.
+    For local files, the real path is checked, too. A file on a path with symbolic links is not deleted if its path or
+    real path is in a location of another table or view, even if it is also in a location of this table.
     """
 
     def __init__(self, catalog: Catalog, table: Table, neighbours: OtherTables) -> None:
@@ -186,12 +186,12 @@ class Deletable:
         self._folders: dict[tuple[tuple[str, ...], str], bool] = {}
 
     def keep(self, places: Collection[tuple[str, ...]]) -> None:
-        """From now on, refuse also the files in `places`, which are locations of tables that no head contains any
-        more."""
+        """Do not allow deletion of files in `places`, which are locations of dropped tables whose files are kept. This
+        replaces the `places` of an earlier call."""
         self._kept = self._unconfirmed | frozenset(places)
 
     def grant(self, location: str) -> Grant | None:
-        """Return the permission to delete a file; None if it must not be deleted."""
+        """Return the permission to delete a file; None if the file must not be deleted."""
         found = self.permit.may(location)
         if found is None or location.endswith("/"):
             return None
@@ -226,7 +226,7 @@ class Deletable:
 
 
 def _real_below(confinement: Confinement, location: str) -> str:
-    """Return the real path of a local folder; empty if the folder is not local, or lies outside the confinement."""
+    """Return the real path of a local folder; an empty string if it is not local or is outside the confinement."""
     path = local_path(location)
     try:
         below = None if path is None else confinement.below(path / "x")
@@ -236,14 +236,15 @@ def _real_below(confinement: Confinement, location: str) -> str:
 
 
 def folder_names(grant: Grant) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folder of a local file twice, as segments: with the permit's root as given, and by real path."""
+    """Return two names of the folder of a local file, as path segments: with the permit's root as given, and the real
+    path."""
     below = grant.below
     named = ("file://", *segments_of(below.root), *below.parts[:-1])
     return named, ("file://", *segments_of(below.real)[:-1])
 
 
 def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
-    """Return the locations `own` under all of their names: as given and, for local ones, also by real path."""
+    """Return the locations `own` as given and, for local locations, also their real paths."""
     found = set(own)
     for place in own:
         path = local_path("/".join(place))
@@ -257,12 +258,12 @@ def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[t
 def foreign_owner(
     catalog: Catalog, heads: Sequence[StoreHead], location: tuple[str, ...], *, entity_id: int
 ) -> str:
-    """Return a text for error messages: it names an owned location that overlaps `location`, and the owner's catalog.
-    The text is empty if no owned location overlaps.
+    """Find a location that a table or view of the store owns and that overlaps `location`. Return a text for messages
+    with the owned location and the owner's catalog; an empty string if there is none.
 
     Args:
-        heads: all heads of the store (`heads_around`).
-        entity_id: table or view whose own locations are ignored, in all branches of its catalog.
+        heads: heads of all branches of the store, as returned by `heads_around`.
+        entity_id: a table or view of `catalog` whose locations are ignored in all branches.
     """
     own = catalog.references.store
     branches = head_name(catalog.row, "")
@@ -276,7 +277,7 @@ def foreign_owner(
 
 
 def table_content(state: State, entity_id: int) -> int | None:
-    """Return the id of the content of the table with an entity id; None if there is no such table."""
+    """Return the object id of the content of the table with this entity id; None if there is no such table."""
     entry = state.lookup(IDS, id_bytes(entity_id))
     if entry is None or decode_key(entry.value).kind != TABLE:
         return None

@@ -1,8 +1,8 @@
-"""Ownership of the locations that the metadata of an imported table or view names.
+"""Rules that decide which of the locations in its metadata an imported table or view owns.
 
-A metadata file may come from an untrusted source. It is trusted only for its own folder: the parent of the folder
-`metadata` that contains it (`rows.folder_of`). If it names a location, a data path or a metadata path elsewhere, the
-row lists that location as `unconfirmed`. The table reads and writes there, but does not own the location: jobs that
+A metadata file may come from an untrusted source. It is trusted only for its own folder, which is the parent of the
+folder `metadata` that contains it (`rows.folder_of`). If the table's location, data path or metadata path is elsewhere,
+the row lists that location as `unconfirmed`. The table reads and writes there, but does not own the location: jobs that
 list folders or delete files ignore it until an operator confirms it with the procedure `adopt`.
 
 Some folders can never be owned, and `adopt` refuses them: the root of a file system or bucket, a home folder, and any
@@ -25,10 +25,10 @@ _HOMES: Final = ("/home", "/Users")
 
 
 def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
-    """Return the locations that a metadata file names but its table or view does not own, as sorted URIs.
+    """Return the locations in a metadata file that the table or view does not own, as sorted URIs.
 
-    The table or view owns locations in the metadata file's own folder (see the module). A local location counts as in
-    that folder if its real path, with symbolic links resolved, is in the folder's real path.
+    It owns a location only if that is in the metadata file's own folder, which is the parent of the folder `metadata`,
+    and `unownable` does not refuse it. Local locations are compared by their real paths.
 
     Args:
         location: location of the table or view.
@@ -43,7 +43,7 @@ def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_locati
 
 
 def unownable(place: tuple[str, ...]) -> str:
-    """Return why no table can own a location; empty if a table can own it.
+    """Return why no table can own a location; an empty string if a table can own it.
 
     Args:
         place: the location as `locations.segments` returns it.
@@ -60,7 +60,7 @@ def unownable(place: tuple[str, ...]) -> str:
 
 def _home(path: str, own: str) -> str:
     """Return why no table can own a local folder: it is the root of the file system, or is or contains a home folder.
-    Return an empty text if a table can own it.
+    Return an empty string if a table can own it.
 
     Args:
         own: the home folder of this process's user.

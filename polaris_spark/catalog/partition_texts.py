@@ -1,6 +1,6 @@
-"""Partition values as readable text, depending on the transform of each partition field.
+"""Conversion of partition values to readable text, depending on the transform of each partition field.
 
-The texts are those in the folder names that Iceberg's writers use for partitions, but not escaped.
+The texts are the same as in the names of partition folders that Iceberg writes, but without escapes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polaris_spark.catalog.manifest_entries import OpenManifest
 
 _EPOCH = datetime(1970, 1, 1)
 _RESULTS = {"year": "year", "month": "month", "day": "date", "hour": "hour", "bucket": "int"}
-"""Result types of the transforms whose result type is not that of the source column."""
+"""Maps a transform to its result type. Other transforms have the type of the source column."""
 
 
 class _Field(NamedTuple):
@@ -28,7 +28,7 @@ class _Field(NamedTuple):
 
 
 class PartitionTexts:
-    """Converts the partition tuples of one manifest to text, by the spec and schema in the manifest's metadata."""
+    """Converts partition tuples of one manifest to text. The spec and schema come from the manifest's metadata."""
 
     def __init__(self, manifest: OpenManifest) -> None:
         metadata = manifest.metadata
@@ -46,7 +46,8 @@ class PartitionTexts:
             self._fields.append(_Field(stored["field-id"], own.get("name") or stored["name"], type))
 
     def of(self, partition: Mapping[int, Any]) -> list[tuple[str, str | None]]:
-        """Return the name of each field of a partition tuple, with the text of its value; None for a null value."""
+        """Return a (name, text of the value) pair for each field of a partition tuple. The text of a null value is
+        None."""
         return [(field.name, text(field.type, partition.get(field.id))) for field in self._fields]
 
 
@@ -56,7 +57,7 @@ def text(type: str, value: Any) -> str | None:
 
     Args:
         type: an Iceberg type, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` if the value is
-            the number of years, months or hours since 1970. Any other text is ignored.
+            the number of years, months or hours since 1970. Unknown types are ignored.
     """
     if value is None:
         return None

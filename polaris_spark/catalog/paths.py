@@ -7,8 +7,8 @@ import unicodedata
 from urllib.parse import unquote
 
 _PASSES = 3
-"""Number of calls of `unquote` before `_decoded` is used. Each call decodes one level of percent escapes; more levels
-occur only in hostile paths."""
+"""Maximum number of calls of `unquote`; each decodes one level of percent escapes. Paths with more levels, which only
+an attacker uses, are decoded by `_decoded`."""
 
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 _PERCENT = ord("%")

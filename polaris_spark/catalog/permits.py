@@ -1,4 +1,4 @@
-"""Permission to delete files. Every job that deletes files needs a `Permit`, which `Folders` requires for a deletion.
+"""Permission to delete files. Every job that deletes files passes a `Permit` to `Folders`, which deletes them.
 
 A permit holds the folders in which a job may delete, and the files of the stores that this process has open. It
 recognizes the files of other stores by their content or names (`backends.traces`). Given the location of a file, a
@@ -7,13 +7,13 @@ deletion opens the folders of this path one by one and refuses links (`confineme
 if a folder is replaced by a link after the decision.
 
 The operator chooses the warehouse, so links on the path to the warehouse are followed. Clients choose the locations of
-tables. On the path to a location outside the warehouse no link is followed, from the root of the file system on.
-Otherwise, anyone who can replace a table's folder by a link could make a job delete the files of any folder.
+tables. On the path to a location outside the warehouse, no link is followed. Otherwise, anyone who can replace a
+table's folder by a link could make a job delete the files of any folder.
 
 Permits and grants are sent to executors. There, the permit checks each grant again right before the deletion.
 
-A permit does not check which tables lie below its folders. `sharing.Deletable` and the search for orphan files check
-this, in addition to the permit.
+A permit does not check which tables are in its folders. `overlapping_tables.Deletable` and the search for orphan files
+check this in addition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from polaris_spark.errors import ForbiddenError, PolarisError
 
 
 def is_around(store: StoreURI, folder: str) -> bool:
-    """Whether a folder contains files of a store, or lies inside a folder of the store."""
+    """Whether a folder contains files of a store, or is inside a folder of the store."""
     path = local_path(folder)
     _, authority, inner = split_location(folder)
     if (path is None) == (store.address == "path"):
@@ -50,12 +50,12 @@ def is_around(store: StoreURI, folder: str) -> bool:
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file that may be deleted. Made by `Permit.grant`."""
+    """Permission to delete one file, as returned by `Permit.grant`."""
 
     location: str
     root: str = ""
-    """For a local file: the root of the permit that contains the file, or `/` if no root but one of the permit's
-    `places` contains it. Empty for other files."""
+    """For a local file: the folder in `Permit.roots` that contains the file, or `/` if only a folder in `Permit.places`
+    contains it. Empty for other files."""
     path: str = ""
     """For a local file: its path relative to `root`, without links."""
 
@@ -81,8 +81,8 @@ class Permit:
             roots: locations of folders that the operator chose; links on the path to them are followed.
             stores: files of stores, which are never deleted; by default of the stores that this process has open.
             places: locations of tables, inside or outside `roots`; links on the path to them are not followed.
-            follow_links: True follows links on the path of a file if they lead below one of the folders; False refuses
-                such files.
+            follow_links: whether to follow links on the path of a file that lead into one of the folders. If False,
+                files on paths with links are refused.
         """
         self.roots = tuple(roots)
         self.places = tuple(places)
@@ -105,7 +105,7 @@ class Permit:
 
     @property
     def is_local(self) -> bool:
-        """Whether some of the folders are on this machine."""
+        """Whether any of the permit's folders is on this machine."""
         return bool(self._given or self._places)
 
     def grant(self, location: str) -> Grant:
@@ -125,7 +125,7 @@ class Permit:
             found = Grant(location)
         else:
             if location.endswith(("/", "/.")):
-                raise ForbiddenError(f"{location!r} names a folder; only files can be deleted")
+                raise ForbiddenError(f"{location!r} is a folder; only files can be deleted")
             below = self._below(path)
             if below is None:
                 raise ForbiddenError(f"{location!r} is outside the locations in which this job deletes files")
@@ -136,7 +136,7 @@ class Permit:
         return found
 
     def _below(self, path: Path) -> Below | None:
-        """Return the root and the relative path of a local file; None if the file is outside all folders.
+        """Return the root folder of a local file, and its path relative to it; None if the file is outside all folders.
 
         Raises:
             ForbiddenError: the path contains `..`, or a link in it leads outside all folders or is not followed.

@@ -1,12 +1,13 @@
-"""Properties of a catalog: which ones can be set, and which value holds if both the catalog and a session set one.
+"""Properties of a catalog: which properties can be set, and which value applies if both a catalog and a session set
+one.
 
-The catalog's properties bind all sessions, of all processes. They lie in the catalog's row in the reference `catalogs`.
-Each branch of the catalog has a copy of the row (`property_changes`), which a session reads with the head of its
-branch. One rule decides what a session may override:
+The catalog's properties apply to all sessions of all processes. They are stored in the catalog's row in the reference
+`catalogs`. Each branch of the catalog has a copy of the row (`property_changes`), which a session reads with the head
+of its branch. If a session sets a property, too:
 
-- Properties that decide what is deleted (`STRICTER`): the stricter value holds. `gc.enabled` is false if either value
-  is false, and the longer period or the larger number holds.
-- All other properties: the session's value holds.
+- For properties that decide what is deleted (`STRICTER`), the stricter value applies. `gc.enabled` is false if either
+  value is false. Of two periods or numbers, the larger one applies.
+- For all other properties, the session's value applies.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ from polaris_spark.secret_options import REFERENCE
 from polaris_spark.store.objects import ObjectStore
 
 WAREHOUSE: Final = "warehouse"
-"""Property of a catalog: the location below which its tables are placed, fixed when the catalog is created."""
+"""Name of the catalog property for the location below which tables are placed. It is fixed when the catalog is
+created."""
 SHARED_LOCATIONS: Final = "shared-locations"
-"""Property of a catalog: `allow` lets its tables overlap the locations of other tables, `refuse` forbids this."""
+"""Name of the catalog property that decides whether tables may overlap the locations of other tables: `allow` or
+`refuse`."""
 GC_ENABLED: Final = "gc.enabled"
 MAX_SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
 MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
 RETENTION: Final = (MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE, GC_ENABLED)
-"""Properties of retention. A table's value takes precedence over its namespace's value, and the namespace's value over
-the catalog's."""
+"""Names of the properties that decide which snapshots are kept. A table's value takes precedence over its namespace's
+value, and the namespace's value over the catalog's value."""
 HISTORY_RETENTION: Final = "history-retention"
 GRACE: Final = "grace"
 
 _FIXED = (WAREHOUSE, SHARED_LOCATIONS)
-"""Properties that are fixed when a catalog is created."""
+"""Names of the properties that cannot be changed after a catalog is created."""
 
 PARSERS: Mapping[str, Callable[[str, str], object]] = {
     GC_ENABLED: flag,
@@ -58,7 +61,7 @@ PARSERS: Mapping[str, Callable[[str, str], object]] = {
     "polaris.append-rebase": flag,
     "polaris.schema-merge": flag,
 }
-"""Properties that can be set, each with the function that checks its value. Properties with a prefix of
+"""Maps the name of each property that can be set to the function that checks its value. Properties with a prefix in
 `TABLE_PREFIXES` can be set, too."""
 
 TABLE_DEFAULT: Final = "table-default."
@@ -73,8 +76,8 @@ _FORMAT_VERSIONS: Final = tuple(f"{prefix}format-version" for prefix in TABLE_PR
 
 
 def checked(given: Mapping[str, str]) -> dict[str, str]:
-    """Check properties that are to be set, and return them. Whitespace around the values of properties in `PARSERS` is
-    removed.
+    """Check properties that a catalog is to get, and return them, without whitespace around the values of properties in
+    `PARSERS`.
 
     Raises:
         InputError: a property cannot be set, or its value cannot be used.
@@ -93,7 +96,7 @@ def checked(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_bounded(properties: Mapping[str, str]) -> None:
-    """Refuse properties that are too large for a catalog. There is a maximum because new tables get these properties.
+    """Check the size of a catalog's properties. It is limited because new tables get some of these properties.
 
     Raises:
         InputError: a value is too long, or all names and values together are too long.
@@ -102,13 +105,11 @@ def require_bounded(properties: Mapping[str, str]) -> None:
     for name, size in sizes.items():
         if size > MOST_BYTES_OF_A_VALUE:
             raise InputError(
-                f"the value of {name[:200]!r} has {size} bytes; at most {MOST_BYTES_OF_A_VALUE} are possible"
+                f"the value of {name[:200]!r} has {size} bytes; the maximum is {MOST_BYTES_OF_A_VALUE}"
             )
     total = sum(sizes.values()) + sum(len(name.encode()) for name in sizes)
     if total > MOST_BYTES:
-        raise InputError(
-            f"the properties of the catalog have {total} bytes; at most {MOST_BYTES} are possible"
-        )
+        raise InputError(f"the properties of the catalog have {total} bytes; the maximum is {MOST_BYTES}")
 
 
 def _require_text(name: object, text: object) -> None:
@@ -116,7 +117,9 @@ def _require_text(name: object, text: object) -> None:
         if not isinstance(one, str):
             raise InputError(f"the property {name!r} and its value {text!r} must be strings")
         if any("\ud800" <= character <= "\udfff" for character in one):
-            raise InputError(f"the property {name!a} or its value has a surrogate, which is not Unicode text")
+            raise InputError(
+                f"the property {name!a} or its value contains a surrogate, which is not valid Unicode"
+            )
 
 
 def _require_format_version(name: str, text: str) -> None:
@@ -126,10 +129,10 @@ def _require_format_version(name: str, text: str) -> None:
 
 
 def require_settable(names: Iterable[str]) -> None:
-    """Refuse names of properties that cannot be set or unset.
+    """Check that properties with these names can be set and unset.
 
     Raises:
-        InputError: a property cannot be set or unset; the message names the first one.
+        InputError: a property cannot be set or unset. The message contains the first such name.
     """
     for name in names:
         if not isinstance(name, str):
@@ -144,7 +147,7 @@ def require_settable(names: Iterable[str]) -> None:
 
 
 def given_by(session: Properties) -> dict[str, str]:
-    """Return those properties of a session that a catalog can have, checked and trimmed as by `checked`.
+    """Return those properties of a session that a catalog can have, too, after checking them with `checked`.
 
     Raises:
         InputError: a value cannot be used.
@@ -193,24 +196,26 @@ STRICTER: Mapping[str, Callable[[str, str], str]] = {
     HISTORY_RETENTION: _longer,
     GRACE: _longer,
 }
-"""Properties that decide what is deleted, each with the function that returns the stricter of two values."""
+"""Maps the name of each property that decides what is deleted to the function that returns the stricter of two
+values."""
 
 
 class EffectiveProperties(NamedTuple):
-    """The properties that hold for requests of a session at one commit."""
+    """The properties that apply to requests of a session at one commit, from the catalog and the session."""
 
     metadata_files: bool = True
-    """Whether every commit also writes the metadata file."""
+    """Whether every commit to a table or view also writes its metadata file."""
     create_parents: bool = True
     """Whether missing parents of new namespaces are created."""
     append_rebase: bool = False
-    """Whether appends are rebased in tables that do not set this property themselves."""
+    """Whether appends are rebased in tables that do not set `polaris.append-rebase`."""
     schema_merge: bool = False
-    """Whether columns that are added concurrently are merged in tables that do not set this property themselves."""
+    """Whether concurrently added columns are merged in tables that do not set `polaris.schema-merge`."""
     metrics_reports: int = 0
-    """Approximate number of metrics reports that the catalog keeps; with 0, it keeps none and requests none."""
+    """Approximate number of metrics reports that the catalog keeps. If 0, it keeps none and does not offer clients
+    the endpoint for reports."""
     retention: Mapping[str, str] = {}
-    """The catalog's properties of retention (`RETENTION`), for tables and namespaces without their own."""
+    """The catalog's values of the properties in `RETENTION`. They apply where a table or namespace sets no value."""
     table_defaults: Mapping[str, str] = {}
     """Properties that a new table gets unless its request sets them."""
     table_overrides: Mapping[str, str] = {}
@@ -218,15 +223,15 @@ class EffectiveProperties(NamedTuple):
 
 
 class Binding:
-    """Combines the properties of a catalog at each commit of a branch with those of a session. Thread-safe."""
+    """Combines the properties of a session with those of the catalog, at any commit of a branch. Thread-safe."""
 
     def __init__(self, session: Properties, stored: Mapping[str, str], copy: Entry | None) -> None:
         """
         Args:
             session: properties of the session.
-            stored: properties of the catalog's row.
-            copy: the branch's copy of the row, read before the row; None if there is none. While the branch has the
-                same copy, or has none, `stored` is used, because it may be newer than the copy.
+            stored: properties in the catalog's row.
+            copy: index entry of the branch's copy of the row, read before the row; None if there is no copy. As long as
+                the branch has this copy or no copy, `stored` is used, because it may be newer.
         Raises:
             InputError: a value that the session sets cannot be used.
         """
@@ -237,11 +242,12 @@ class Binding:
         self._last = (self._opened, self._at_opening)
 
     def at(self, state: State) -> EffectiveProperties:
-        """Return the properties that hold for a change on a state. The branch's copy of the row is recorded as read."""
+        """Return the properties that apply to a change of `state`. The read is recorded, so the change is
+        applied again if another commit changes the properties first."""
         return self._of(state.lookup(PROPERTIES, ROW), state)
 
     def of(self, head: CommitReader) -> EffectiveProperties:
-        """Return the properties that hold at a commit of the branch."""
+        """Return the properties that apply at a commit of the branch."""
         return self._of(head.index(PROPERTIES).get(ROW), head.store)
 
     def _of(self, copy: Entry | None, reader: State | ObjectStore) -> EffectiveProperties:
@@ -258,7 +264,7 @@ class Binding:
         return effective
 
     def retention(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return the properties of retention that hold if the catalog's row has the properties `stored`."""
+        """Return the properties in `RETENTION` that apply if the catalog's row has the properties `stored`."""
         found = {name: stored[name] for name in RETENTION if name in stored}
         for name in RETENTION:
             given = self._given.get(name)
@@ -267,23 +273,26 @@ class Binding:
         return found
 
     def grace_beyond_ms(self, stored: Mapping[str, str], *, is_own: bool) -> int:
-        """Return the grace period of a catalog minus that of the session, in milliseconds.
+        """Return the grace period of a catalog minus the session's grace period, in milliseconds.
 
         Args:
-            is_own: see `period_ms`.
+            stored: properties in the catalog's row.
+            is_own: whether this is the session's catalog. The session's grace period applies to another catalog only if
+                that catalog sets none.
         """
         return self.period_ms(GRACE, stored, is_own=is_own) - self._session.grace
 
     def period_ms(
         self, name: str, stored: Mapping[str, str], asked: int | None = None, *, is_own: bool
     ) -> int:
-        """Return `grace` or `history-retention` of a catalog of the realm, in milliseconds.
+        """Return the value of `grace` or `history-retention` that applies to a catalog of the realm, in milliseconds.
 
         Args:
-            stored: properties of the catalog's row.
-            asked: value that the caller of a job gives in place of the session's property, in milliseconds.
-            is_own: True for the session's own catalog, False for another one. The session's property applies to another
-                catalog only if that catalog has no period of its own.
+            name: `grace` or `history-retention`.
+            stored: properties in the catalog's row.
+            asked: argument of a job that replaces the session's property, in milliseconds; None if not given.
+            is_own: whether this is the session's catalog. The session's property applies to another catalog only if
+                that catalog does not set the property.
         """
         own = self._session.grace if name == GRACE else self._session.history_retention
         kept = period_ms(stored[name]) if name in stored else None
@@ -328,8 +337,8 @@ def changed(
 
 @contextmanager
 def naming_properties(effective: EffectiveProperties, asked: Collection[str]) -> Iterator[None]:
-    """A context that adds a hint to errors about a property which a new table got from the catalog. The hint names the
-    property of the catalog.
+    """Context manager for the creation of a table. If an error mentions a property that the table gets from the
+    catalog, add the name of the catalog's property to the message.
 
     Args:
         asked: names of the properties that the request for the table sets.

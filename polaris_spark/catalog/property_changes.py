@@ -1,11 +1,11 @@
 """Setting properties of a catalog.
 
-The catalog's row is changed first, by a commit to the reference `catalogs`. Then each live branch of the catalog gets a
-copy of the row, by a commit of its own. From that commit on, the properties bind all processes that work on the branch.
-If a process dies between these commits, the next process that opens the branch or sets properties writes the missing
-copies.
+The catalog's row is changed first, by a commit to the reference `catalogs`. Then a separate commit to each branch of
+the catalog writes a copy of the row. From that commit on, the properties apply to all processes that work on the
+branch. If a process dies between these commits, the next process that opens the branch or sets properties writes the
+missing copies.
 
-A copy never replaces a newer copy. The commit that writes a copy first reads the branch's present copy, and then the
+A copy never replaces a newer copy. The commit that writes a copy first reads the branch's current copy, and then the
 catalog's row. If the branch's copy changes before the commit takes effect, both are read again.
 """
 
@@ -41,7 +41,7 @@ from polaris_spark.system.registry import References
 log = logging.getLogger("polaris_spark")
 
 SET_PROPERTIES: Final = "set-catalog-properties"
-"""Action in the log entries for these changes, both in the reference `catalogs` and in branches."""
+"""Action in log entries for changed properties of a catalog, both in the reference `catalogs` and in branches."""
 
 
 class SetProperties(TimedChange[CatalogRow]):
@@ -103,7 +103,7 @@ class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
     """Write a copy of the catalog's current row to a branch, unless the branch has this copy already.
 
     The log entry has no content before or after the change, because the catalog is not an entity of its branch. The
-    entry names the principal that set the properties, even if a process of another principal writes the copy.
+    entry contains the principal that set the properties, even if another principal's process writes the copy.
     """
 
     action = SET_PROPERTIES
@@ -135,13 +135,13 @@ class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
 
 
 def is_missing(row: CatalogRow, found: StoredCatalog | None, copy: Entry | None) -> bool:
-    """Whether a branch of a catalog lacks a copy of the catalog's current row. False if no copy is needed: the catalog
-    does not exist any more, or its properties were never set.
+    """Whether a branch of a catalog needs a copy of the catalog's current row and does not have it. A copy is needed if
+    the catalog still exists and its properties were changed after its creation.
 
     Args:
         row: row of the catalog, possibly an older one.
         found: the catalog that has this name now; None if there is none.
-        copy: the branch's entry for its copy; None if there is none.
+        copy: index entry of the branch's copy of the row; None if there is no copy.
     """
     if found is None or found.row.entity_id != row.entity_id or found.set_by is None:
         return False
@@ -156,16 +156,16 @@ def set_properties(
     updates: Mapping[str, str],
     removals: Collection[str],
 ) -> CatalogRow:
-    """Set and remove properties of a catalog. They bind all processes when this returns.
+    """Set and remove properties of a catalog. When this returns, the new properties apply to all processes.
 
     Returns:
-        the catalog's row.
+        the catalog's new row.
     Raises:
         InputError: a property cannot be set, or its value cannot be used.
         NotFoundError: the catalog no longer exists.
         NewerFormatError: a newer release wrote the row.
-        PolarisError: a branch has no copy, because its reference cannot be read or changed. The properties are set; the
-            copy follows when the branch is opened or properties are set again.
+        PolarisError: the properties are set, but do not apply to a branch yet, because its reference cannot be read or
+            changed. They apply when the branch is opened or properties are set again.
     """
     after = references.commit(CATALOGS, SetProperties(context, operation, row, updates, removals))
     failed: tuple[str, PolarisError] | None = None
@@ -195,7 +195,11 @@ def set_properties(
 def copy_row(
     references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
 ) -> None:
-    """Write a copy of the catalog's row to a branch if the branch lacks it."""
+    """Write a copy of the catalog's row to a branch if the branch does not have this copy.
+
+    Args:
+        reference: name of the branch's reference.
+    """
     copy = references.read(reference).index(PROPERTIES).get(ROW)
     if is_missing(row, read_catalog(references, row.name), copy):
         references.commit(reference, CopyRow(context, operation, row, references))
@@ -204,10 +208,11 @@ def copy_row(
 def bind_branch(
     references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
 ) -> None:
-    """Write a copy of the catalog's row to a branch that lacks it, because the branch was undropped or was created from
-    an old commit. Jobs call this before they delete files, because the catalog's current properties may protect files.
+    """Write a copy of the catalog's row to a branch if the branch does not have this copy. Jobs call this before they
+    delete files, because the current properties may protect files.
 
-    If a newer release wrote the row, the copy is left to the processes of that release.
+    A branch that was undropped, or created from an old commit, does not have the copy. If a newer release wrote the
+    row, do nothing; a process of that release will write the copy.
     """
     with contextlib.suppress(NewerFormatError):
         copy_row(references, context, operation, row, reference)
@@ -221,9 +226,9 @@ def complete_copy(
     head: CommitReader,
     name: str,
 ) -> CatalogRow:
-    """Return the present row of a catalog, and write the branch's copy of this row if it is missing.
+    """Return the current row of a catalog, and write the branch's copy of this row if it is missing.
 
-    The session that opens the branch uses the row in any case, so this returns even if the copy cannot be written.
+    If the copy cannot be written, log a warning. The session that opens the branch uses the returned row anyway.
 
     Args:
         head: the head of the branch, read before this call.

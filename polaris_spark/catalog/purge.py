@@ -29,35 +29,39 @@ from polaris_spark.errors import MissingFileError, PolarisError
 log = logging.getLogger("polaris_spark")
 
 MOST_COMMITS = 10_000
-"""Maximum number of commits, in all histories of the store together, that an immediate purge reads. Reading this many
-takes about half a second from a SQLite file."""
+"""Maximum total number of commits that a purge reads from the histories of the store. Reading 10,000 commits from a
+SQLite file takes about half a second."""
 
 
 MOST_PLACES = 100_000
-"""Maximum number of locations of the store's tables that an immediate purge checks for symbolic links."""
+"""Maximum number of locations of tables that a purge checks for symbolic links."""
 
 
 class KeptFiles(NamedTuple):
     """The files that a purge did not delete."""
 
     files: tuple[str, ...] = ()
-    """Files that could not be read or deleted, or that must not be deleted with the table."""
+    """Locations of files that could not be read or deleted, or that must not be deleted with the table."""
     because: str = ""
-    """Reason why all files of the table were kept. Empty if the files were deleted, except those in `files`."""
+    """Reason why no file of the table was deleted. Empty if all files except those in `files` were deleted."""
 
 
 def purge(catalog: Catalog, table: Table) -> KeptFiles:
-    """Delete every file of a dropped table: data, deletes, manifests, manifest lists, statistics, metadata.
+    """Delete the files of a dropped table: data, deletes, manifests, manifest lists, statistics and metadata.
 
-    A file is deleted only if it lies in a location of the table, or in the warehouse and in no location of another
-    table or view (`Deletable`). Nothing is deleted if the catalog has several live or recoverable heads, or if the
-    table's location overlaps the location of another table. The other table can be in any head of the store, or can
-    have been dropped without PURGE, so that it can be restored from history. Overlaps through symbolic links count,
-    too. To find overlaps, histories and locations are read. If there are too many of these, or a history is damaged,
-    nothing is deleted either.
+    A file is deleted only if it is in a location that the table owns, or in the warehouse and in no location of another
+    table or view (`Deletable`). No file is deleted if
 
-    Data files are deleted first and metadata files last. If a file cannot be read or deleted, the files that name it
-    are kept, so that maintenance finds and deletes the rest after the grace period.
+    - the catalog has other branches, including dropped branches that can be restored;
+    - the table's location overlaps the location of another table in the store, also by a symbolic link. This includes
+      tables that were dropped without PURGE, because they can be restored from history;
+    - there are too many commits or locations to check (`MOST_COMMITS`, `MOST_PLACES`), or a history is damaged.
+
+    Data files are deleted first and metadata files last. If a file cannot be read or deleted, the files that refer to
+    it are kept, so that maintenance can find and delete the remaining files after the grace period.
+
+    Returns:
+        the files that were not deleted.
     """
     heads = heads_around(catalog)
     neighbours = OtherTables(catalog, heads)
@@ -90,7 +94,7 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
 
 
 _KEPT_BYTES: Final = 1_000
-"""Upper bound of the memory for each file that a purge lists, in bytes, in addition to the file's location."""
+"""Upper bound of the memory for each file that a purge lists, in bytes, without the text of the file's location."""
 
 _OVERLAP: Final = "the location of another table overlaps"
 
@@ -172,9 +176,11 @@ class _Purge:
                 self._unreadable(manifest.path, error)
 
     def _require_readable(self, location: str) -> None:
-        """Refuse a file that lies outside the warehouse, the table's own locations, and the other locations that
-        clients of this catalog may use. The path comes from files or metadata that a client wrote, and must not make
-        this process read other files."""
+        """Check that clients of this catalog may use a file, because its path comes from metadata that a client wrote.
+
+        Raises:
+            ForbiddenError: the file is outside the warehouse, the table's locations and the other allowed locations.
+        """
         if self._readable is not None:
             require_allowed(self._readable, [segments(location)])
 

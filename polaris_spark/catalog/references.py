@@ -1,4 +1,5 @@
-"""Names of the references that hold catalogs and their content, and reading of the catalogs in a commit."""
+"""Names of the references for catalogs and their branches. A reference is a database row that points to a newest
+commit."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from polaris_spark.index.keys import children
 from polaris_spark.names import MAIN
 
 CATALOGS = "catalogs"
-"""The reference that holds the catalogs of a realm."""
+"""Name of the reference that holds the catalogs of a realm."""
 
 
 def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
@@ -17,7 +18,7 @@ def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
 
 
 def heads_prefix(catalog: CatalogRow) -> str:
-    """Return the text with which the reference names of a catalog's branches begin. The branch's name follows it."""
+    """Return the prefix of the names of the references of a catalog's branches. The name of the branch follows it."""
     return f"cat/{catalog.entity_id:x}/heads/"
 
 

@@ -18,14 +18,14 @@ from polaris_spark.errors import PolarisError
 
 
 class _Read(NamedTuple):
-    """The text of a metadata file, or the error if it cannot be read."""
+    """The text of a metadata file, or the error that occurred when it was read."""
 
     fixed: Prepared
     text: bytes | PolarisError
 
 
 class Register(ContentChange[_Read, C], Generic[C]):
-    """Create a table or view from an existing metadata file. `overwrite` replaces an existing one of the same name."""
+    """Create a table or view from an existing metadata file. With `overwrite`, replace one that has the same name."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Register(ContentChange[_Read, C], Generic[C]):
         self.overwrite = overwrite
 
     def parse(self, text: bytes, now_ms: int) -> TableDraft | ViewDraft:
-        """Return the draft that the file's text describes."""
+        """Parse the text of a metadata file, and return the table or view as a draft."""
         raise NotImplementedError
 
     def prepare(self, view: State) -> _Read:
-        """Read the file. If it cannot be read, return the error, which only `apply` raises: an operation that was
-        already done is repeated without `apply`, and then does not need the file."""
+        """Read the metadata file. If it cannot be read, the result holds the error, which `apply` raises. So the error
+        is not raised for a retry of a request that already succeeded, because `apply` is not called then."""
         fixed = self.new_values()
         try:
             self.context.require_allowed([segments(self.location)])

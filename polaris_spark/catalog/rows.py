@@ -2,8 +2,8 @@
 
 | index | key | pointer | value |
 | --- | --- | --- | --- |
-| `names` | path 0x01 kind name | the entity's content | its stable entity id (8 bytes) |
-| `ids` | entity id (8 bytes) | | its key in `names` |
+| `names` | path 0x01 kind name | the entity's content | entity id (8 bytes), which never changes |
+| `ids` | entity id (8 bytes) | | the entity's key in `names` |
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
 | `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
@@ -21,10 +21,10 @@ IDS = "ids"
 LOCATIONS = "locations"
 UNCONFIRMED = "unconfirmed"
 PROPERTIES = "properties"
-"""Index with two uses. In a branch of a catalog, it holds the copy of the catalog's row that binds the branch. In the
-reference `catalogs`, it has an entry for each catalog whose properties were set after its creation: the key is the
-catalog's key in `names`, the value is the catalog's entity id (8 bytes), then the principal that last set the
-properties, in UTF-8."""
+"""Name of an index with two uses. In a branch of a catalog, it holds a copy of the catalog's row, whose properties
+apply to the branch. In the reference `catalogs`, it has an entry for each catalog whose properties were changed after
+its creation. The key is the catalog's key in `names`. The value is the catalog's entity id (8 bytes), then the
+principal that last changed the properties, in UTF-8."""
 ROW = b"row"
 
 NAMESPACE = b"n"
@@ -48,7 +48,8 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @object_type("namespace", revision=1)
 class Namespace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A namespace. Its name is only in the index, so that renaming a namespace above it would not change the row."""
+    """A namespace. Its name is only in the index `names`, so that renaming one of its parents would not change the
+    row."""
 
     entity_id: int
     created: int
@@ -64,17 +65,17 @@ class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entity_id: int
     metadata_location: str
     unconfirmed: tuple[str, ...] = ()
-    """Holds the location of the table or view if no table can own it (`catalog.ownership`); otherwise empty."""
+    """The location of the table or view, if no table can own this location (`catalog.ownership`). Otherwise empty."""
 
     @property
     def location(self) -> str:
-        """Location of the table or view, as far as it is known without its metadata file: `folder_of` this file."""
+        """Location of the table or view, derived from the path of its metadata file by `folder_of`."""
         return folder_of(self.metadata_location)
 
 
 def folder_of(metadata_location: str) -> str:
-    """Return the location that a metadata file can claim for its table without confirmation: the parent of the folder
-    `metadata` that contains the file. If the file's folder has another name, return the location of the file itself."""
+    """Return the location that an imported table can own because of where its metadata file is: the parent of the
+    folder `metadata` that contains the file. If the file's folder has another name, return the location of the file."""
     folder, _, _ = metadata_location.rpartition("/")
     above, _, name = folder.rpartition("/")
     return above if name == "metadata" and above.strip("/") else metadata_location

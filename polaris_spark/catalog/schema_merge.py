@@ -1,14 +1,16 @@
-"""Merging of added columns: a request that adds columns to an older schema is applied to the present schema.
+"""Merging of added columns: a request that adds columns to an older schema is applied to the current schema.
 
-`docs/concepts/commits.md` lists how the other requests fare if another client changed the table first.
+`docs/concepts/commits.md` describes what happens to other requests if another client changed the table first.
 
-Columns are merged if the sent schema and the current schema both differ from the schema that the request was made on
-only by additions: every column of that schema is unchanged and in the same order, every new column is optional, and the
-identifier columns are the same. New columns in the same struct must differ in name, ignoring case. The new columns of
-the request then get new ids after the last column id, in the order of the ids that they were sent with, exactly as the
-client's own retry would number them. This is safe because nothing can refer to the ids that were sent: besides the
-schema, the request contains only properties, and not the name mapping. Merging is off by default, because Iceberg
-promises clients a conflict: with merging, columns may get other ids than the client chose.
+Both the schema in the request and the current schema are compared with the base, which is the schema that the client
+started from. Columns are merged if both only add optional columns to the base: all columns of the base are unchanged
+and in the same order, and the identifier columns are the same. New columns in the same struct must have different
+names, ignoring case.
+
+The new columns of the request get new ids after the table's last column id, in the order of the ids in the request, as
+if the client had retried. This is safe because nothing refers to the ids in the request: apart from the schema, it
+contains only properties, and not the name mapping. Merging is off by default, because Iceberg promises clients a
+conflict, and because columns may get other ids than the client chose.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from polaris_spark.catalog.metadata.texts import Json, get_int
 from polaris_spark.errors import BadRequestError, CommitFailedError
 
 SCHEMA_MERGE = "polaris.schema-merge"
-"""Property of tables and catalogs: whether columns that two clients add concurrently are merged."""
+"""Name of the property of tables and catalogs that turns on the merging of columns that two clients add
+concurrently."""
 
 NAME_MAPPING = "schema.name-mapping.default"
-"""The table property that maps names of columns to column ids."""
+"""Name of the table property that maps names of columns to column ids."""
 
 _OF_SCHEMAS = ("assert-current-schema-id", "assert-last-assigned-field-id")
 
@@ -38,7 +41,7 @@ _OF_ONE_VERSION = ("schema-id", "identifier-field-ids")
 """Fields of a schema that are not part of its type."""
 
 _NESTED = ("fields", "element", "key", "value")
-"""Fields of a type that hold other types or their fields."""
+"""Fields of a nested type in a schema that hold inner types, or a list of fields."""
 
 
 class _OverlapError(Exception):
@@ -54,9 +57,8 @@ def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
 def with_merged_columns(
     draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]
 ) -> list[Json] | None:
-    """Return the updates of a request whose requirements failed, merged with the columns added in the current schema.
-
-    Return None if the request cannot be merged.
+    """Return the updates of a request whose requirements failed, changed so that they add the new columns to the
+    current schema. Return None if the request cannot be merged.
 
     Args:
         draft: the table in its current state, without any updates.
@@ -107,13 +109,13 @@ def _keeps_columns(update: Json) -> bool:
 
 
 def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
-    """Return the current schema with the columns that the sent schema adds to the base.
+    """Return the current schema, extended by the columns that the schema `sent` adds to the schema `base`.
 
     Args:
-        base: the schema that the request was made on.
+        base: the schema that the client started from.
         sent: the schema in the request.
-        after: every new column must have an id above this one; a column with a lower id was dropped before, and the
-            request restores it under its old id.
+        after: last column id that the client knew. A column that is not in `base` and has no higher id is a dropped
+            column that the request restores, which is refused.
     Raises:
         _OverlapError: the sent schema has other changes than additions, or the additions overlap.
         BadRequestError: a schema is malformed.
@@ -140,7 +142,7 @@ def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
 
 
 def _merged_type(base: Any, current: Any, sent: Any) -> Any:
-    """Return the type `current` of a column, with the fields that `sent` adds to the type `base`."""
+    """Return the type `current` of a column, extended by the fields that the type `sent` adds to the type `base`."""
     if not isinstance(base, dict):
         _require(base == current == sent)
         return base
@@ -180,8 +182,12 @@ def _in_base(known: list[int], fields: list[Json]) -> list[Json]:
 
 
 def _behind(known: list[int], fields: list[Json]) -> dict[int | None, list[Json]]:
-    """Return the new fields, grouped by the id of the base field that they follow. The key None holds the new fields
-    before the first base field."""
+    """Return a dict from the id of each base field to the new fields that follow it. The key None holds the new fields
+    before the first base field.
+
+    Args:
+        known: ids of the base fields.
+    """
     behind: dict[int | None, list[Json]] = {id: [] for id in (None, *known)}
     at = None
     for field in fields:
@@ -193,7 +199,7 @@ def _behind(known: list[int], fields: list[Json]) -> dict[int | None, list[Json]
 
 
 def _without(value: Any, *names: str) -> Json:
-    """Return an object without the named fields and without null fields."""
+    """Return a JSON object without the given fields and without null fields."""
     _require(isinstance(value, dict) and all(name == "type" or name in value for name in names))
     return {key: item for key, item in value.items() if key not in names and item is not None}
 

@@ -1,9 +1,9 @@
 """Expiry of snapshots within a commit: retention, records of removed snapshots, and expiry by commits to a table.
 
-A snapshot is removed first, and its files are deleted later. The commit that removes the snapshot also records it: the
-index `expired` of a catalog's head maps a table's stable id and the record's id to an `ExpiredSnapshots`, which keeps
-the rows of the removed snapshots. After the files are deleted, another commit removes the entry. If a run is
-interrupted in between, the next run therefore finds all files that are left.
+A snapshot is removed first, and its files are deleted later. The commit that removes the snapshot also adds a record,
+an `ExpiredSnapshots`, which keeps the rows of the removed snapshots. The index `expired` of a branch maps a table's
+entity id and the record's id to the record. After the files are deleted, another commit removes the entry. So if a run
+is interrupted in between, the next run finds all files that are left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from polaris_spark.index.keys import entry_keys_upwards, key_after
 from polaris_spark.objects import Strong, object_type
 
 EXPIRED = "expired"
-"""Index of a catalog's head. It maps a table's entity id and the id of a record to an `ExpiredSnapshots`."""
+"""Name of an index of a branch. It maps a table's entity id and the object id of a record to an `ExpiredSnapshots`."""
 
 EXPIRE_ON_COMMIT = "polaris.expire-on-commit"
 
@@ -41,14 +41,14 @@ _DEFAULTS = {
     MIN_SNAPSHOTS: 1,
     MAX_REF_AGE: _FOREVER_MS,
 }
-"""Iceberg's defaults (`TableProperties`); ages in milliseconds."""
+"""Default values of retention properties, as in Iceberg's `TableProperties`. Ages are in milliseconds."""
 
 RECORD_PIECES = 10_000
-"""Maximum number of snapshots in one `ExpiredSnapshots`. It also limits the statistics files and, separately, the
-partition statistics files there."""
+"""Maximum number of snapshots in one `ExpiredSnapshots`, and maximum numbers of its statistics files and of its
+partition statistics files."""
 
 DROPPED_BY_A_COMMIT = 100
-"""Maximum number of snapshots that one commit to a table expires; the next commit expires further ones."""
+"""Maximum number of snapshots that one commit to a table expires. The next commit expires more."""
 
 _NAMESPACES = 1_024
 """Number of namespaces whose properties are cached."""
@@ -57,10 +57,10 @@ Properties = Mapping[str, str]
 
 
 class Retention(NamedTuple):
-    """Retention of a table for branches and tags that do not set their own."""
+    """Retention settings of a table. They apply to branches and tags of the table that do not set their own."""
 
     older_than: int
-    """Snapshots older than this time may be removed; milliseconds since 1970."""
+    """Time in milliseconds since 1970; snapshots that are older may be removed."""
     min_snapshots: int
     max_ref_age_ms: int
 
@@ -68,8 +68,8 @@ class Retention(NamedTuple):
 def gc_enabled(levels: Sequence[Properties]) -> bool:
     """Whether files of a table or catalog may be deleted. Every job and `PURGE` checks this before it deletes files.
 
-    The innermost level that sets `gc.enabled` decides. A value other than `true` forbids deletion; if no level sets the
-    property, deletion is allowed.
+    The first of `levels` that sets `gc.enabled` decides. A value other than `true` forbids deletion. If no level sets
+    the property, deletion is allowed.
 
     Args:
         levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
@@ -84,13 +84,13 @@ def retention(
     older_than: int | None = None,
     retain_last: int | None = None,
 ) -> Retention:
-    """Return the retention that properties set.
+    """Return the retention settings of a table.
 
     Args:
         levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
-        now_ms: milliseconds since 1970.
-        older_than: replaces the time that follows from the properties; milliseconds since 1970.
-        retain_last: replaces the number of snapshots to keep that the properties set.
+        now_ms: current time, in milliseconds since 1970.
+        older_than: replaces the time that is computed from the maximum snapshot age, in milliseconds since 1970.
+        retain_last: replaces the minimum number of snapshots in the properties.
     Raises:
         BadRequestError: a property is not a whole number.
     """
@@ -112,7 +112,7 @@ def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]
 
 
 class Levels:
-    """Properties of the namespaces in a commit, and of its catalog."""
+    """Properties of the namespaces in a commit, and of the catalog."""
 
     def __init__(self, snapshot: CommitReader, catalog: Properties) -> None:
         state = reading_state(snapshot)
@@ -122,7 +122,8 @@ class Levels:
             return (*namespace_levels(state, namespace), catalog)
 
         self.of = lru_cache(_NAMESPACES)(levels)
-        """Properties of a namespace and of those above it, the nearest first, followed by those of the catalog."""
+        """Function that returns the properties of a namespace, then of its parents from the nearest upwards, then of
+        the catalog."""
 
 
 def _nearest(levels: Sequence[Properties], name: str) -> str | None:
@@ -141,17 +142,17 @@ def _number(levels: Sequence[Properties], name: str) -> int:
 
 @object_type("expired-snapshots", revision=1)
 class ExpiredSnapshots(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Snapshots that one commit removed from a table, and whose files have not been deleted yet."""
+    """Record of snapshots that one commit removed from a table and whose files are not deleted yet."""
 
     entity_id: int
     time: int
-    """Time of that commit, in milliseconds since 1970."""
+    """Time of the commit that removed the snapshots, in milliseconds since 1970."""
     snapshots: tuple[Strong, ...]
     statistics: tuple[Strong, ...]
     partition_statistics: tuple[Strong, ...]
     after: Strong
-    """Id of the table's content after the commit that removed these snapshots. If the table has been dropped since, and
-    expiry does not find the drop in the history, it reads this content instead of the content at the drop."""
+    """Object id of the table's content after the commit that removed the snapshots. Expiry reads it if the table was
+    dropped later and the commit that dropped it is no longer in the history."""
 
 
 def record_expired(state: State, before: Table, removed: Collection[int], after: int, now_ms: int) -> None:
@@ -159,7 +160,8 @@ def record_expired(state: State, before: Table, removed: Collection[int], after:
 
     Args:
         before: the table before the commit; ids of snapshots that it does not have are ignored.
-        after: id of the table's content after the commit.
+        after: object id of the table's content after the commit.
+        now_ms: time of the commit, in milliseconds since 1970.
     """
     pieces = removed_pieces(before, removed, state)
     snapshots, statistics, partition_statistics = pieces
@@ -178,7 +180,7 @@ def record_expired(state: State, before: Table, removed: Collection[int], after:
 
 
 class RemovedPieces(NamedTuple):
-    """Pointers to snapshots that are removed from a table, and to their statistics."""
+    """Object ids of the rows of removed snapshots, of their statistics, and of their partition statistics."""
 
     snapshots: Sequence[int]
     statistics: Sequence[int]
@@ -186,17 +188,22 @@ class RemovedPieces(NamedTuple):
 
 
 def removed_pieces(table: Table, removed: Collection[int], reader: ObjectReader) -> RemovedPieces:
-    """Return the rows that are removed with snapshots of a table: the snapshots, and their statistics.
+    """Return the object ids of the rows that are removed with snapshots of a table.
 
     Args:
-        removed: ids of the snapshots; ids that the table does not have are ignored.
+        removed: ids of the removed snapshots; ids that the table does not have are ignored.
     """
     roots = (table.snapshots, table.statistics, table.partition_statistics)
     return RemovedPieces(*(list(_pieces(root, removed, reader)) for root in roots))
 
 
 def expired_key(entity_id: int, record: int) -> bytes:
-    """Return the key of a record in the index `expired`."""
+    """Return the key of an `ExpiredSnapshots` in the index `expired`.
+
+    Args:
+        entity_id: entity id of the table.
+        record: object id of the `ExpiredSnapshots`.
+    """
     return id_bytes(entity_id) + id_bytes(record)
 
 
@@ -206,7 +213,7 @@ def entity_of(key: bytes) -> int:
 
 
 def _pieces(root: IndexRoot, snapshot_ids: Collection[int], reader: ObjectReader) -> Iterator[int]:
-    """Yield the pointers that an index holds for the given snapshots. Its keys begin with the snapshot id."""
+    """Yield the pointers in an index whose keys begin with one of the given snapshot ids."""
     index = Index(root, reader.read_shards)
     for id in snapshot_ids:
         for _, entry in index.range(key_of(id), key_after(key_of(id) + b"\xff" * 4)):
@@ -216,18 +223,19 @@ def _pieces(root: IndexRoot, snapshot_ids: Collection[int], reader: ObjectReader
 def expire_on_commit(
     draft: TableDraft, state: State, namespace: NamespaceName, catalog: Properties
 ) -> list[int]:
-    """Drop the oldest snapshots of a table's history from a draft that adds a snapshot, if `EXPIRE_ON_COMMIT` is on.
+    """Remove the oldest snapshots of a table from a draft (the table with pending changes), if the draft adds a
+    snapshot and the table property `polaris.expire-on-commit` is true.
 
     The number of rows read does not grow with the number of snapshots. This function reads the oldest items of the
-    snapshot log, those ancestors of each branch that the branch keeps whatever their age, and the dropped snapshots.
-    Every snapshot that this function drops would also be dropped by Iceberg's own expiry. Snapshots that are not in the
-    snapshot log, such as a branch's own snapshots, are left to the procedure `expire`.
+    snapshot log, the ancestors that each branch keeps regardless of age, and the removed snapshots. Iceberg's expiry
+    would also remove each of the removed snapshots. Snapshots that are not in the snapshot log, such as those that were
+    only committed to another branch, are left to the procedure `expire`.
 
     Args:
         namespace: namespace of the table.
         catalog: properties of the catalog.
     Returns:
-        ids of the snapshots that were dropped.
+        ids of the snapshots that were removed.
     Raises:
         BadRequestError: a property is not a whole number.
     """
@@ -278,15 +286,19 @@ def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
 
 
 def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
-    """Return the facts of the given snapshots, without snapshots that the table did not have before the change."""
+    """Return facts about the given snapshots. Snapshots that the stored table does not have are left out."""
     pointers = [place.pointer for id in ids if (place := draft.snapshots.place(id)) is not None]
     found = draft.reader.get_many(pointers, TableSnapshot) if pointers else {}
     return [read_snapshot(found[pointer].text) for pointer in pointers]
 
 
 def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
-    """Return a time, in milliseconds since 1970, and ids of snapshots. A snapshot older than this time is kept only if
-    its id is among these ids."""
+    """Return which snapshots must be kept.
+
+    Returns:
+        a time, in milliseconds since 1970, and a set of snapshot ids. A snapshot must be kept if it is not older than
+        this time, or if its id is in the set.
+    """
     limit, needed = kept.older_than, set()
     branches: list[tuple[int, int]] = []
     for ref in draft.refs.values():
@@ -302,8 +314,8 @@ def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
 
 
 def _nearest_ancestors(draft: TableDraft, branches: list[tuple[int, int]]) -> set[int]:
-    """Return the ids of the snapshots that branches keep whatever their age. Each snapshot is read once, even if
-    several branches share it.
+    """Return the ids of the snapshots that branches keep regardless of age. Each snapshot is read once, even if several
+    branches share it.
 
     Args:
         branches: for each branch, the number of snapshots that it keeps, negated, and the id of its newest snapshot.
@@ -325,7 +337,7 @@ def _nearest_ancestors(draft: TableDraft, branches: list[tuple[int, int]]) -> se
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
-    """Fields of a snapshot that expiry reads, named as in metadata."""
+    """Fields of a snapshot in a table's metadata that expiry reads."""
 
     snapshot_id: int
     timestamp_ms: int
@@ -337,7 +349,7 @@ class SnapshotFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
 
 
 class RefFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
-    """Fields of a branch or tag that expiry reads, named as in metadata."""
+    """Fields of a branch or tag in a table's metadata that expiry reads."""
 
     snapshot_id: int
     type: str

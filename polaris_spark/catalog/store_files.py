@@ -1,4 +1,4 @@
-"""The files and folders of the stores that this process has open. No job deletes them."""
+"""Files and folders of the databases (stores) that this process has open. No job deletes them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from polaris_spark.system.connections import open_stores
 
 
 class StoreFiles(NamedTuple):
-    """Files of stores. They are never deleted, under whatever name a job finds them."""
+    """Files and folders of stores, which jobs must never delete, even if they find them under another name."""
 
     paths: tuple[str, ...] = ()
-    """Local paths of files and folders, as given and with links resolved. Files are also compared with them by identity
-    (device and inode)."""
+    """Local paths of files and folders, as given and with links resolved. A file that a job wants to delete is also
+    compared with them by device and inode."""
     names: tuple[str, ...] = ()
     """Paths of files and folders, normalized by `folded`, without scheme and authority."""
     beginnings: tuple[str, ...] = ()
-    """Prefixes of paths of files, normalized by `folded`."""
+    """Prefixes of paths, normalized by `folded`. Every file whose path begins with one of them belongs to a store."""
 
     @classmethod
     def of(cls, stores: Iterable[StoreURI]) -> StoreFiles:
@@ -50,12 +50,13 @@ class StoreFiles(NamedTuple):
         return cls.of(open_stores())
 
     def holds(self, location: str) -> bool:
-        """Whether the path of a location names a file or folder of a store, or a file below such a folder."""
+        """Whether a location is a file or folder of a store, or is below a folder of a store. Only paths are
+        compared."""
         path = folded(split_location(location)[2])
         return any(is_in(path, name) for name in self.names) or path.startswith(self.beginnings)
 
     def identities(self) -> frozenset[Identity]:
-        """Return the identities (device and inode) of those files and folders in `paths` that exist now."""
+        """Return the device and inode of each of the files and folders in `paths` that exists now."""
         return frozenset(found for path in self.paths if (found := identity(path)) is not None)
 
 

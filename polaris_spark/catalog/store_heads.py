@@ -1,4 +1,5 @@
-"""All heads of a store that are live or can be recovered, in all realms, catalogs and branches."""
+"""Reading the heads (newest commits) of all branches of all catalogs in all realms of a store, including dropped
+branches that can be restored."""
 
 from __future__ import annotations
 
@@ -23,8 +24,7 @@ _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
 """States of realms that cannot be recovered."""
 
 _SERVED = (RealmState.ACTIVE, RealmState.INACTIVE)
-"""States of realms whose registry lists every reference. A realm that is being loaded has rows that are not listed yet.
-"""
+"""States of realms whose registry lists every reference. In a realm that is being loaded, some are not listed yet."""
 
 Objects = Callable[[RealmRecord], ObjectStore]
 """Function that returns the object store of a realm."""
@@ -36,15 +36,15 @@ class StoreHead(NamedTuple):
     realm: str
     """Instance id of the realm."""
     catalog: str
-    """Names of the realm and the catalog, and of the branch unless it is `main`, as one text for messages."""
+    """Name for messages: `<realm>.<catalog>`, followed by `@<branch>` if the branch is not `main`."""
     reference: str
     head: Head
     properties: Mapping[str, str]
     """Properties of the catalog."""
     grace_beyond_ms: int = 0
-    """Grace period of the catalog minus that of the session that reads the head, in milliseconds."""
+    """Grace period of the catalog minus the session's grace period, in milliseconds."""
     moved: bool = False
-    """Whether the realm was moved to another store, which serves it now. This head is then as it was at the move."""
+    """Whether the realm was moved to another store. If so, this is the head at the time of the move."""
 
     def snapshot(self, store: ObjectStore) -> CommitReader:
         """Return the commit of the head, opened for reading."""
@@ -57,11 +57,12 @@ class StoreHead(NamedTuple):
 
 
 def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreHead]:
-    """Return the newest heads of all branches of all catalogs of a store, read now.
+    """Read and return the heads of all branches of all catalogs in all realms of a store, including dropped branches
+    that can be restored.
 
     Raises:
-        CorruptionError: a head cannot be read, or its row or its registration was lost. It is then unknown which files
-            the head needs.
+        CorruptionError: a head cannot be read, or the row or the registration of a reference was lost, so that it is
+            unknown which files the head needs.
     """
     records = [record for record in Realms(backend, clock).all() if record.state not in _GONE]
     return [head for record in records for head in _of_realm(record, objects(record), clock)]
@@ -98,5 +99,5 @@ def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
         if not head.sealed:
             raise CorruptionError(
                 f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped: "
-                "run recover first"
+                "run polaris-spark recover first"
             )

@@ -13,8 +13,8 @@ _TOTALS: Final = {
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
-"""Totals of a summary, each with two fields: the one that is added to it, and the one that is subtracted from it
-(Iceberg's `SnapshotSummary`)."""
+"""Maps the name of each total in a summary to two other fields: the one that increases the total, and the one that
+decreases it (Iceberg's `SnapshotSummary`)."""
 
 NOTHING: Final[Mapping[str, str]] = dict.fromkeys(_TOTALS, "0")
 """The totals of a table without snapshots."""
@@ -25,15 +25,15 @@ _MOST_DIGITS: Final = 18
 
 
 def number_in(summary: Mapping[str, object], name: str) -> int | None:
-    """Return a number in a summary; None if it is absent, is not a number, or has too many digits. Clients can send any
-    text as a value."""
+    """Return the value of a field of a summary as a number. Return None if the field is absent, is not a number, or has
+    too many digits, because clients can send any text."""
     text = str(summary.get(name, ""))
     return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) -> dict[str, str]:
-    """Return the summary that was sent, with totals computed from those of the head. A total is left out if it is
-    missing or malformed in the head's summary, or if what was added or removed is malformed.
+    """Return a client's summary, with totals computed from the totals of the head. A total is left out if the head's
+    total is missing or malformed, or the count that was added or removed is malformed.
 
     Args:
         sent: summary that the client sent.

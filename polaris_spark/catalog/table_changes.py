@@ -1,5 +1,5 @@
-"""Changes of tables. Each change writes index entries and a new table row, which points to the unchanged rows of the
-old table row."""
+"""Changes of tables. Each change writes index entries and a new table row. Parts that have not changed are not written
+again; the new row points to their rows."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class CreateTable(TableChange):
         """Return the draft of the new table. Nothing is stored; a staged creation returns this draft to the client.
 
         Args:
-            effective: the properties that hold for the change on this state.
+            effective: the effective properties of the catalog.
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
-            AlreadyExistsError: the name is taken.
+            AlreadyExistsError: a table or view has the name.
         """
         self.require_place(state)
         location = self.request.get("location")
@@ -107,7 +107,7 @@ class CreateTable(TableChange):
         return self.request.get("properties") or ()
 
     def _with_defaults(self, effective: EffectiveProperties) -> dict[str, Any]:
-        """Return the request, with the properties added that the catalog gives to new tables."""
+        """Return the request with the properties that the catalog gives to new tables added."""
         asked = self.request.get("properties")
         if not effective.table_defaults and not effective.table_overrides:
             return self.request
@@ -118,9 +118,9 @@ class CreateTable(TableChange):
 
 
 _ENOUGH_PREPARATIONS = 2
-"""Number of preparations after which a change that lacks a manifest list reads the list while it is applied. With fewer
-preparations, the change is prepared again. Without this limit, a change could be prepared again forever, because other
-commits come first each time. Reading the list late gives the same outcome, because a manifest list never changes."""
+"""Maximum number of times that a change is prepared because it needs another manifest list. After that, `apply` reads
+the list. Without a maximum, a change could be prepared forever while other commits come first. Reading the list in
+`apply` gives the same result, because manifest lists never change."""
 
 
 class TableCommit(NamedTuple):
@@ -132,9 +132,9 @@ class TableCommit(NamedTuple):
 
 
 class CommitTable(TableChange):
-    """Apply updates to one table if the requirements hold; with `assert-create`, create the table.
+    """Apply updates to one table if its requirements are met. With the requirement `assert-create`, create the table.
 
-    If the requirements do not hold because other commits came first, the request is merged (`schema_merge`) or rebased
+    If a requirement is not met because other commits came first, the request is merged (`schema_merge`) or rebased
     (`append_rebase`) if possible. Otherwise it fails with `CommitFailedError`.
     """
 
@@ -143,10 +143,10 @@ class CommitTable(TableChange):
     ) -> None:
         """
         Args:
-            size: size of a larger request that contains this commit, if that was checked already; None checks the size
-                of this commit.
+            size: size of the whole request, if it has several commits and its size was already checked. If None, the
+                size of this commit is checked.
         Raises:
-            BadRequestError: the request exceeds a bound.
+            BadRequestError: the request is too large.
         """
         self.size = size or require_commits_within([(commit.requirements, commit.updates)])
         super().__init__(context, operation, commit.name)
@@ -249,8 +249,8 @@ class CommitTable(TableChange):
         return rebased.updates
 
     def _read_lists(self, view: State, append: Append) -> dict[str, ManifestList | BadRequestError]:
-        """Return the manifest lists that rebasing needs, by location. Return an empty dict if rebasing is off, or seems
-        unnecessary now."""
+        """Read the manifest lists that rebasing needs. Return a dict from the location of each list to the list, or to
+        the error. Return an empty dict if rebasing is off or probably not necessary."""
         files = self.context.manifest_files
         # This lookup is not recorded as read, because `apply` reads the table again.
         entry = view.base.index(NAMES).get(self.key)
@@ -275,8 +275,8 @@ class CommitTable(TableChange):
         """Return the manifest list at a location.
 
         Raises:
-            BadRequestError: the list cannot be read; or it lies outside the locations that this server reads for its
-                clients. This is checked because clients choose the location of the list.
+            BadRequestError: the list cannot be read, or clients may not use its location. This is checked because
+                clients choose the location of the list.
         """
         if self.context.allowed is not None:
             places = (*self.context.allowed, *locations.used(draft.location, draft.properties))
@@ -288,7 +288,8 @@ class CommitTable(TableChange):
 
 
 def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:
-    """Give a new table the catalog's properties for new tables, except the format version, which the updates set."""
+    """Add the catalog's properties for new tables to the draft of a new table, except the format version, which the
+    request sets."""
     missing = {name: text for name, text in effective.table_defaults.items() if name not in draft.properties}
     added = {**missing, **effective.table_overrides}
     added.pop(FORMAT_VERSION, None)

@@ -1,4 +1,4 @@
-"""Changes of views. A view has versions of SQL text; a view and a table cannot have the same name."""
+"""Changes of views: creating them, and changing their versions and properties."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CreateView(ViewChange):
 
 
 class CommitView(ViewChange):
-    """Apply updates to a view if its requirements hold."""
+    """Apply updates to a view if the requirements of the request are met."""
 
     action = "update-view"
 

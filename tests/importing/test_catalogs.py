@@ -184,7 +184,7 @@ def test_sources_that_do_not_exist_are_refused_with_those_that_do() -> None:
             open_source(source, "", {}, {})
     with pytest.raises(InputError, match="no option 'pasword'"):
         open_source("sql", "sqlite:///x", {"pasword": "x"}, {})
-    with pytest.raises(SourceError, match="does not name a database"):
+    with pytest.raises(SourceError, match="the URI of the database cannot be used"):
         open_source("sql", "nonsense", {}, {})
 
 

@@ -278,7 +278,7 @@ class TestHadoop:
     def test_a_hint_at_a_missing_version_is_told(self, root: Path) -> None:
         touch(root, "t/metadata/v1.metadata.json")
         (root / "t/metadata/version-hint.text").write_text("7")
-        assert "names version 7" in tables(root, hadoop=True)["t"]
+        assert "contains version 7" in tables(root, hadoop=True)["t"]
 
     def test_metadata_of_other_catalogs_is_none_of_its_own(self, root: Path) -> None:
         touch(root, "t/metadata/00001-a.metadata.json")

@@ -1,4 +1,4 @@
-"""Catalogs that pyiceberg can open, as sources of an import: REST, Glue, Hive and so on."""
+"""Import from catalogs that pyiceberg can open: REST, Glue, Hive and so on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polaris_spark.errors import SourceError
 
 
 class PyIcebergTables:
-    """A catalog that pyiceberg opens, as a source."""
+    """Source of an import: a catalog that pyiceberg opens."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """
@@ -42,8 +42,8 @@ class PyIcebergTables:
                 yield from self._contents(above)
 
     def _namespaces(self, above: NamespaceName) -> list[NamespaceName]:
-        """Return the namespaces directly below `above`. A catalog without nested namespaces may return its top-level
-        namespaces again, which are left out, or raise an error, which counts as no namespaces."""
+        """Return the namespaces directly below `above`. Return an empty list if the catalog does not support nested
+        namespaces; such catalogs raise an error or list the top-level namespaces again."""
         try:
             listed = self._catalog.list_namespaces(above) if above else self._catalog.list_namespaces()
         except Exception as error:  # as above
@@ -87,7 +87,8 @@ class PyIcebergTables:
         return self._catalog.load_table(identifier).metadata_location
 
     def _view(self, identifier: tuple[str, ...]) -> str:
-        """Return the metadata location of a view. pyiceberg's views lack it, so the REST server is queried for it."""
+        """Return the metadata location of a view. It is requested from the REST server, because pyiceberg's views lack
+        it."""
         rest: Any = self._catalog
         if not isinstance(rest, RestCatalog):
             raise SourceError("views can be imported from SQL and REST catalogs only")

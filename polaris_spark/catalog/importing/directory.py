@@ -1,4 +1,4 @@
-"""Directory trees as sources. A directory that contains a folder `metadata` with metadata files is a table.
+"""Import from directory trees. A directory that contains a folder `metadata` with metadata files is a table.
 
 The name of a table is its path below the root. A table whose folder contains other tables is reported with a problem.
 The newest metadata file is the one with the highest version: `v3.metadata.json` in Hadoop's catalog,
@@ -24,22 +24,23 @@ _NAME = re.compile(r"(?:v(?P<hadoop>\d+)|(?P<other>\d+)-[^/]+?)(?:\.gz)?\.metada
 
 
 _OF_TABLES = (METADATA, "data")
-"""Subfolders that belong to a table itself. These and folders of partitions are not searched for other tables."""
+"""Names of subfolders that every table may have. They and partition folders are not searched for other tables."""
 
 _LOOKS = 100
-"""Maximum number of folders in a table's folder that are searched for other tables, the uppermost first."""
+"""Maximum number of subfolders of a table's folder that are searched for other tables. Upper levels are searched
+first."""
 
 _LONGEST_HINT = 4_096
 """Maximum size of a version hint, in bytes."""
 
 
 class MetadataVersion(NamedTuple):
-    """A metadata file, described by its name and modification time. The newest version sorts last."""
+    """Name, version number and modification time of a metadata file. The newest version sorts last."""
 
     number: int
     changed: float
-    """Modification time, in seconds since 1970. It decides which of two files with the same number is newer; one of
-    them is from a failed commit."""
+    """Modification time, in seconds since 1970. It orders files with the same number, of which all but one are from
+    failed commits."""
     file: str
     hadoop: bool
 
@@ -56,11 +57,11 @@ def versions(folder: Directory) -> list[MetadataVersion]:
 
 
 class DirectoryTree:
-    """Tables below a root directory. With `hadoop`, the conventions of Iceberg's Hadoop catalog are used.
+    """Source of an import: the tables below a root directory. With `hadoop`, it follows Iceberg's Hadoop catalog.
 
-    By these conventions, the version hint names the current version. If later versions follow it without a gap, the
-    last of them is current, as in `HadoopTableOperations.refresh`. Every directory that is not a table is a namespace,
-    unless its name begins with a dot.
+    In a Hadoop catalog, the file `version-hint.text` holds the number of the current version. If later versions follow
+    it without a gap, the last of them is current, as in Iceberg's `HadoopTableOperations.refresh`. Every directory that
+    is not a table is a namespace, unless its name begins with a dot.
     """
 
     def __init__(self, root: str, properties: Mapping[str, str], *, hadoop: bool = False) -> None:
@@ -69,7 +70,7 @@ class DirectoryTree:
             root: a path on this machine, or a URI.
             properties: properties of pyiceberg's FileIO.
         Raises:
-            SourceError: no file system here can list the root.
+            SourceError: no installed file system can list the root.
         """
         self.root = absolute(root)
         self.hadoop = hadoop
@@ -110,8 +111,8 @@ class DirectoryTree:
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[SourceEntry | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
-        """Yield a pair for each child: its entry, and the directory to search (path, location, content). Either can be
-        None."""
+        """Yield a pair for each item in a directory: its entry, or None if it is not an entry; and the directory to
+        search next (path, location, content), or None if there is nothing to search."""
         for name, what in found.unread.items():
             yield SourceEntry(path, name, None, f"{at}/{name}", what), None
         if METADATA in found.files:
@@ -141,8 +142,12 @@ class DirectoryTree:
                 yield ListedNamespace(inner) if is_namespace else None, (inner, here, below)
 
     def _apart(self, table: SourceEntry, at: str, found: Directory) -> tuple[SourceEntry, Directory | None]:
-        """Return a table and None. If the table's folder contains other tables, return the table with a problem,
-        because it would own the files of the other tables, and the directory in which to search for these."""
+        """Check that a table's folder contains no other tables, whose files the table would own.
+
+        Returns:
+            the table and None. If the folder contains other tables, the table with a problem, and the directory in
+            which to search for the other tables.
+        """
         within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
         waiting, looked = [f"{at}/{name}" for name in within], 0
         while waiting and looked < _LOOKS:
@@ -173,8 +178,8 @@ class DirectoryTree:
         return SourceEntry(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
 
     def _hinted(self, at: str, found: list[MetadataVersion]) -> tuple[MetadataVersion, str]:
-        """Return the version that is current according to the hint, and the problem with the hint, or an empty text. A
-        hint that cannot be read counts as missing, as in Iceberg; a hint with a path is a problem."""
+        """Return the version that is current according to the version hint, and the problem with the hint, or an empty
+        string. As in Iceberg, a hint that cannot be read is ignored. A hint that contains a path is a problem."""
         try:
             text = self._files.read(f"{at}/{METADATA}/{HINT}", limit=_LONGEST_HINT)
         except BadRequestError:
@@ -187,7 +192,7 @@ class DirectoryTree:
             return found[-1], ""
         by_number = {version.number: version for version in found}
         if hint not in by_number:
-            return found[-1], f"{HINT} names version {hint}, whose metadata file is missing"
+            return found[-1], f"{HINT} contains version {hint}, whose metadata file is missing"
         while hint + 1 in by_number:
             hint += 1
         return by_number[hint], ""

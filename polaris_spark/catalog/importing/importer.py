@@ -1,10 +1,10 @@
-"""Runs an import: lists names of a source, writes rows in parallel, and commits many names at once.
+"""Runs an import: lists the tables of a source, writes their rows in parallel, and adds many of them in one commit.
 
 | step | what a crash right after the step leaves behind |
 | --- | --- |
 | 1. list some names of the source, compare them with the catalog | nothing |
-| 2. read their metadata files and write rows, in parallel | rows that nothing points to; a sweep deletes them later |
-| 3. give names to many of them in one commit | imported tables and views; the next run skips them |
+| 2. read their metadata files and write rows, in parallel | unreachable rows, which a sweep deletes later |
+| 3. add many of them to the catalog in one commit | imported tables and views, which the next run skips |
 
 These steps repeat until the source has no more names. An interrupted import is simply run again.
 """
@@ -41,11 +41,12 @@ from polaris_spark.errors import CorruptionError, InputError, PolarisError, Sour
 from polaris_spark.ids import MAX_ID
 
 WAVE = 4_000
-"""Number of entries of the source that are listed, read and placed before the next ones are listed. It is also the
-maximum number of listed namespaces that one commit creates."""
+"""Number of entries of the source that are listed and imported before more are listed. It is also the maximum number of
+namespaces that one commit creates."""
 
 IDS_EACH = 128
-"""Number of ids that are assigned for each table of the first wave. Later waves use the numbers that were needed."""
+"""Number of object ids that are reserved for each of the first tables. Later tables get twice the average number of ids
+that were used."""
 
 KINDS = {TABLE: "table", VIEW: "view"}
 
@@ -56,25 +57,30 @@ class ImportOptions(NamedTuple):
     into: NamespaceName = ()
     """Namespace of this catalog below which all tables and views are imported."""
     namespaces: Sequence[str] = ()
-    """Namespaces of the source to import, with those below them; levels joined by dots. Empty means all."""
+    """Namespaces of the source to import, with all namespaces below them. Their levels are joined by dots. Empty means
+    all."""
     include: Sequence[str] = ()
-    """Patterns of the full names to import, such as `sales.*_2024`. Empty means all."""
+    """Patterns of full names of tables and views to import, such as `sales.*_2024`. Empty means all."""
     lazy: bool = False
-    """True registers only the locations of metadata files; the metadata is then loaded on first use."""
+    """Whether to store only the locations of metadata files. The metadata is then loaded at the first use of a
+    table."""
     overwrite: bool = False
-    """True replaces a table or view that has the name but another metadata file; False reports a conflict."""
+    """Whether to replace an existing table or view of the same name that has another metadata file. If False, a
+    conflict is reported."""
     dry_run: bool = False
-    """True reports what the import would do, and changes nothing."""
+    """Whether to report only what the import would do, without changing anything."""
     parallelism: int = 8
-    """Number of portions into which each wave is divided."""
+    """Number of groups into which the metadata files are divided; each group is read by one task."""
     commit_size: int = 1_000
-    """Number of tables and views that get their names in one commit."""
+    """Maximum number of tables and views that one commit adds."""
     only_present: bool = False
-    """If True, import only tables and views whose names exist in the catalog already; report others as conflicts."""
+    """Whether to import only tables and views whose names already exist in the catalog. Others are reported as
+    conflicts."""
 
 
 class Row(NamedTuple):
-    """Result for a table, view or namespace. In a row about the source itself, only status and message are set."""
+    """Result of the import of a table, view or namespace. In a row about the whole source, only status and message are
+    set."""
 
     table: str | None
     """Name of the table, view or namespace."""
@@ -126,10 +132,11 @@ class Importer:
         self._check = check
         self._ids_each = IDS_EACH
         self._namespaces_left: dict[NamespaceName, dict[str, str]] = {}
-        """With patterns: listed namespaces in which no matching table has been listed yet, and their properties."""
+        """If there are patterns: namespaces that were listed, but without a matching table until now, and their
+        properties."""
         self._unplaced: dict[NamespaceName, dict[str, str]] = {}
-        """Listed namespaces that are not created yet, and their properties. They are created as soon as a table or view
-        is placed, or at the end of the import if no table or view was refused."""
+        """Namespaces that were listed but are not created yet, and their properties. They are created when a table or
+        view was imported, or at the end of the import if no table or view was refused."""
         self._placed_any = self._refused_any = False
         self._scratch: State | None = None
         """The state that a dry run changes, in memory only."""
@@ -138,8 +145,9 @@ class Importer:
         """Import a source. Yield a row for each table and view of the source as soon as it is done.
 
         Raises:
-            InputError: nothing of the source can be listed.
-            PolarisError: the catalog cannot be changed any further. What was imported stays, and the next run skips it.
+            InputError: listing the source failed at the first entry.
+            PolarisError: the catalog cannot be changed. Tables and views that were already imported stay, and the next
+                run skips them.
         """
         listing = _Listing(source)
         while wave := list(islice(listing, WAVE)):
@@ -168,8 +176,8 @@ class Importer:
     def _namespaces(
         self, wave: Sequence[SourceEntry | ListedNamespace]
     ) -> dict[NamespaceName, dict[str, str]]:
-        """Return the namespaces of a wave by their names in this catalog, with their properties. Patterns apply to
-        tables: if there are patterns, only namespaces of matching tables are returned."""
+        """Return a dict from the name in this catalog of each listed namespace to its properties. If there are
+        patterns, which apply to tables and views, only namespaces of matching tables and views are returned."""
         found = {
             (*self._options.into, *one.name): dict(one.properties)
             for one in wave
@@ -192,7 +200,7 @@ class Importer:
         outcomes: dict[int, ImportOutcome] = {}
         kinds = {position: entry.kind for position, entry in enumerate(wave)}
         items = self._plan(wave, outcomes)
-        for _ in range(3):  # again for items whose rows a new fence made stale
+        for _ in range(3):  # again for items whose rows a new sweep may delete
             placements = self._placements(items, outcomes, kinds)
             self._place(placements, outcomes)
             items = [item for item in items if outcomes[item.position].status == STALE]
@@ -215,7 +223,7 @@ class Importer:
             yield Row(table, kind, entry.metadata_location, outcome.status, message)
 
     def _place_namespaces(self) -> Iterator[Row]:
-        """Create the listed namespaces. Yield a row for each one that cannot be created."""
+        """Create the listed namespaces. Yield a row for each namespace that cannot be created."""
         waiting, self._unplaced = iter(self._unplaced.items()), {}
         while some := dict(islice(waiting, WAVE)):
             self._check()
@@ -268,8 +276,8 @@ class Importer:
     def _present(
         self, items: Sequence[_Item]
     ) -> list[tuple[int, int, bytes, Table | View | Unloaded] | None]:
-        """Return, for each item, the table or view that has its name now: entity id, content id, kind and content. None
-        means that the name is free."""
+        """Return, for each item, the existing table or view that has its name: entity id, object id of the content,
+        kind and content. Return None for an item if there is none."""
         head = self._catalog.head()
         keys = [table_key(item.name, kind) for item in items for kind in KINDS]
         entries = head.index(NAMES).get_many(keys)
@@ -288,7 +296,8 @@ class Importer:
         return found
 
     def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> ImportOutcome | None:
-        """Return the outcome for a name that is taken; None if the table or view there is to be replaced or loaded."""
+        """Return the outcome for an item whose name exists; None if the existing table or view is to be replaced or
+        loaded."""
         if item.kind not in (None, kind):
             return ImportOutcome(CONFLICT, f"a {KINDS[kind]} has this name")
         if content.metadata_location == item.location:
@@ -303,7 +312,8 @@ class Importer:
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, ImportOutcome], kinds: dict[int, bytes | None]
     ) -> dict[int, Placement]:
-        """Return the placements of items, by position. Items that cannot be read get an outcome in `outcomes`."""
+        """Return a dict from the position of each item to the name and table or view to add to the catalog. Items that
+        cannot be read get an outcome in `outcomes` instead."""
         if self._options.lazy:
             for item in items:
                 kinds[item.position] = item.kind or TABLE
@@ -332,8 +342,8 @@ class Importer:
         return dict(sorted(placements.items()))
 
     def _read(self, items: Sequence[_Item]) -> list[ReadResult]:
-        """Let the engine read the metadata files of items and write their rows, and return the results. If the ids of
-        a portion do not suffice for all of its items, the remaining items are read again with more ids."""
+        """Let the engine read the metadata files of items and write their rows, and return the results. Items for which
+        too few object ids were reserved are read again with more ids."""
         now = self._catalog.context.clock.now_ms()
         results: list[ReadResult] = []
         needs = {item.position: self._ids_each for item in items}
@@ -389,7 +399,7 @@ def _would(outcome: ImportOutcome) -> ImportOutcome:
 
 
 class _Listing:
-    """The entries of a source up to its end, or up to the first error."""
+    """Iterator over the entries of a source. It ends at the first error, which it keeps in `error`."""
 
     def __init__(self, source: Source) -> None:
         self._entries = source.entries()

@@ -1,4 +1,4 @@
-"""Starts imports: one at a time for each catalog, in threads of this process unless Spark runs them."""
+"""Starts imports into a catalog, one at a time. They run in threads of this process, or on Spark executors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from polaris_spark.index.keys import decode_key
 from polaris_spark.system.tasks import Tasks
 
 TASK = "import"
-"""Kind of the coordinated task (`Tasks`) that an import holds while it runs."""
+"""Kind of the task whose lease (`system.tasks`) an import holds, so that only one import runs in a catalog."""
 
 _READ_TOGETHER = 1_000
 
 
 class UnloadedContents:
-    """The tables and views of a catalog that are not loaded yet, as a source. Importing them loads them."""
+    """Source of an import: the lazily imported tables and views of a catalog whose metadata is not loaded yet.
+    Importing from it loads them."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -54,18 +55,19 @@ def import_source(
     options: ImportOptions,
     engine: Engine | None = None,
 ) -> list[Row]:
-    """Import a source into a catalog. Except in a dry run, the catalog's task `import` is held until the import ends.
+    """Import tables and views from a source into a catalog. Except in a dry run, no other import into the catalog can
+    run at the same time.
 
     Args:
         source: for example the result of `open_source`.
         principal: logged as the author of the import.
-        engine: reads files and writes rows; None uses threads of this process. Its progress, which is called between
-            steps, may raise an error to stop the import.
+        engine: reads files and writes rows; None to use threads of this process. Its function `progress` is called
+            between steps, and may raise an error to stop the import.
     Returns:
         a row for each table and view of the source.
     Raises:
-        TaskRunningError: another import into this catalog is running; the message names its owner.
-        InputError: nothing of the source can be listed, or an option cannot be used.
+        TaskRunningError: another import into this catalog is running. The message contains its owner.
+        InputError: listing the source failed at the first entry, or an option cannot be used.
     """
     store = catalog.references.store
     engine = engine or LocalEngine(Reach(store, catalog.files))
@@ -90,7 +92,8 @@ def load_imported(
     options: ImportOptions,
     engine: Engine | None = None,
 ) -> list[Row]:
-    """Load the tables and views that are not loaded yet. Return a row for each of them.
+    """Load the metadata of lazily imported tables and views that is not loaded yet. Return a row for each table and
+    view.
 
     Raises:
         BadRequestError: a namespace in the options does not exist.
@@ -104,7 +107,11 @@ def load_imported(
 
 
 def _refuse_unknown(catalog: Catalog, namespaces: Sequence[str]) -> None:
-    """Check that namespaces exist, which are given as levels joined by dots."""
+    """Check that namespaces exist. Each is given as its levels, joined by dots.
+
+    Raises:
+        BadRequestError: a namespace does not exist.
+    """
     if not namespaces:
         return
     keys = (decode_key(key) for key, _ in catalog.head().index(NAMES).range())

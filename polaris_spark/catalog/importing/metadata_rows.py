@@ -1,7 +1,9 @@
-"""Reads metadata files and writes them as rows without names: the work of executors or threads in an import.
+"""Reads metadata files and writes their content as rows, which are not in the index of names yet. Executors or threads
+do this part of an import.
 
-Only the driver has a lease, so the driver assigns blocks of ids. If a portion runs out of ids, nothing is written for
-its remaining tables, and their results say how many ids they need.
+Only the driver has a lease of a node number, which new ids require, so the driver reserves ids for each portion (a
+group of metadata files). If a portion has too few ids, nothing is written for its remaining tables, and their results
+contain the number of ids that they need.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class FileToRead(NamedTuple):
     """A metadata file to be read."""
 
     position: int
-    """Position of the item in the driver's wave."""
+    """Number by which the driver matches the result to the table or view."""
     kind: bytes | None
     """`TABLE` or `VIEW`; None to take the kind from the file."""
     location: str
@@ -37,14 +39,14 @@ class FileToRead(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Files for one task, and ids for their rows. Small and picklable."""
+    """Metadata files that one task reads, and the object ids that are reserved for their rows. Small and picklable."""
 
     wanted: Sequence[FileToRead]
     ids: Sequence[range]
     now_ms: int
     """Time of the import, in milliseconds since 1970."""
     write: bool = True
-    """True writes the rows; False only checks the files."""
+    """Whether to write the rows. If False, the files are only read and checked."""
 
 
 class ReadResult(NamedTuple):
@@ -53,11 +55,11 @@ class ReadResult(NamedTuple):
     position: int
     kind: bytes = b""
     content: int = 0
-    """Id of the row of the table or view."""
+    """Object id of the row of the table or view; 0 if it was not imported."""
     first_id: int = 0
-    """The lowest id of the rows of the table or view."""
+    """Lowest object id of the rows of the table or view."""
     ids: int = 0
-    """Number of ids that the rows use or, if `unfinished`, need."""
+    """Number of object ids that the rows use. If `unfinished` is true, the number that they need."""
     held: Holdings = Holdings()  # immutable
     """Locations that the table or view uses."""
     error: str = ""
@@ -70,7 +72,8 @@ class ReadResult(NamedTuple):
 
 
 class _Block:
-    """Returns ids one by one and counts them. It continues to count when none are left, to find how many are needed."""
+    """Returns reserved ids one by one and counts them. It counts further calls when none are left, so that the number
+    of needed ids is known."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
         self._ids = chain.from_iterable(ranges)
@@ -91,7 +94,7 @@ class _Block:
 
 
 class WritePortion(MapFunction[Portion, list[ReadResult]]):
-    """Function that reads the files of a portion and writes their rows durably."""
+    """Function for `Engine.map` that reads the metadata files of a portion and writes their rows to the database."""
 
     result = list[ReadResult]
     few = 0
@@ -104,10 +107,12 @@ class WritePortion(MapFunction[Portion, list[ReadResult]]):
 
 
 def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterator[ReadResult]:
-    """Read the files of a portion and write their rows durably. Yield the result of each file.
+    """Read the metadata files of a portion and write their rows to the database. Yield the result of each file after
+    its rows are written.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: the database failed. Rows that were already written do no harm.
+        TryAgainError, OutcomeUnknownError: the database failed. Rows that were already written are unreachable, so they
+            have no effect.
     """
     block = _Block(portion.ids)
     written: list[tuple[int, msgspec.Struct]] = []
@@ -129,7 +134,7 @@ def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterato
 
 
 def _write(store: ObjectStore, objects: list[tuple[int, msgspec.Struct]]) -> None:
-    """Write rows durably. They are not added to the cache, because this process does not read them again."""
+    """Write rows to the database. They are not cached, because this process does not read them again."""
     if objects:
         store.backend.write_objects(store.realm, store.rows(objects))
 

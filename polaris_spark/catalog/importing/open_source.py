@@ -1,4 +1,4 @@
-"""Opening of a source from a caller's options, and removal of the options' secrets from messages."""
+"""Opens the source of an import by its kind, location and options, and removes secret options from messages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from polaris_spark.errors import InputError
 from polaris_spark.secret_options import REFERENCE, holds_secret, is_secret
 
 SOURCES = ("directory", "hadoop", "sql", "jdbc", "rest", "pyiceberg")
-"""Kinds of sources; `jdbc` is the same as `sql`."""
+"""Kinds of sources of an import. `jdbc` is the same as `sql`."""
 
 
 def open_source(
     source: str, location: str, options: Mapping[str, str], file_options: Mapping[str, str]
 ) -> Source:
-    """Open a source.
+    """Open the catalog or directory tree to import from.
 
     Args:
-        source: one of `SOURCES`.
+        source: kind of source, one of `SOURCES`.
         location: the root of the tree, or the URI of the catalog.
         options: options of the source; a value `env:NAME` means the value of that environment variable. `sql` has the
             options `catalog`, `user` and `password`; `rest` and `pyiceberg` have those of pyiceberg's `load_catalog`.
@@ -31,7 +31,7 @@ def open_source(
         SourceError: the source cannot be opened.
     """
     if source not in SOURCES:
-        raise InputError(f"there is no source {source!r}; there are: {', '.join(SOURCES)}")
+        raise InputError(f"there is no kind of source {source!r}; the kinds are: {', '.join(SOURCES)}")
     _refuse_password(location)
     given = resolved(options)
     if source in ("directory", "hadoop"):
@@ -42,7 +42,7 @@ def open_source(
         unknown = set(given) - {"catalog", "user", "password"}
         if unknown:
             raise InputError(
-                f"a sql source has no option {min(unknown)!r}; there are: catalog, user, password"
+                f"a sql source has no option {min(unknown)!r}; its options are: catalog, user, password"
             )
         return SqlTables(location, given.get("catalog", ""), given)
     # Imported here, because pyiceberg's catalogs take a second to import, and other sources do not need them.
@@ -58,7 +58,7 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
     """Return options in which `env:NAME` is replaced by the value of the environment variable.
 
     Raises:
-        InputError: a variable is not set; the message names it.
+        InputError: a variable is not set. The message contains its name.
     """
     found = {}
     for name, value in options.items():
@@ -66,7 +66,7 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
             variable = value.removeprefix(REFERENCE)
             if variable not in os.environ:
                 raise InputError(
-                    f"the option {name!r} names the environment variable {variable!r}, which is not set"
+                    f"the option {name!r} refers to the environment variable {variable!r}, which is not set"
                 )
             value = os.environ[variable]
         found[name] = value
@@ -74,7 +74,7 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class Scrubber:
-    """Removes secrets from messages."""
+    """Removes the values of secret options from messages."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._secrets = sorted(
@@ -93,7 +93,7 @@ def _is_secret(name: str, given: str) -> bool:
 
 
 def _refuse_password(location: str) -> None:
-    """Refuse a location that contains a secret, because locations appear in statements, plans and logs.
+    """Check that a location contains no secret, because locations appear in statements, plans and logs.
 
     Raises:
         InputError: the location contains a password, or another secret.

@@ -1,4 +1,4 @@
-"""Gives names to imported tables and views: many of them in one commit, each with an outcome and a log entry."""
+"""Changes that add imported tables and views to a catalog, many in one commit. Each gets an outcome and a log entry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, InputError, RequestError
 
 Properties = Mapping[NamespaceName, Mapping[str, str]]
-"""Properties of the namespaces of a source, by namespace."""
+"""Maps the name of a namespace to its properties in the source of the import."""
 
 IMPORTED: Final = "imported"
 REGISTERED: Final = "registered"
@@ -49,8 +49,8 @@ EXISTS: Final = "exists"
 CONFLICT: Final = "conflict"
 FAILED: Final = "failed"
 STALE: Final = "stale"
-"""Status of a table or view whose rows were written before a sweep fenced the catalog. The sweep may delete the rows,
-so they must be written again."""
+"""Status of a table or view whose rows were written before a sweep (which deletes unreachable rows) began. The sweep
+may delete these rows, so they must be written again."""
 
 
 class ImportOutcome(NamedTuple):
@@ -61,26 +61,28 @@ class ImportOutcome(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """A name, and the table or view that gets the name. If `content` is 0, only the metadata location is registered."""
+    """A table or view to add to the catalog, and its name. If `content` is 0, only the location of the metadata file is
+    stored, and the metadata is loaded at first use."""
 
     name: TableName
     kind: bytes
     metadata_location: str
     entity_id: int
     replaces: int
-    """Id of the content that has the name now; 0 if the name is free."""
+    """Object id of the content of the existing table or view that is replaced; 0 if there is none."""
     content: int = 0
     first_id: int = 0
-    """The lowest id of the rows that were written for the table or view."""
+    """Lowest object id of the rows that were written for the table or view."""
     held: Holdings = Holdings()  # immutable
-    """Locations that the table or view uses. Not set if `content` is 0; `metadata_location` then determines them."""
+    """Locations that the table or view uses. Empty if `content` is 0; they are then derived from
+    `metadata_location`."""
 
 
 class PlaceImported(TimedChange[list[ImportOutcome]]):
-    """Give names to many tables and views. Missing namespaces are created in the same commit.
+    """Add many imported tables and views to a catalog. Missing namespaces are created in the same commit.
 
-    A table or view that conflicts with a name or a location is left out, and its outcome reports this. The others are
-    placed.
+    A table or view whose name or location conflicts with another is not added, and its outcome says why. The others are
+    added.
     """
 
     def __init__(
@@ -105,7 +107,8 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
         raise AssertionError("an import has no operation id, so it is never repeated")
 
     def _place(self, state: State, now: int, placement: Placement) -> ImportOutcome:
-        """Place one table or view. All checks come before the first effect, because effects cannot be undone alone."""
+        """Add one table or view. All checks are made before the first change of `state`, because changes cannot be
+        undone for one table only."""
         name, kind = placement.name, placement.kind
         check_name((*name.namespace, name.name))
         if not placement.replaces:
@@ -148,7 +151,7 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
 
 
 def _unloaded(placement: Placement) -> Unloaded | None:
-    """Return the row of a table or view if only its metadata location is registered, otherwise None."""
+    """Return the `Unloaded` row for a table or view of which only the metadata location is stored; None for others."""
     if placement.content:
         return None
     away = unconfirmed_of(folder_of(placement.metadata_location), {}, placement.metadata_location)
@@ -193,7 +196,7 @@ def ensure_namespace(
 
 
 class PlaceNamespaces(TimedChange[list[ImportOutcome]]):
-    """Create the namespaces of a source, including those without tables."""
+    """Create the namespaces that were listed in the source of an import, including those without tables."""
 
     def __init__(self, context: Context, operation: Operation, properties: Properties) -> None:
         super().__init__(context, operation)

@@ -1,4 +1,4 @@
-"""Interface of the sources from which an import reads names."""
+"""Interface of the sources of an import, which list tables, views and namespaces."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from polaris_spark.catalog.entities import NamespaceName
 
 
 class SourceEntry(NamedTuple):
-    """A table or view of a source."""
+    """A table or view that the source of an import lists."""
 
     namespace: NamespaceName
     name: str
     kind: bytes | None
-    """`TABLE` or `VIEW`; None if only the metadata file shows the kind."""
+    """`TABLE` or `VIEW`; None if the source does not know it, so that it is read from the metadata file."""
     metadata_location: str
     problem: str = ""
     """Why the table or view cannot be imported; empty if it can."""
 
 
 class ListedNamespace(NamedTuple):
-    """A namespace of a source."""
+    """A namespace that the source of an import lists."""
 
     name: NamespaceName
     properties: Mapping[str, str] = {}
@@ -31,9 +31,10 @@ class Source(Protocol):
     """A catalog or directory tree to import from."""
 
     def entries(self) -> Iterator[SourceEntry | ListedNamespace]:
-        """Yield all entries, which are read lazily. A namespace comes before its tables and views.
+        """Yield all tables, views and namespaces, and read them from the source on demand. A namespace comes before its
+        tables and views.
 
         Raises:
-            Exception: any error of the source's library; the entries yielded before are valid.
+            Exception: any error of the source's library. Entries that were already yielded are valid.
         """
         ...

@@ -1,4 +1,4 @@
-"""SQL databases as sources. Iceberg's `JdbcCatalog` and pyiceberg's `SqlCatalog` have the same tables:
+"""Import from catalogs in SQL databases. Iceberg's `JdbcCatalog` and pyiceberg's `SqlCatalog` use the same tables:
 
 | table | columns |
 | --- | --- |
@@ -24,15 +24,15 @@ PAGE = 5_000
 """Maximum number of rows that one query returns."""
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-"""SQLAlchemy drivers for databases whose URI does not name a driver."""
+"""Maps a URI scheme without a driver to the scheme with the SQLAlchemy driver to use."""
 
 _TABLES, _NAMESPACES = "iceberg_tables", "iceberg_namespace_properties"
 _EXISTS = "exists"
-"""Name of the property in the row of a namespace that has no properties of its own."""
+"""Property key in `iceberg_namespace_properties` that only marks that the namespace exists. It is not a property."""
 
 
 class SqlTables:
-    """A catalog in a SQL database, as a source. The database is only read."""
+    """Source of an import: a catalog in a SQL database. The database is only read."""
 
     def __init__(self, uri: str, catalog: str, options: Mapping[str, str]) -> None:
         """
@@ -42,7 +42,7 @@ class SqlTables:
             options: `user` and `password`.
         Raises:
             MissingLibraryError: SQLAlchemy or the database's driver is not installed.
-            SourceError: the URI does not name a database.
+            SourceError: the URI is malformed, or its kind of database is not supported.
         """
         self._engine = _engine(uri, options)
         self._catalog = catalog
@@ -73,7 +73,7 @@ def _columns(connection: Connection) -> set[str]:
 
 
 def _chosen(connection: Connection, asked: str) -> str:
-    """Return the name of the requested catalog, or of the only catalog."""
+    """Return the name of the catalog to import: `asked`, or the only catalog in the database if `asked` is empty."""
     names = sorted(
         {row[0] for row in _select(connection, f"SELECT DISTINCT catalog_name FROM {_TABLES}")}
         | {row[0] for row in _select_if_there(connection, f"SELECT DISTINCT catalog_name FROM {_NAMESPACES}")}
@@ -82,7 +82,7 @@ def _chosen(connection: Connection, asked: str) -> str:
         raise SourceError(f"the database has no catalog {asked!r}; it has: {', '.join(names)}")
     if len(names) > 1 and not asked:
         raise SourceError(
-            f"the database holds several catalogs: {', '.join(names)}; name one of them in the option 'catalog'"
+            f"the database holds several catalogs: {', '.join(names)}; choose one with the option 'catalog'"
         )
     return asked or (names[0] if names else "")
 
@@ -102,8 +102,11 @@ def _namespaces(connection: Connection, catalog: str) -> Iterator[ListedNamespac
 
 
 def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[SourceEntry]:
-    """Yield the tables and views of a catalog. They are read in pages, in the order of the primary key; each page
-    begins after the last row of the previous one."""
+    """Yield the tables and views of a catalog, read in pages in the order of the primary key.
+
+    Args:
+        typed: whether the table has the column `iceberg_type`, which distinguishes views from tables.
+    """
     kind = "iceberg_type" if typed else "NULL"
     query = (
         f"SELECT table_namespace, table_name, metadata_location, {kind} FROM {_TABLES} "
@@ -123,7 +126,8 @@ def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[So
 
 
 def _levels(namespace: str) -> NamespaceName:
-    """Return the levels of a namespace. Both catalogs join levels by dots, without escaping dots in names."""
+    """Return the levels of a namespace from the database, where they are joined by dots. Dots in names are not
+    escaped."""
     return tuple(namespace.split(".")) if namespace else ()
 
 
@@ -134,7 +138,7 @@ def _select(connection: Connection, query: str, **values: str) -> list[Any]:
 
 
 def _select_if_there(connection: Connection, query: str, **values: str) -> list[Any]:
-    """Return the rows of a query of the table of namespaces; an empty list if an old catalog lacks this table."""
+    """Return the rows of a query of `iceberg_namespace_properties`; an empty list if the database lacks this table."""
     from sqlalchemy import inspect
 
     return _select(connection, query, **values) if inspect(connection).has_table(_NAMESPACES) else []
@@ -156,7 +160,7 @@ def _engine(uri: str, options: Mapping[str, str]) -> Engine:
     except ImportError as error:
         raise MissingLibraryError(f"the database's driver is not installed: {error}") from error
     except (SQLAlchemyError, ValueError) as error:
-        raise SourceError(f"the URI does not name a database: {type(error).__name__}") from error
+        raise SourceError(f"the URI of the database cannot be used: {type(error).__name__}") from error
 
 
 def sqlalchemy_uri(uri: str) -> str:

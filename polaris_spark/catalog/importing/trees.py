@@ -1,4 +1,4 @@
-"""Listing of single directories, on this machine or in an object store."""
+"""Lists the entries of a directory, on this machine or in an object store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Directory(NamedTuple):
     files: dict[str, float]
     """Names of files, with their modification times in seconds since 1970."""
     unread: dict[str, str]
-    """Names of links, pipes and other entries that are not read, each with its kind or the error."""
+    """Maps the name of each link, pipe or other entry that is not read to the reason."""
 
 
 List = Callable[[str], Directory]
@@ -36,7 +36,7 @@ def lister(root: str, properties: Mapping[str, str]) -> List:
     Args:
         properties: properties of pyiceberg's FileIO, for directories that are not on this machine.
     Raises:
-        SourceError: no file system here can list the location.
+        SourceError: no installed file system can list the location.
     """
     if local_path(root) is not None:
         return _local
@@ -73,7 +73,7 @@ def _sort_in(entry: os.DirEntry[str], found: Directory) -> None:
     """Add an entry of a directory to `found`, by its type.
 
     Raises:
-        OSError: the type cannot be read, for example that of a symbolic link to itself.
+        OSError: the type cannot be read, for example if the entry is a symbolic link to itself.
     """
     if entry.is_dir(follow_symlinks=False):
         found.directories.append(entry.name)
