@@ -230,7 +230,7 @@ def test_the_log_says_who_set_what(opened: Open, sqlite: str, warehouse: Path) -
         ({f"table-default.{n}": "v" * 1_000 for n in range(70)}, (), "the maximum is 65536"),
         ({"gc.enabled": True}, (), "must be strings"),
         ({"grace": None}, (), "must be strings"),
-        ({"table-default.\ud800": "1"}, (), "not Unicode text"),
+        ({"table-default.\ud800": "1"}, (), "not valid Unicode"),
         ({}, "gc.enabled", "as a list"),
         ({}, 7, "as a list"),
         ({}, {"grace": 1}, "as a list"),

@@ -109,7 +109,7 @@ def test_a_java_append_that_another_came_before_is_rebased_unless_it_merged_mani
     if merges:
         with pytest.raises(
             Py4JJavaError,
-            match=r"CommitFailedException.*is missing in the append's manifest list, or changed",
+            match=r"CommitFailedException.*is missing or changed in the append's manifest list",
         ):
             table.operations().commit(base, after)
     else:
