@@ -24,7 +24,7 @@ database's clock by more than this, or jumps ahead by more than this."""
 AHEAD_MS = 24 * 60 * 60_000
 """Maximum lead of ids and commit times over the current time, in milliseconds. Ids and times that are further ahead
 come from a wrong clock and are ignored. Ids and times with a smaller lead can also come from correct clocks, after a
-recovery. New ids and times are then made after them, until the current time is later."""
+recovery. New ids and times are then greater than these, until the current time has passed them."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Id of the system clock that continues while the machine sleeps: `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on

@@ -161,9 +161,9 @@ def object_type(
     Args:
         name: short stable name, never reused for another type.
         revision: revision of the fields, increased by one whenever fields are appended.
-        appended: names of the fields that the latest revisions appended, one tuple per revision, the newest last. List
-            fields only if an object in which all of them are empty has the same meaning in a release that lacks these
-            fields. An object in which they are empty is written in the previous revision.
+        appended: names of the fields that each of the latest revisions appended, one tuple per revision, the newest
+            last. An object whose appended fields are all empty is written in the revision before, so that older
+            releases can read it. Leave a revision out if empty fields do not mean the same as missing fields.
     Raises:
         InputError: another class is registered under the name (raised by the decorator).
     """

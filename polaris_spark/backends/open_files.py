@@ -39,8 +39,8 @@ def release(*files: Identity) -> None:
 
 @contextlib.contextmanager
 def opening(*paths: str) -> Iterator[None]:
-    """Treat the files at these paths as open in a database until the block ends. Within the block, a database opens or
-    creates the files, and then calls `hold`."""
+    """Protect the files at these paths from deletion until the block ends, because a database opens or creates them
+    within the block. The database calls `hold` when they are open, which protects them from then on."""
     with _guard:
         _opening.update(paths)
     try:

@@ -262,7 +262,7 @@ class LocalEngine(Engine):
         return table
 
     def _read(self, function: ScanFunction[P], part: P, table: Rows, schema: str) -> None:
-        """Add the rows that a function produces from a part to a table. If this fails, no rows are added."""
+        """Add to a table the rows that `function` returns for one part. If this fails, no rows are added."""
         name, database = _source(table), self._database
         [(last,)] = database.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}")
         try:

@@ -141,8 +141,8 @@ class OtherTables:
         )
 
     def _by_link(self) -> dict[tuple[str, ...], set[tuple[str, int]]]:
-        """Return a dict from the real path of each location that contains symbolic links to its owners (realm and
-        entity id)."""
+        """Return the owners (realm and entity id) of each location whose path contains symbolic links, keyed by the
+        location's real path."""
         if self._linked is None:
             self._linked = {}
             links = Links()

@@ -75,8 +75,8 @@ class Unmodified:
     def __init__(self, handle: Callable[..., Response]) -> None:
         """
         Args:
-            handle: the function `handle`, with the arguments already bound that are the same for all requests of the
-                session.
+            handle: `rest.handler.handle` as a partial function: the arguments that are the same for all requests of
+                the session are bound.
         """
         self._handle = handle
         self._known: dict[tuple[object, ...], NotModified] = {}

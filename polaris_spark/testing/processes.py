@@ -146,8 +146,8 @@ def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> 
 
 
 def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
-    """Write object 1 and add 1 to a reference, then object 2, and so on, forever. Send each number to `told` after both
-    writes were acknowledged."""
+    """Write objects 1, 2, 3 and so on, forever, and increment the counter in a reference after each. Send the number of
+    each object to `told` after both writes were acknowledged."""
     backend = open_backend(uri)
     number = 0
     while True:

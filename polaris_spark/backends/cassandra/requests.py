@@ -85,8 +85,8 @@ class Requests:
         """Send read-only requests in parallel, repeat those that fail, and return the answer to each.
 
         Raises:
-            TryAgainError: a request still failed after a third of the time-out, or a request with `narrower` read too
-                much. The cause of the error (`__cause__`) is the driver's error.
+            TryAgainError: a request still failed after a third of the time-out, or Cassandra refused a request with
+                a `narrower` form because it reads too many rows. `__cause__` is the driver's error.
             StoreURIError, StateError: see `failures`.
         """
         return self._repeated(requests, writes=False)

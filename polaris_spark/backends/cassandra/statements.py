@@ -38,8 +38,8 @@ FILTERS: Final = {"ids": " AND id > ? AND id <= ?", "realms": " AND realm IN ?"}
 
 
 def text(title: str, keyspace: str) -> str:
-    """Return the CQL text of a statement. `title` is a key of `TEXTS`, or a key of `TEXTS` with filters: `objects/ids`
-    or `objects/ids/realms`."""
+    """Return the CQL text of a statement. `title` is a key of `TEXTS`, optionally followed by keys of `FILTERS`, with
+    slashes between them: `objects`, `objects/ids`, `objects/ids/realms`."""
     name, *filters = title.split("/")
     filtered = "".join(FILTERS[each] for each in filters)
     return TEXTS[name].format(keyspace=f'"{keyspace}"') + filtered + (" ALLOW FILTERING" if filters else "")

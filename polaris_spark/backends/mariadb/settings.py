@@ -69,7 +69,7 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
     if "socket" in given.texts:
         if uri.authority not in ("", "localhost"):
             raise StoreURIError(
-                f"{uri} names a host and a socket; write {uri.scheme}://user@localhost/database"
+                f"{uri} names both a host and a socket; remove the option 'socket', or use localhost as the host"
             )
         return {"unix_socket": given.texts["socket"]}
     found = hosts(uri, 3306)

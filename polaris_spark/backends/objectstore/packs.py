@@ -62,8 +62,10 @@ class Pack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Content(NamedTuple):
-    """The content of a pack: its rows, and in `next` the level of the packs for further rows (`OPEN`: this pack is
-    open)."""
+    """The content of a pack: its rows, and where further rows of its range are written.
+
+    `next` is `OPEN` while rows can be added to this pack, and otherwise the level of the packs that take further rows.
+    """
 
     rows: Mapping[ObjectKey, bytes] = {}
     next: int = OPEN

@@ -78,7 +78,8 @@ class TableDraft(TableValues):
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
     ) -> tuple[Table, NewRows]:
-        """Return the row of the table after the changes, and the new pieces and index shards. Call this only once.
+        """Return the row of the table after the changes, and the other new rows: parts of the metadata that are stored
+        apart (pieces), and index shards. Call this only once.
 
         The metadata location of the table before the changes is added to the metadata log. The log keeps at most
         `write.metadata.previous-versions-max` items (default 100).

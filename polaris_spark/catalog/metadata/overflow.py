@@ -272,7 +272,10 @@ class SpilledValues(MutableMapping[str, V]):
         return self._size + _size(self._embedded, self._codec)
 
     def replace(self, change: Callable[[V], V]) -> None:
-        """Replace each embedded value and each changed value by `change(value)`, which must have the same size."""
+        """Replace the values in the row, and those waiting to be written to the index, by `change(value)`.
+
+        `change` must return a value of the same size. Values that are already in the index stay as they are.
+        """
         self._embedded = {name: change(value) for name, value in self._embedded.items()}
         for name, value in self._changed.items():
             if value is not None:

@@ -291,7 +291,8 @@ class IndexedPieces:
 
 
 def placed(index: Index) -> Iterator[tuple[int, int, int]]:
-    """Yield (snapshot id, pointer, sort key in the JSON array) for every entry of an index, ordered by snapshot id."""
+    """Yield the entries of an index of pieces, ordered by snapshot id: the snapshot id, the pointer to the piece's row,
+    and the number by which the pieces are sorted in the array of the metadata JSON."""
     for key, entry in index.range(b"", None):
         yield snapshot_id_of(key), entry.pointer, int.from_bytes(entry.value, "big")
 

@@ -108,7 +108,7 @@ def apply(draft: TableDraft, update: Json) -> None:
 def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
     """Apply updates to a draft, in order.
 
-    A new table starts with the format version that the first update `upgrade-format-version` sets.
+    A new table starts with the format version of the first `upgrade-format-version` among the updates.
 
     Raises:
         BadRequestError: an update is unknown, malformed or not possible.

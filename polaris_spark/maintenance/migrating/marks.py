@@ -256,7 +256,11 @@ class SourceRealm:
         ]
 
     def _stop(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Stop commits to one reference. If it was dropped, also seal it, in case the process that dropped it died."""
+        """Stop commits to one reference.
+
+        The row of a dropped reference is also sealed, so that it never accepts a commit again. The process that dropped
+        it may have died before it sealed the row.
+        """
         dropped = registered.registration.state == "dropped"
         return self._amend_listed(
             registered, lambda head: msgspec.structs.replace(change(head), sealed=head.sealed or dropped)

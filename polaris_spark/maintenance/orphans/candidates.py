@@ -325,7 +325,8 @@ def _unknown(engine: Engine, search: Search, listed: Rows, names: Rows) -> Rows:
 
 
 def _refuse_mismatches(engine: Engine, unknown: Rows, names: Rows) -> None:
-    """Raise an InputError if a table references the path of an unreferenced file with another scheme or authority."""
+    """Raise an InputError if an unreferenced file differs only in scheme or authority from a file that a table
+    references."""
     pairs = engine.query(
         "SELECT DISTINCT known.scheme || '://' || known.authority AS known, "
         "file.scheme || '://' || file.authority AS listed "

@@ -162,7 +162,7 @@ def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
 
 
 class OwnedLocation(NamedTuple):
-    """A location that a table or view names, whether or not the table or view owns it."""
+    """A location that a table or view claims. `unconfirmed` is True if the claim is not registered as ownership."""
 
     name: FileName
     owner: str
