@@ -37,11 +37,11 @@ class PolarisObjects(DataSource):
         Raises:
             InputError: an option is missing, unknown, or cannot be used.
         """
-        from polaris_spark.spark import archives
+        from polaris_spark.spark import python_workers
         from polaris_spark.spark.options import ViewOptions
         from polaris_spark.spark.views import VIEWS
 
-        archives.keep_known()
+        python_workers.spare_repeated_work()
         # The base class's `__init__` is not called: it would keep the raw options, including a password.
         with errors_without_traceback():
             self._options = ViewOptions.parse(options, VIEWS)

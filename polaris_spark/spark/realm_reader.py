@@ -15,7 +15,7 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.commits.rows import Head
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
-from polaris_spark.spark import archives
+from polaris_spark.spark import python_workers
 from polaris_spark.spark.options import StoreLocation, refuse_memory
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
@@ -165,6 +165,7 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
         StateError: the database contains no store.
         NewerFormatError: a newer release created the store.
     """
+    python_workers.spare_repeated_work()
     uri = StoreURI.parse(location.uri)
     refuse_memory(uri)
     key = (os.getpid(), location)
@@ -176,7 +177,6 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
         if found is not None:  # the file was replaced; the open connection would keep reading the old file
             del _opened[key]
             found.store.backend.close()
-        archives.keep_known()
         options = dict(location.options)
         backend = open_checked(uri, options, check=_check_shared)
         store = ReadStore(location, backend, f"{uri.located(options).key}:{file}")

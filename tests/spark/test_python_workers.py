@@ -1,7 +1,8 @@
-"""What Spark's workers know of Spark's archives and of jars is kept, and of other archives is not."""
+"""Spark's workers neither read the file lists of archives again nor search imported modules for garbage."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import zipfile
@@ -9,8 +10,9 @@ import zipimport
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from polaris_spark.spark import archives
+from polaris_spark.spark import python_workers
 
 
 @pytest.mark.skipif(
@@ -34,9 +36,27 @@ def test_only_other_archives_are_read_again(tmp_path: Path, monkeypatch: pytest.
     importlib.invalidate_caches()
     assert {"pyspark.zip", "theirs.zip", "iceberg.jar"} <= set(asked)
     asked.clear()
-    archives.keep_known()
-    archives.keep_known()
+    python_workers.spare_repeated_work()
+    python_workers.spare_repeated_work()
     importlib.import_module("in_pyspark.later")
     importlib.invalidate_caches()
     assert not {"pyspark.zip", "iceberg.jar"} & set(asked)
     assert asked.count("theirs.zip") == 1
+
+
+def exempted(_: object) -> list[int]:
+    """How many objects of this process are exempt from garbage collection, before and after the work is spared."""
+    before = gc.get_freeze_count()
+    python_workers.spare_repeated_work()
+    return [before, gc.get_freeze_count()]
+
+
+@pytest.mark.spark
+def test_workers_search_no_imported_module_for_garbage(spark: SparkSession) -> None:
+    [[before, after]] = spark.sparkContext.parallelize([0], 1).map(exempted).collect()
+    assert after > max(before, 10_000)
+
+
+def test_the_garbage_of_other_programs_is_collected_as_ever() -> None:
+    before, after = exempted(None)
+    assert before == after
