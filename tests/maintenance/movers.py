@@ -41,8 +41,8 @@ def namespaces(session: Session) -> set[str]:
     return {levels[0] for levels in json.loads(body)["namespaces"]}
 
 
-_PAUSE_S = 0.005
-"""Between two writes of a thread: a copy on a slow disk overtakes no writer that never rests."""
+_PAUSE_S = 0.05
+"""Between two writes of a thread. A copy to a slow database never catches up with writers that do not rest."""
 
 
 class Writers:
