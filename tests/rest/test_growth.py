@@ -18,7 +18,7 @@ from tests.rest.client import Client
 from tests.rest.growth import growth, timed
 from tests.rest.kinds import KINDS, add_schema, column, of_table
 
-_FEW, _MANY = 50, 400
+_FEW, _MANY = 50, 200
 _INDEXED_MANY = 1_000
 """A size that lies beyond the move from a row into an index, which is a step."""
 _STEEPEST = 6.0
@@ -33,8 +33,6 @@ _LITTLE = 2.0
 _STEEPEST_TIME = 8.0
 """The bound for processor time, which also depends on how much fits into the processor's caches."""
 
-_BOUNDED = ("the current schema", "specs", "a spec", "sort orders", "segments", "a metrics report")
-"""Prefixes of the names of those kinds whose size is limited to about 1,000."""
 
 _LEVELS = BOUNDS["levels of a namespace"] // 4
 """The size of the kind "levels of a namespace", which is limited further."""
@@ -70,9 +68,7 @@ def test_the_work_on_refs_and_properties_of_an_index_grows_with_their_number(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_processor_time_of_a_large_request_grows_with_its_size(kind: str) -> None:
     size = _INDEXED_MANY if kind.startswith(_INDEXED) else _MANY
-    if kind.startswith(_BOUNDED):
-        size = _MANY // 2
-    elif kind.startswith("levels"):
+    if kind.startswith("levels"):
         size = _LEVELS
     times = [growth(KINDS[kind], size, timed) for _ in range(3)]
     least, most = min(found.single for found in times), min(found.fourfold for found in times)
