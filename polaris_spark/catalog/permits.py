@@ -171,7 +171,8 @@ class Permit:
         """Return a permit that grants every file that one of the given permits grants."""
         permits = list(permits)
         roots = dict.fromkeys(root for permit in permits for root in permit.roots)
-        return cls(roots, places=dict.fromkeys(place for permit in permits for place in permit.places))
+        places = dict.fromkeys(place for permit in permits for place in permit.places)
+        return cls(roots, places=places, follow_links=any(permit.follow_links for permit in permits))
 
     def may(self, location: str) -> Grant | None:
         """Return the permission to delete a file; None if the permit refuses, or the location is malformed."""

@@ -63,6 +63,15 @@ def test_an_existing_link_is_followed_to_its_target_at_the_decision(root: Path) 
     assert (root / "u" / "f").exists()
 
 
+def test_several_permits_together_grant_what_each_of_them_grants(root: Path) -> None:
+    (root / "link").symlink_to(root / "t")
+    following = Permit([f"file://{root}"], follow_links=True)
+    other = Permit([f"file://{root.parent}/outside"])
+    both = Permit.of_all([other, following])
+    assert both.grant(f"file://{root}/link/f") == following.grant(f"file://{root}/link/f")
+    assert both.may(f"file://{root.parent}/outside/f")
+
+
 @pytest.mark.parametrize("follow_links", [False, True])
 def test_a_file_behind_a_link_out_of_all_folders_is_refused(root: Path, *, follow_links: bool) -> None:
     (root / "out").symlink_to(root.parent / "outside")
