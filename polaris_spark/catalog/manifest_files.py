@@ -10,6 +10,7 @@ from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata import manifest_lists
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
+from polaris_spark.errors import BadRequestError
 
 DEFAULT_BYTES = 64 * 2**20
 """Default of the approximate maximum memory for cached manifest lists, in bytes."""
@@ -70,9 +71,11 @@ class ManifestFiles:
         """
         found = self.known(location)
         if found is None:
-            found = manifest_lists.parse(
-                self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
-            )
+            content = self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
+            try:
+                found = manifest_lists.parse(content)
+            except BadRequestError as error:
+                raise BadRequestError(f"cannot read {location!r}: {error}") from error
             self.keep(location, found)
         return found
 

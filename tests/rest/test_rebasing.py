@@ -354,7 +354,8 @@ def test_a_list_that_cannot_be_read_is_not_rebased(
     made = attempt(base, new_append(1))
     file = appends.path_of(made.snapshot["manifest-list"])
     file.unlink() if content is None else file.write_bytes(content)
-    assert "the append is not rebased: " in refusal(catalog, made)
+    said = refusal(catalog, made)
+    assert f"the append is not rebased: cannot read {made.snapshot['manifest-list']!r}: " in said
 
 
 def test_a_file_that_is_too_long_for_a_list_is_not_read_into_memory(catalog: Client, base: Json) -> None:
