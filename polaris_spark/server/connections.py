@@ -34,7 +34,7 @@ MAX_HEADERS: Final = 100
 
 MAX_PIPELINED: Final = 16
 """Maximum number of requests on one connection that wait until an earlier request is answered. Further requests are not
-read. After the responses to the requests that were read, the connection is closed."""
+read. After the responses to the requests that were read, an error response is sent and the connection is closed."""
 
 HANDSHAKE_SECONDS: Final = 20.0
 HEAD_SECONDS: Final = 20.0
@@ -76,6 +76,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._answers = _Answers(self)
         self._body_awaited = False
         self._deaf = False  # True if further bytes are discarded
+        self._problem = ""  # why this class refused a request; sent as the last response
         self._flush_deadline = math.inf
         self._await_head()
 
@@ -157,12 +158,14 @@ class BoundedConnection(HttpToolsProtocol):
             name in _BODY and value != b"0" for name, value in self.headers
         ):
             # The parser treats the body as data of the other protocol, so the body would be lost.
-            raise ValueError("this server does not upgrade connections; send the request without Upgrade")
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError(
+            self._problem = "this server does not upgrade connections; send the request without Upgrade"
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            self._problem = (
                 f"more than {MAX_PIPELINED} requests are waiting for responses on this connection; read the responses "
                 "first"
             )
+        if self._problem:
+            raise ValueError(self._problem)  # ends the parsing; uvicorn replaces the message by its own
         super().on_headers_complete()
         self._state, self._deadline = _State.REQUEST, math.inf
         self._body_awaited = True
@@ -197,6 +200,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Called when the whole response to a request was written to the transport."""
         if self._state is not _State.LINGERING:
             super().on_response_complete()
+            if self._problem and not self.busy:
+                self.send_400_response(self._problem)
 
     def end(self) -> None:
         """Close the connection after the client has read all responses that were written."""
@@ -229,7 +234,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._state is _State.HEAD and (self._head > HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS):
             self._refuse_head()
         else:
-            self._refuse(400, "BadRequestException", msg)
+            self._refuse(400, "BadRequestException", self._problem or msg)
 
     def _refuse_head(self) -> None:
         self._refuse(
@@ -262,7 +267,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _stop_reading(self) -> None:
         """Answer the requests that have arrived completely, then close the connection. Read no more requests."""
-        self.cycle.keep_alive = False
+        if not self._problem:  # otherwise its error response closes the connection
+            self.cycle.keep_alive = False
         self._deaf = True
         self._state, self._deadline = _State.REQUEST, math.inf
         self.flow.pause_reading()

@@ -260,9 +260,10 @@ def test_requests_that_wait_for_an_earlier_answer_are_bounded() -> None:
         await eventually(lambda: connection.pipeline)
         assert len(connection.pipeline) <= MAX_PIPELINED
         app.allowed.set()
-        answered = statuses(await talk.rest())
-        assert answered == [200] * len(answered)
-        assert 1 <= len(answered) <= MAX_PIPELINED + 1
+        answers = await talk.rest()
+        assert statuses(answers) == [200] * (MAX_PIPELINED + 1) + [400]
+        assert answers.lower().count(b"connection: close") == 1
+        assert f"more than {MAX_PIPELINED} requests are waiting".encode() in answers
         await served.connections(0)
 
     with_app(app, test)

@@ -239,7 +239,9 @@ def test_connections_are_not_upgraded(server: Server) -> None:
     upgrade = f"Host: localhost\r\n{HEAD}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
     assert statuses(exchange(server, f"GET /v1/config HTTP/1.1\r\n{upgrade}\r\n".encode())) == [200]
     with_body = f"POST /v1/namespaces HTTP/1.1\r\n{upgrade}Content-Length: 2\r\n\r\n{{}}"
-    assert statuses(exchange(server, with_body.encode())) == [400]
+    answer = exchange(server, with_body.encode())
+    assert statuses(answer) == [400]
+    assert b"does not upgrade connections" in answer
 
 
 def test_requests_in_a_row_are_answered_in_order(server: Server) -> None:
