@@ -13,10 +13,12 @@ from urllib.parse import quote, urlsplit
 import requests
 
 from polaris_spark.cli.options import STORE_VARIABLE
+from polaris_spark.cli.output import errors
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.procedure import Procedure, Watch
 from polaris_spark.jobs.types import TYPES
 from polaris_spark.names import MAIN
+from polaris_spark.rest.access import is_loopback
 from polaris_spark.secret_options import REFERENCE
 
 TOKEN_VARIABLE = "POLARIS_SPARK_TOKEN"
@@ -44,7 +46,8 @@ def chosen_server(
 ) -> RemoteServer:
     """Return the server that runs a procedure for a command.
 
-    Options that select or configure a store are refused, because the server chose its store when it started.
+    Options that select or configure a store are refused, because the server chose its store when it started. If the
+    token would be sent without encryption over a network, standard error gets a warning.
 
     Args:
         url, token, catalog: arguments of `RemoteServer`.
@@ -64,7 +67,16 @@ def chosen_server(
             raise InputError(
                 f"{name} cannot be given with --server: the server chose its store when it started"
             )
-    return RemoteServer(url, token, catalog)
+    server = RemoteServer(url, token, catalog)
+    address = urlsplit(url)
+    if address.scheme == "http" and not is_loopback(address.hostname or ""):
+        errors().print(
+            f"polaris-spark: the token is sent to {address.hostname!r} without encryption, because --server is an "
+            "http address; use an https address",
+            markup=False,
+            soft_wrap=True,
+        )
+    return server
 
 
 class RemoteServer:

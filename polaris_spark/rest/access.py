@@ -3,6 +3,7 @@ transports."""
 
 from __future__ import annotations
 
+import ipaddress
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -55,3 +56,13 @@ def authorize(caller: Caller, least: Role, path: str) -> None:
     raise ForbiddenError(
         f"{path!r} cannot be used over HTTP; use it in a process that opens the catalog itself"
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is `localhost` or a loopback address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

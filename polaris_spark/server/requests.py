@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from typing import Final
 from urllib.parse import parse_qsl
@@ -18,6 +17,7 @@ from polaris_spark.errors import (
     RequestTooLargeError,
     UnsupportedMediaTypeError,
 )
+from polaris_spark.rest.access import is_loopback
 
 BODY_SECONDS: Final = 60.0
 """Time limit for a client to send a body, in seconds."""
@@ -174,16 +174,6 @@ def require_local_host(request: Request) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is `localhost` or a loopback address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def accepts_gzip(request: Request) -> bool:
     """Whether the client accepts responses that are compressed with gzip (RFC 9110, 12.5.3)."""
     accepted: dict[str, bool] = {}
@@ -198,7 +188,6 @@ __all__ = [
     "accepts_gzip",
     "body_of",
     "headers_of",
-    "is_loopback",
     "path_of",
     "query_of",
     "require_local_host",

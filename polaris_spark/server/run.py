@@ -19,11 +19,11 @@ from starlette.types import ASGIApp
 
 from polaris_spark.catalog.memory import MemoryBound
 from polaris_spark.errors import InputError
+from polaris_spark.rest.access import is_loopback
 from polaris_spark.server.app import MAX_BODY, create_app
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.connections import IDLE_SECONDS, BoundedConnection, bounded
 from polaris_spark.server.listener import ConnectionBounds, Listener, listening
-from polaris_spark.server.requests import is_loopback
 from polaris_spark.server.tokens import Tokens
 
 log = logging.getLogger("polaris_spark.server")

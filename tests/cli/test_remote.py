@@ -128,6 +128,30 @@ def test_a_server_that_is_not_there_is_told() -> None:
     assert "cannot be reached" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("address", "warns"),
+    [
+        ("http://catalog.invalid:1", True),
+        ("http://192.0.2.1:1", True),
+        ("https://catalog.invalid:1", False),
+        ("http://localhost:1", False),
+        ("http://[::1]:1", False),
+    ],
+)
+def test_a_token_that_is_sent_without_encryption_over_a_network_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, address: str, *, warns: bool
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise remote.requests.ConnectionError("nothing is sent in this test")
+
+    monkeypatch.setattr(remote.requests.Session, "request", unreachable)
+    answer = run("maintain", "trim", "--server", address, POLARIS_SPARK_TOKEN=TOKEN)
+    *warning, error = answer.err.splitlines()
+    assert "cannot be reached" in error
+    assert len(warning) == warns
+    assert all("without encryption" in line for line in warning)
+
+
 def test_without_store_and_server_the_command_says_what_to_give() -> None:
     for command in (["maintain", "trim"], ["export"], ["properties"]):
         answer = run(*command)
