@@ -173,7 +173,7 @@ class CommitTable(TableChange):
         elif self.creates:
             raise AlreadyExistsError(f"Requirement failed: table already exists: {self.name}")
         before = state.get_for_rewrite(found.content, Table) if found else None
-        draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
+        draft = TableDraft(before, state, now_ms=prepared.now, check_time=state.check_time)
         if before is None:
             draft.uuid = prepared.uuid  # unless the updates assign one
         try:
@@ -208,7 +208,7 @@ class CommitTable(TableChange):
             CommitFailedError: the request can be neither merged nor rebased.
             PrepareAgain: rebasing needs manifest lists that were not read when the change was prepared.
         """
-        draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
+        draft = TableDraft(before, state, now_ms=prepared.now, check_time=state.check_time)
         updates = None
         if is_on(draft.properties, SCHEMA_MERGE, default=self.context.binding.at(state).schema_merge):
             updates = with_merged_columns(draft, self.requirements, self.updates)
@@ -257,7 +257,7 @@ class CommitTable(TableChange):
         if entry is None or files is None:
             return {}
         table = view.get(entry.pointer, Table)
-        draft = TableDraft.of(table, view, now_ms=0)
+        draft = TableDraft(table, view, now_ms=0)
         default = self.context.binding.at(view).append_rebase
         if not is_on(table.properties, APPEND_REBASE, default=default) or (
             self.preparations == 1 and not is_behind(draft, append)

@@ -73,7 +73,7 @@ class CommitView(ViewChange):
     def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
         found = require(state, self.name, VIEW)
         before = state.get_for_rewrite(found.content, View)
-        draft = ViewDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
+        draft = ViewDraft(before, state, now_ms=prepared.now, check_time=state.check_time)
         for requirement in self.requirements:
             check_view(draft, requirement)
         apply_view_updates(draft, self.updates)

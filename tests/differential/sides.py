@@ -91,13 +91,13 @@ class Ours:
             )
         if self.kind == "table":
             assert not isinstance(self.content, View)
-            draft = TableDraft.of(self.content, self.objects, now_ms=request.now)
+            draft = TableDraft(self.content, self.objects, now_ms=request.now)
             draft.uuid = draft.uuid or UUID
             check_all(draft, request.requirements)
             apply_all(draft, request.updates)
             return draft
         assert not isinstance(self.content, Table)
-        view = ViewDraft.of(self.content, self.objects, now_ms=request.now)
+        view = ViewDraft(self.content, self.objects, now_ms=request.now)
         for requirement in request.requirements:
             check_view(view, requirement)
         apply_view_updates(view, request.updates)

@@ -219,7 +219,7 @@ def test_whoever_needs_a_lost_shard_is_told_and_changes_nothing(wide: Wide) -> N
     collected = msgspec.structs.replace(table, properties={})
     with pytest.raises(CorruptionError):
         decide_table(collected, fresh(store), [], Asked(NOW), lambda _: set())
-    draft = TableDraft.of(table, fresh(store), now_ms=NOW)
+    draft = TableDraft(table, fresh(store), now_ms=NOW)
     with pytest.raises(CorruptionError):
         apply_all(draft, [{"action": "remove-snapshots", "snapshot-ids": [1]}])
     with pytest.raises(CorruptionError):

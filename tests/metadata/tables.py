@@ -100,7 +100,7 @@ class Catalog:
         return self.objects.get(self.id, Table)
 
     def draft(self) -> TableDraft:
-        return TableDraft.of(self.table if self.id else None, self.objects, now_ms=self.now)
+        return TableDraft(self.table if self.id else None, self.objects, now_ms=self.now)
 
     def store(self, draft: TableDraft, where: str = "") -> TableDraft:
         where = where or metadata_location(draft, f"{self.now:08d}")

@@ -127,19 +127,19 @@ def spoiled(value: Any, dice: random.Random) -> Any:
 
 
 def update_table(update: Any) -> None:
-    draft = TableDraft.of(TABLE.table, TABLE.objects, now_ms=2 * NOW)
+    draft = TableDraft(TABLE.table, TABLE.objects, now_ms=2 * NOW)
     apply_all(draft, [update])
     draft.freeze(TABLE.objects.new_id, metadata_location="x")
 
 
 def update_view(update: Any) -> None:
-    draft = ViewDraft.of(VIEW.view, VIEW.objects, now_ms=2 * NOW)
+    draft = ViewDraft(VIEW.view, VIEW.objects, now_ms=2 * NOW)
     apply_view_updates(draft, [update])
     draft.freeze(VIEW.objects.new_id, metadata_location="x")
 
 
 def require(requirement: Any) -> None:
-    check_all(TableDraft.of(TABLE.table, TABLE.objects, now_ms=NOW), [requirement])
+    check_all(TableDraft(TABLE.table, TABLE.objects, now_ms=NOW), [requirement])
 
 
 def new_table(request: Any) -> None:

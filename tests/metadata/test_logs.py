@@ -83,7 +83,7 @@ def located(previous: str, **properties: str) -> str:
     changed = type(table)(
         **{name: getattr(table, name) for name in table.__struct_fields__} | {"metadata_location": previous}
     )
-    return metadata_location(TableDraft.of(changed, catalog.objects, now_ms=1), UUID)
+    return metadata_location(TableDraft(changed, catalog.objects, now_ms=1), UUID)
 
 
 @pytest.mark.parametrize(

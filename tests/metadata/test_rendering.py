@@ -269,4 +269,4 @@ def test_a_table_row_survives_its_encoding() -> None:
     table = catalog.table
     assert render(table, catalog.objects, snapshots="all") == catalog.text()
     assert isinstance(catalog.objects, MemoryObjects)
-    assert TableDraft.of(table, catalog.objects, now_ms=1).uuid == UUID
+    assert TableDraft(table, catalog.objects, now_ms=1).uuid == UUID

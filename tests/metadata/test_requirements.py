@@ -85,7 +85,7 @@ def test_a_requirement_that_does_not_hold_says_what_was_found(requirement: Json,
 
 
 def test_a_table_to_be_created_must_not_exist_and_nothing_else_is_asked_of_it() -> None:
-    new = TableDraft.of(None, MemoryObjects(), now_ms=NOW)
+    new = TableDraft(None, MemoryObjects(), now_ms=NOW)
     check_all(new, [{"type": "assert-create"}])
     with pytest.raises(BadRequestError, match=r"Invalid create requirements: .'assert-table-uuid'."):
         check_all(new, [{"type": "assert-create"}, HOLDS[0]])

@@ -251,7 +251,7 @@ def test_a_snapshot_far_ahead_of_the_clock_is_refused() -> None:
 
 
 def test_a_snapshot_needs_a_schema_a_spec_and_an_order() -> None:
-    draft = TableDraft.of(None, MemoryObjects(), now_ms=NOW)
+    draft = TableDraft(None, MemoryObjects(), now_ms=NOW)
     with pytest.raises(BadRequestError, match="before a schema is added"):
         apply(draft, add(snapshot(11, 1)))
 

@@ -54,7 +54,7 @@ def test_a_property_commit_reads_nothing_and_writes_the_table_only() -> None:
     catalog = Catalog().create()
     catalog.append(1)
     table, read = catalog.table, catalog.objects.read
-    draft = TableDraft.of(table, catalog.objects, now_ms=NOW + 9)
+    draft = TableDraft(table, catalog.objects, now_ms=NOW + 9)
     apply(draft, properties(a="1"))
     _, rows = draft.freeze(catalog.objects.new_id, metadata_location="x")
     assert (catalog.objects.read, rows) == (read, [])
@@ -125,7 +125,7 @@ def test_encryption_keys_are_added_once_and_removed() -> None:
 
 def test_a_table_is_built_from_nothing_by_the_updates_of_a_create_transaction() -> None:
     catalog = Catalog()
-    draft = TableDraft.of(None, catalog.objects, now_ms=NOW)
+    draft = TableDraft(None, catalog.objects, now_ms=NOW)
     apply_all(draft, creating(1))
     catalog.store(draft)
     found = catalog.json()
@@ -137,7 +137,7 @@ def test_a_table_is_built_from_nothing_by_the_updates_of_a_create_transaction() 
 
 def test_an_unpartitioned_unsorted_table_is_built_from_nothing() -> None:
     catalog = Catalog()
-    draft = TableDraft.of(None, catalog.objects, now_ms=NOW)
+    draft = TableDraft(None, catalog.objects, now_ms=NOW)
     updates = creating(2)
     updates[4] = {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}}
     updates[6] = {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}}
@@ -175,7 +175,7 @@ def creating(version: int) -> list[Json]:
     ],
 )
 def test_a_table_cannot_be_built_from_half_of_what_it_needs(missing: str, message: str) -> None:
-    draft = TableDraft.of(None, MemoryObjects(), now_ms=NOW)
+    draft = TableDraft(None, MemoryObjects(), now_ms=NOW)
     updates = [update for update in creating(2) if update["action"] != missing]
 
     def build() -> None:

@@ -85,7 +85,7 @@ class Views:
 
     def commit(self, *updates: Json, requirements: tuple[Json, ...] = ()) -> ViewDraft:
         self.now += 1000
-        draft = ViewDraft.of(self.view, self.objects, now_ms=self.now)
+        draft = ViewDraft(self.view, self.objects, now_ms=self.now)
         for requirement in requirements:
             check_view(draft, requirement)
         apply_view_updates(draft, updates)
@@ -151,7 +151,7 @@ def test_an_equal_version_is_used_again_and_logged_at_the_time_of_the_change() -
     found = views.json()
     assert found["current-version-id"] == 1
     assert found["version-log"][-1] == {"timestamp-ms": views.now, "version-id": 1}
-    draft = ViewDraft.of(views.view, views.objects, now_ms=1)
+    draft = ViewDraft(views.view, views.objects, now_ms=1)
     apply_view_updates(draft, [add(version("select 2", id=9, schema_id=0))])
     assert not draft.changed
 
@@ -192,7 +192,7 @@ def test_versions_that_one_request_adds_all_stay() -> None:
 def test_a_property_commit_reads_no_pieces() -> None:
     views = Views().create()
     view, read = views.view, views.objects.read
-    draft = ViewDraft.of(view, views.objects, now_ms=1)
+    draft = ViewDraft(view, views.objects, now_ms=1)
     apply_view_updates(draft, [{"action": "set-properties", "updates": {"b": "2"}}])
     frozen, rows = draft.freeze(views.objects.new_id, metadata_location="x")
     assert (views.objects.read, rows, frozen.properties) == (read, [], {"a": "1", "b": "2"})

@@ -24,7 +24,6 @@ from polaris_spark.catalog.metadata.rows import (
     NewId,
     NewRows,
     Numbered,
-    ObjectReader,
     Overflow,
     Ref,
     Table,
@@ -33,7 +32,6 @@ from polaris_spark.catalog.metadata.snapshot_history import updated_log
 from polaris_spark.catalog.metadata.table_checks import check_final
 from polaris_spark.catalog.metadata.table_values import TableValues
 from polaris_spark.catalog.metadata.texts import encode, invalid
-from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.index import IndexRoot
 
 SNAPSHOT_QUOTA = 1024
@@ -48,23 +46,9 @@ _PREVIOUS_VERSIONS_DEFAULT = 100
 
 
 class TableDraft(TableValues):
-    """A table with changes that are not yet written. Created by `TableDraft.of`."""
+    """A table with changes that are not yet written."""
 
     __slots__ = ()
-
-    @classmethod
-    def of(
-        cls, table: Table | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
-    ) -> TableDraft:
-        """Return a draft of an existing table, or of a new table.
-
-        Args:
-            table: the table in its current state; None for a new table.
-            reader: reads the stored pieces of the table and the shards of its indexes.
-            now_ms: the time of the change, milliseconds since 1970 UTC.
-            check_time: called at each step; raises an error to abort work that takes too long.
-        """
-        return cls(table, reader, now_ms=now_ms, check_time=check_time)
 
     def summary(self) -> dict[str, str]:
         """Return a description of the changes for the audit log. `action` lists the distinct actions, joined by commas.

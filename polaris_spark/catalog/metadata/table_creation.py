@@ -70,7 +70,7 @@ def create_table(
     """
     as_object(request, "create table request")
     asked = get_text_map(request, "properties") if request.get("properties") is not None else {}
-    draft = TableDraft.of(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
+    draft = TableDraft(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
     draft.uuid, draft.location = uuid, strip_trailing_slash(location)
     draft.format_version = parse_version(asked.get(FORMAT_VERSION, str(DEFAULT_FORMAT_VERSION)))
     if not 1 <= draft.format_version <= SUPPORTED_FORMAT_VERSION:

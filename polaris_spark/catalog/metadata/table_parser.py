@@ -104,7 +104,7 @@ def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
     version = get_int(scalars, "format-version")
     if not 1 <= version <= SUPPORTED_FORMAT_VERSION:
         raise invalid(f"Cannot read unsupported version {version}")
-    draft = TableDraft.of(None, NO_OBJECTS, now_ms=now_ms)
+    draft = TableDraft(None, NO_OBJECTS, now_ms=now_ms)
     draft.origin, draft.format_version = "register", version
     _read_scalars(draft, scalars)
     _read_schemas(draft, fields, scalars)

@@ -99,6 +99,13 @@ class TableValues:
     def __init__(
         self, table: Table | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
     ) -> None:
+        """
+        Args:
+            table: the table in its current state; None for a new table.
+            reader: reads the stored pieces of the table and the shards of its indexes.
+            now_ms: the time of the change, milliseconds since 1970 UTC.
+            check_time: called at each step; raises an error to abort work that takes too long.
+        """
         self.base = table
         self.reader = reader
         self.check_time = check_time

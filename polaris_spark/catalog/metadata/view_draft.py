@@ -45,8 +45,7 @@ _decode_log = msgspec.json.Decoder(list[_LogItem]).decode
 
 
 class ViewDraft:
-    """A view with changes that are not yet written. The attributes are named like the fields of `View`. Created by
-    `ViewDraft.of`."""
+    """A view with changes that are not yet written. The attributes are named like the fields of `View`."""
 
     __slots__ = (
         "_properties",
@@ -74,6 +73,13 @@ class ViewDraft:
     def __init__(
         self, view: View | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
     ) -> None:
+        """
+        Args:
+            view: the view in its current state; None for a new view.
+            reader: reads the stored pieces of the view.
+            now_ms: the time of the change, milliseconds since 1970 UTC.
+            check_time: called at each step; raises an error to abort work that takes too long.
+        """
         self.base = view
         self.reader = reader
         self.check_time = check_time
@@ -98,20 +104,6 @@ class ViewDraft:
         self.imported_log: list[bytes] = []
         """Items of the version log in the parsed metadata file, as JSON; empty if no metadata file was parsed."""
         self._properties: dict[str, str] | None = None
-
-    @classmethod
-    def of(
-        cls, view: View | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
-    ) -> ViewDraft:
-        """Return a draft of an existing view, or of a new view.
-
-        Args:
-            view: the view in its current state; None for a new view.
-            reader: reads the stored pieces of the view.
-            now_ms: the time of the change, milliseconds since 1970 UTC.
-            check_time: called at each step; raises an error to abort work that takes too long.
-        """
-        return cls(view, reader, now_ms=now_ms, check_time=check_time)
 
     def record(self, action: str, detail: Any = None) -> None:
         """Record that an update had an effect. `detail` tells what it changed, such as an id."""

@@ -41,7 +41,7 @@ def parse_view(text: bytes | str, *, now_ms: int) -> ViewDraft:
     """
     fields = read_fields(text)
     scalars = {name: _decode(fields[name]) for name in _SCALARS if name in fields}
-    draft = ViewDraft.of(None, NO_OBJECTS, now_ms=now_ms)
+    draft = ViewDraft(None, NO_OBJECTS, now_ms=now_ms)
     draft.origin = "register"
     draft.uuid, draft.location = get_text(scalars, "view-uuid"), get_text(scalars, "location")
     draft.format_version = get_int(scalars, "format-version")

@@ -110,7 +110,7 @@ def create_view(
         BadRequestError: the request is malformed, has no query, or has a query that is not SQL.
     """
     as_object(request, "create view request")
-    draft = ViewDraft.of(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
+    draft = ViewDraft(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
     draft.uuid, draft.location = uuid, strip_trailing_slash(location)
     if request.get("properties") is not None:
         draft.own_properties().update(get_text_map(request, "properties"))

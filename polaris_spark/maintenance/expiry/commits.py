@@ -120,7 +120,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
     def apply(self, state: State, prepared: tuple[Prepared, NameEntry, Decision]) -> StoredContent[Table]:
         fixed, found, decision = prepared
         before = state.get_for_rewrite(found.content, Table)
-        draft = TableDraft.of(before, state, now_ms=fixed.now)
+        draft = TableDraft(before, state, now_ms=fixed.now)
         apply_all(draft, decision.updates())
         effective = self.context.binding.at(state)
         stored = self.store(state, found, draft, fixed, effective)
