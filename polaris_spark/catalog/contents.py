@@ -29,17 +29,12 @@ from polaris_spark.catalog.entities import (
     taken_by,
 )
 from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.metadata import (
-    ObjectReader,
-    TableDraft,
-    ViewDraft,
-    is_compressed,
-    metadata_location,
-    render,
-    render_view,
-)
+from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
-from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.metadata_paths import is_compressed, metadata_location
+from polaris_spark.catalog.metadata.renderer import render, render_view
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.catalog.snapshot_expiry import gc_enabled, namespace_levels

@@ -14,8 +14,10 @@ from polaris_spark.catalog.contents import content_of, document, metadata_file
 from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_key, slug, table_key
 from polaris_spark.catalog.files import Files, absolute
-from polaris_spark.catalog.metadata import ObjectReader, is_compressed, parse_table, parse_view
-from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.metadata_paths import is_compressed
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
+from polaris_spark.catalog.metadata.table_parser import parse_table
+from polaris_spark.catalog.metadata.view_parser import parse_view
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, PolarisError

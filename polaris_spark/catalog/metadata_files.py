@@ -12,9 +12,12 @@ import msgspec
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.memory import charge, parsed_bytes
-from polaris_spark.catalog.metadata import TableDraft, ViewDraft, is_compressed, parse_table, parse_view
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.metadata_paths import is_compressed
 from polaris_spark.catalog.metadata.rows import NewId, NewRows, Table, View
-from polaris_spark.catalog.metadata.table_parser import read_fields
+from polaris_spark.catalog.metadata.table_parser import parse_table, read_fields
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_parser import parse_view
 from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import BadRequestError, UnreadableFileError

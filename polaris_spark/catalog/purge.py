@@ -20,7 +20,7 @@ from polaris_spark.catalog.manifest_entries import (
     snapshot_manifests,
 )
 from polaris_spark.catalog.memory import charge
-from polaris_spark.catalog.metadata import render
+from polaris_spark.catalog.metadata.renderer import render
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.overlapping_tables import Deletable, OtherTables, heads_around, real_places
 from polaris_spark.catalog.permits import Grant

@@ -8,8 +8,11 @@ from polaris_spark.catalog.contents import C, ContentChange, Prepared, StoredCon
 from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
-from polaris_spark.catalog.metadata import TableDraft, ViewDraft, parse_table, parse_view
+from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.table_parser import parse_table
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_parser import parse_view
 from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation

@@ -16,11 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.metadata import ObjectReader, TableDraft, apply_all, logs
+from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.pieces import key_of
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table
 from polaris_spark.catalog.metadata.rows import Snapshot as TableSnapshot
-from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.properties import GC_ENABLED, MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace, id_bytes, id_from
 from polaris_spark.catalog.schema_merge import is_on

@@ -25,18 +25,13 @@ from polaris_spark.catalog.entities import (
     find,
 )
 from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.metadata import (
-    TableDraft,
-    apply_all,
-    check,
-    check_all,
-    create_table,
-    is_create,
-)
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
+from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
+from polaris_spark.catalog.metadata.requirements import check, check_all, is_create
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
+from polaris_spark.catalog.metadata.table_creation import create_table
+from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION, apply_all
 from polaris_spark.catalog.properties import EffectiveProperties, naming_properties
 from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on, with_merged_columns

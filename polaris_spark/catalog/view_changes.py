@@ -7,9 +7,10 @@ from typing import Any
 
 from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, default_location, require
-from polaris_spark.catalog.metadata import ViewDraft, apply_view_updates, check_view, create_view
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
 from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_updates import apply_view_updates, check_view, create_view
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State

@@ -24,8 +24,7 @@ import msgspec
 
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.engine import Engine, MapFunction, Reach
-from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.needed_files import (

@@ -20,8 +20,8 @@ from polaris_spark.catalog.manifest_entries import (
     listed_manifests,
     manifest_entries,
 )
-from polaris_spark.catalog.metadata import ObjectReader, render
-from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.renderer import render
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.rows import Unloaded

@@ -22,9 +22,9 @@ from polaris_spark.catalog.contents import (
 from polaris_spark.catalog.entities import TableName, find, require, require_namespace, table_key
 from polaris_spark.catalog.listing import list_names
 from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.metadata import ObjectReader, render
 from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
-from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.renderer import render
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.purge import purge
 from polaris_spark.catalog.registration import RegisterTable

@@ -7,7 +7,7 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import DropContent, StoredContent
 from polaris_spark.catalog.entities import TableName, find, require, table_key
-from polaris_spark.catalog.metadata import render_view
+from polaris_spark.catalog.metadata.renderer import render_view
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.registration import RegisterView
 from polaris_spark.catalog.rows import VIEW

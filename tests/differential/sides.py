@@ -15,20 +15,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from polaris_spark.catalog.metadata import (
-    TableDraft,
-    ViewDraft,
-    apply_all,
-    apply_view_updates,
-    check_all,
-    check_view,
-    create_table,
-    parse_table,
-    parse_view,
-    render,
-    render_view,
-)
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.renderer import render, render_view
+from polaris_spark.catalog.metadata.requirements import check_all
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.table_creation import create_table
+from polaris_spark.catalog.metadata.table_parser import parse_table
+from polaris_spark.catalog.metadata.table_updates import apply_all
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_parser import parse_view
+from polaris_spark.catalog.metadata.view_updates import apply_view_updates, check_view
 from polaris_spark.errors import RequestError
 from tests.differential.requests import Request
 from tests.metadata.memory import MemoryObjects

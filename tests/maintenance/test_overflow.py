@@ -13,9 +13,10 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.backends.memory import MemoryBackend
-from polaris_spark.catalog.metadata import TableDraft, apply_all
+from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.overflow import PROPERTY_CODEC, REF_CODEC, all_refs, key_of
 from polaris_spark.catalog.metadata.rows import Overflow, Table
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import StoredObjects

@@ -7,16 +7,14 @@ from typing import Any
 
 import msgspec
 
-from polaris_spark.catalog.metadata import (
-    Table,
-    TableDraft,
-    apply_all,
-    check_all,
-    create_table,
-    metadata_location,
-    parse_table,
-    render,
-)
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.metadata_paths import metadata_location
+from polaris_spark.catalog.metadata.renderer import render
+from polaris_spark.catalog.metadata.requirements import check_all
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.table_creation import create_table
+from polaris_spark.catalog.metadata.table_parser import parse_table
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from tests.metadata.memory import MemoryObjects
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.metadata import create_table
+from polaris_spark.catalog.metadata.table_creation import create_table
 from polaris_spark.errors import BadRequestError
 from tests.metadata.tables import LOCATION, NOW, ORDER, SCHEMA, SPEC, UUID, Catalog, Json, field, schema
 

@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.metadata import (
-    TableDraft,
-    ViewDraft,
-    apply_all,
-    apply_view_updates,
-    check_all,
-    create_table,
-    create_view,
-    parse_table,
-    parse_view,
-)
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.requirements import check_all
+from polaris_spark.catalog.metadata.table_creation import create_table
+from polaris_spark.catalog.metadata.table_parser import parse_table
+from polaris_spark.catalog.metadata.table_updates import apply_all
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_parser import parse_view
+from polaris_spark.catalog.metadata.view_updates import apply_view_updates, create_view
 from polaris_spark.errors import RequestError
 from tests.metadata.tables import (
     LOCATION,

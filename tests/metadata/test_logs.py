@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from polaris_spark.catalog.metadata import TableDraft, is_compressed, logs, metadata_location
+from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.metadata_paths import is_compressed, metadata_location
 from polaris_spark.catalog.metadata.rows import Log
 from polaris_spark.errors import BadRequestError
 from tests.metadata.memory import MemoryObjects

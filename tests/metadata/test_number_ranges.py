@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.metadata import ViewDraft, apply_view, create_view
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_updates import apply_view, create_view
 from polaris_spark.errors import BadRequestError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, NOW, SCHEMA, Catalog, Json, add, field, point, schema, snapshot

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.metadata import apply_all, render
 from polaris_spark.catalog.metadata.bounds import BOUNDS
 from polaris_spark.catalog.metadata.overflow import (
     BOUND,
@@ -23,8 +22,10 @@ from polaris_spark.catalog.metadata.overflow import (
     current_piece,
     key_of,
 )
+from polaris_spark.catalog.metadata.renderer import render
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
 from polaris_spark.catalog.metadata.snapshot_sets import all_named
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.metadata_files import read_rows
 from polaris_spark.errors import BadRequestError, CorruptionError
 from polaris_spark.index import Branch, Index, Leaf

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from polaris_spark.catalog.metadata import TableDraft, apply_all, parse_table, render
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.renderer import render
+from polaris_spark.catalog.metadata.table_parser import parse_table
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.errors import BadRequestError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import (

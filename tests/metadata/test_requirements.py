@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.catalog.metadata import TableDraft, check_all
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.requirements import check_all
 from polaris_spark.errors import BadRequestError, CommitFailedError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import NOW, UUID, Catalog, Json, point

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.catalog.metadata import TableDraft, apply, apply_all
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.table_updates import apply, apply_all
 from polaris_spark.errors import BadRequestError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, NOW, ORDER, SCHEMA, SPEC, UUID, Catalog, Json

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.metadata import (
-    View,
-    ViewDraft,
-    apply_view_updates,
-    check_view,
-    create_view,
-    metadata_location,
-    parse_view,
-    render_view,
-)
+from polaris_spark.catalog.metadata.metadata_paths import metadata_location
+from polaris_spark.catalog.metadata.renderer import render_view
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.catalog.metadata.view_parser import parse_view
+from polaris_spark.catalog.metadata.view_updates import apply_view_updates, check_view, create_view
 from polaris_spark.errors import BadRequestError, CommitFailedError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, NOW, SCHEMA, UUID, Json, field, schema

@@ -17,8 +17,9 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent, places
 from polaris_spark.catalog.entities import CatalogChange, Context, NameEntry, TableName, TimedChange, find
 from polaris_spark.catalog.folders import Folders
-from polaris_spark.catalog.metadata import TableDraft, apply_all
+from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.permits import Permit
 from polaris_spark.catalog.rows import IDS, TABLE, id_bytes
 from polaris_spark.catalog.snapshot_expiry import EXPIRED, namespace_levels, record_expired

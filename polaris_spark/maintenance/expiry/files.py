@@ -22,8 +22,7 @@ from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.files import Files, local_path
 from polaris_spark.catalog.manifest_entries import ListedManifest
-from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, Statistics, Table
+from polaris_spark.catalog.metadata.rows import ObjectReader, PartitionStatistics, Snapshot, Statistics, Table
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.catalog.snapshot_expiry import (
     ExpiredSnapshots,

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
-from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table
 from polaris_spark.catalog.metadata.snapshot_sets import all_named, all_snapshots
 from polaris_spark.catalog.snapshot_expiry import (
     RefFacts,
