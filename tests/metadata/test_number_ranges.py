@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
-from polaris_spark.catalog.metadata.view_updates import apply_view, create_view
+from polaris_spark.catalog.metadata.view_updates import apply_view_updates, create_view
 from polaris_spark.errors import BadRequestError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, NOW, SCHEMA, Catalog, Json, add, field, point, schema, snapshot
@@ -247,7 +247,7 @@ def test_a_view_version_with_a_number_that_java_cannot_read_is_refused(name: str
         {"name": "v", "schema": SCHEMA, "view-version": VIEW_VERSION}, uuid="u", location=LOCATION, now_ms=NOW
     )
     with pytest.raises(BadRequestError):
-        apply_view(view, {"action": "add-view-version", "view-version": {**VIEW_VERSION, name: number}})
+        apply_view_updates(view, [{"action": "add-view-version", "view-version": {**VIEW_VERSION, name: number}}])
 
 
 @pytest.mark.parametrize("size", ["\u00b2", DIGITS, str(INT), "0", "-1", "x", "-"])
@@ -260,7 +260,7 @@ def test_a_view_with_a_size_of_its_history_that_java_cannot_read_is_refused(size
     draft = create_view(request, uuid="u", location=LOCATION, now_ms=NOW)
     for number in range(2, 15):
         version = {**VIEW_VERSION, "version-id": number, "summary": {"n": str(number)}}
-        apply_view(draft, {"action": "add-view-version", "view-version": version})
+        apply_view_updates(draft, [{"action": "add-view-version", "view-version": version}])
     assert isinstance(draft, ViewDraft)
     with pytest.raises(BadRequestError, match="must be"):
         draft.freeze(objects.new_id, metadata_location="m")

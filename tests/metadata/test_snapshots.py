@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.table_updates import apply
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.errors import BadRequestError, CommitFailedError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, NOW, Catalog, Json, add, point, snapshot
@@ -254,7 +254,7 @@ def test_a_snapshot_far_ahead_of_the_clock_is_refused() -> None:
 def test_a_snapshot_needs_a_schema_a_spec_and_an_order() -> None:
     draft = TableDraft(None, MemoryObjects(), now_ms=NOW)
     with pytest.raises(BadRequestError, match="before a schema is added"):
-        apply(draft, add(snapshot(11, 1)))
+        apply_all(draft, [add(snapshot(11, 1))])
 
 
 def statistics(id: int, size: int = 10) -> Json:

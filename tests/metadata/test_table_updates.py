@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.table_updates import apply, apply_all
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.errors import BadRequestError
 from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, NOW, ORDER, SCHEMA, SPEC, UUID, Catalog, Json
@@ -56,7 +56,7 @@ def test_a_property_commit_reads_nothing_and_writes_the_table_only() -> None:
     catalog.append(1)
     table, read = catalog.table, catalog.objects.read
     draft = TableDraft(table, catalog.objects, now_ms=NOW + 9)
-    apply(draft, properties(a="1"))
+    apply_all(draft, [properties(a="1")])
     _, rows = draft.freeze(catalog.objects.new_id, metadata_location="x")
     assert (catalog.objects.read, rows) == (read, [])
 

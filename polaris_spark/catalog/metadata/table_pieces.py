@@ -26,7 +26,7 @@ from polaris_spark.catalog.metadata.transforms import (
 )
 
 LAST_ADDED = -1
-"""Id in an update that stands for the schema, spec or sort order that the same request added last."""
+"""Id in an update that stands for the schema, spec, sort order or view version that the same request added last."""
 
 
 def add_schema(draft: TableDraft, update: Json) -> None:
@@ -56,7 +56,7 @@ def set_current_schema(draft: TableDraft, update: Json) -> None:
     """Apply the update `set-current-schema` to a draft."""
     id = get_int(update, "schema-id")
     if id == LAST_ADDED:
-        id = _last_added("schema", draft.last_added_schema_id)
+        id = last_added("schema", draft.last_added_schema_id)
     if id == draft.current_schema_id:
         return
     index = draft.schema_index(id)
@@ -109,7 +109,7 @@ def set_default_spec(draft: TableDraft, update: Json) -> None:
     """Apply the update `set-default-spec` to a draft."""
     id = get_int(update, "spec-id")
     if id == LAST_ADDED:
-        id = _last_added("spec", draft.last_added_spec_id)
+        id = last_added("spec", draft.last_added_spec_id)
     if id == draft.default_spec_id:
         return
     draft.default_spec_id = id
@@ -149,14 +149,19 @@ def set_default_sort_order(draft: TableDraft, update: Json) -> None:
     """Apply the update `set-default-sort-order` to a draft."""
     id = get_int(update, "sort-order-id")
     if id == LAST_ADDED:
-        id = _last_added("sort order", draft.last_added_sort_order_id)
+        id = last_added("sort order", draft.last_added_sort_order_id)
     if id == draft.default_sort_order_id:
         return
     draft.default_sort_order_id = id
     draft.record("set-default-sort-order", id)
 
 
-def _last_added(what: str, id: int | None) -> int:
+def last_added(what: str, id: int | None) -> int:
+    """Return the id of the schema, spec or sort order that was added last. `what` is its kind, for the message.
+
+    Raises:
+        BadRequestError: nothing of this kind has been added (`id` is None).
+    """
     if id is None:
         raise refused(f"Cannot set last added {what}: no {what} has been added")
     return id

@@ -91,22 +91,8 @@ BOOLEAN_PROPERTIES = frozenset({"gc.enabled", "polaris.append-rebase", "polaris.
 """Names of table properties whose value must be `true` or `false`."""
 
 
-def apply(draft: TableDraft, update: Json) -> None:
-    """Apply one update of the REST specification to the draft of a table.
-
-    Raises:
-        BadRequestError: the update is unknown, malformed or not possible.
-        CommitFailedError: a new snapshot is based on an older state of the table; the client must retry.
-    """
-    action = as_object(update, "metadata update").get("action")
-    apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
-    if apply_one is None:
-        raise _unknown(action)
-    apply_one(draft, update)
-
-
 def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
-    """Apply updates to a draft, in order.
+    """Apply updates of the REST specification to the draft of a table, in order.
 
     A new table starts with the format version of the first `upgrade-format-version` among the updates.
 
@@ -123,7 +109,11 @@ def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
                 break
     for update in updates:
         draft.check_time()
-        apply(draft, update)
+        action = as_object(update, "metadata update").get("action")
+        apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
+        if apply_one is None:
+            raise _unknown(action)
+        apply_one(draft, update)
 
 
 def set_properties(draft: TableDraft, update: Json) -> None:

@@ -29,6 +29,7 @@ from polaris_spark.catalog.metadata.schemas import (
     normal_form,
     normal_schema,
 )
+from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED, last_added
 from polaris_spark.catalog.metadata.table_updates import newer_name, remove_properties, strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -49,9 +50,6 @@ from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.errors import BadRequestError
 
-LAST_ADDED = -1
-
-
 def check_view(draft: ViewDraft, requirement: Json) -> None:
     """Check one requirement of a commit against the draft of a view. Call this before the updates are applied.
 
@@ -69,30 +67,23 @@ def check_view(draft: ViewDraft, requirement: Json) -> None:
         raise failed(f"view UUID does not match: expected {draft.uuid} != {uuid}")
 
 
-def apply_view(draft: ViewDraft, update: Json) -> None:
-    """Apply one update of the REST specification to the draft of a view.
-
-    Raises:
-        BadRequestError: the update is unknown, malformed, not possible, or not an update for views.
-    """
-    action = as_object(update, "metadata update").get("action")
-    apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
-    if action is None:
-        raise invalid("Cannot parse metadata update. Missing field: action")
-    if apply_one is None:
-        raise BadRequestError(f"Cannot apply update {action} to a view", type="UnsupportedOperationException")
-    apply_one(draft, update)
-
-
 def apply_view_updates(draft: ViewDraft, updates: Sequence[Json]) -> None:
-    """Apply updates to the draft of a view, in order.
+    """Apply updates of the REST specification to the draft of a view, in order.
 
     Raises:
         BadRequestError: an update is unknown, malformed, not possible, or not an update for views.
     """
     for update in updates:
         draft.check_time()
-        apply_view(draft, update)
+        action = as_object(update, "metadata update").get("action")
+        apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
+        if action is None:
+            raise invalid("Cannot parse metadata update. Missing field: action")
+        if apply_one is None:
+            raise BadRequestError(
+                f"Cannot apply update {action} to a view", type="UnsupportedOperationException"
+            )
+        apply_one(draft, update)
 
 
 def create_view(
@@ -172,9 +163,7 @@ def _add_version(draft: ViewDraft, update: Json) -> None:
     id = draft.versions.next_id(version["version-id"])
     schema_id = version["schema-id"]
     if schema_id == LAST_ADDED:
-        if draft.last_added_schema_id is None:
-            raise refused("Cannot set last added schema: no schema has been added")
-        schema_id = draft.last_added_schema_id
+        schema_id = last_added("schema", draft.last_added_schema_id)
     if schema_id not in draft.schemas:
         raise invalid(f"Cannot add version with unknown schema: {schema_id}")
     seen: set[str] = set()
