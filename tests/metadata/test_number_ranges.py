@@ -247,7 +247,9 @@ def test_a_view_version_with_a_number_that_java_cannot_read_is_refused(name: str
         {"name": "v", "schema": SCHEMA, "view-version": VIEW_VERSION}, uuid="u", location=LOCATION, now_ms=NOW
     )
     with pytest.raises(BadRequestError):
-        apply_view_updates(view, [{"action": "add-view-version", "view-version": {**VIEW_VERSION, name: number}}])
+        apply_view_updates(
+            view, [{"action": "add-view-version", "view-version": {**VIEW_VERSION, name: number}}]
+        )
 
 
 @pytest.mark.parametrize("size", ["\u00b2", DIGITS, str(INT), "0", "-1", "x", "-"])

@@ -15,6 +15,7 @@ from polaris_spark.catalog.metadata.texts import (
     Json,
     find_int,
     find_text,
+    get_any,
     get_int,
     get_longs,
     get_objects,
@@ -325,9 +326,9 @@ def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, Json, bool]]:
             label, id, required = get_text(field, "name"), get_int(field, "id"), _flag(field, "required")
             find_text(field, "doc")
             defaults = {key: field[key] for key in DEFAULTS if field.get(key) is not None}
-            yield label, id, required, _inner(field, "type"), defaults, True
+            yield label, id, required, get_any(field, "type"), defaults, True
     elif type["type"] == "list":
-        element = _inner(type, "element")
+        element = get_any(type, "element")
         yield (
             "element",
             get_int(type, "element-id"),
@@ -337,19 +338,13 @@ def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, Json, bool]]:
             _plain(element),
         )
     else:
-        key, value = _inner(type, "key"), _inner(type, "value")
+        key, value = get_any(type, "key"), get_any(type, "value")
         yield "key", get_int(type, "key-id"), True, key, {}, True
         yield "value", get_int(type, "value-id"), _flag(type, "value-required"), value, {}, _plain(value)
 
 
 def _plain(type: Any) -> bool:
     return type_of(type)[0] != "struct"
-
-
-def _inner(data: Json, name: str) -> Any:
-    if name not in data:
-        raise invalid(f"Cannot parse missing field: {name}")
-    return data[name]
 
 
 def _flag(data: Json, name: str) -> bool:

@@ -35,6 +35,7 @@ from polaris_spark.catalog.metadata.texts import (
     find_int,
     find_long,
     find_text,
+    get_any,
     get_int,
     get_long,
     get_object,
@@ -171,7 +172,7 @@ def _read_scalars(draft: TableDraft, scalars: Json) -> None:
 def _read_schemas(draft: TableDraft, fields: Raws, scalars: Json) -> None:
     texts = _required_items(draft, fields, "schemas")
     if texts is None:
-        texts = [_required(fields, "schema")]
+        texts = [get_any(fields, "schema")]
         draft.current_schema_id = find_int(decode(texts[0]), "schema-id") or 0
     else:
         draft.current_schema_id = get_int(scalars, "current-schema-id")
@@ -187,7 +188,7 @@ def _read_schemas(draft: TableDraft, fields: Raws, scalars: Json) -> None:
 def _read_specs(draft: TableDraft, fields: Raws, scalars: Json) -> None:
     texts = _required_items(draft, fields, "partition-specs")
     if texts is None:
-        texts = [msgspec.Raw(b'{"spec-id":0,"fields":' + bytes(_required(fields, "partition-spec")) + b"}")]
+        texts = [msgspec.Raw(b'{"spec-id":0,"fields":' + bytes(get_any(fields, "partition-spec")) + b"}")]
     else:
         draft.default_spec_id = get_int(scalars, "default-spec-id")
     last = FIRST_PARTITION_ID - 1
@@ -299,12 +300,6 @@ def _required_items(draft: TableDraft, fields: Raws, name: str) -> list[msgspec.
     if draft.format_version > 1:
         raise invalid(f"{name} must exist in format v{draft.format_version}")
     return None
-
-
-def _required(fields: Raws, name: str) -> msgspec.Raw:
-    if name not in fields:
-        raise invalid(f"Cannot parse missing field: {name}")
-    return fields[name]
 
 
 def _add(pieces: NumberedPieces, id: int, value: Json, id_field: str, text: msgspec.Raw) -> None:

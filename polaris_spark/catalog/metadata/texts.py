@@ -64,6 +64,18 @@ def refused(message: str) -> BadRequestError:
     return BadRequestError(message, type="ValidationException")
 
 
+def get_any(data: Mapping[str, Any], name: str, kind: str = "field") -> Any:
+    """Return the value of a required field, which may be null. `kind` is the kind of the value, for the error message.
+
+    Raises:
+        BadRequestError: the field is missing.
+    """
+    try:
+        return data[name]
+    except KeyError:
+        raise invalid(f"Cannot parse missing {kind}: {name}") from None
+
+
 def get_int(data: Mapping[str, Any], name: str) -> int:
     """Return the value of a required field, a 32-bit integer.
 
@@ -98,7 +110,7 @@ def get_text(data: Mapping[str, Any], name: str) -> str:
     Raises:
         BadRequestError: the field is missing, or is not a string.
     """
-    value = _present(data, name, "string")
+    value = get_any(data, name, "string")
     if not isinstance(value, str):
         raise invalid(f"Cannot parse to a string value: {name}: {_shown(value)}")
     return value
@@ -115,7 +127,7 @@ def get_object(data: Mapping[str, Any], name: str) -> Json:
     Raises:
         BadRequestError: the field is missing, or is not an object.
     """
-    value = _present(data, name, "field")
+    value = get_any(data, name)
     if not isinstance(value, dict):
         raise invalid(f"Cannot parse {name} from non-object: {_shown(value)}")
     return value
@@ -143,7 +155,7 @@ def get_objects(data: Mapping[str, Any], name: str) -> list[Json]:
     Raises:
         BadRequestError: the field is missing, or is not an array of objects.
     """
-    value = _present(data, name, "field")
+    value = get_any(data, name)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise invalid(f"Cannot parse {name} from non-array of objects: {_shown(value)}")
     return value
@@ -229,7 +241,7 @@ def get_text_map(data: Mapping[str, Any], name: str) -> dict[str, str]:
     Raises:
         BadRequestError: the field is missing, is not an object, or has a value that is not a string.
     """
-    value = _present(data, name, "map")
+    value = get_any(data, name, "map")
     if not isinstance(value, dict):
         raise invalid(f"Cannot parse string map from non-object value: {name}: {_shown(value)}")
     for key, item in value.items():
@@ -238,22 +250,15 @@ def get_text_map(data: Mapping[str, Any], name: str) -> dict[str, str]:
     return value
 
 
-def _present(data: Mapping[str, Any], name: str, kind: str) -> Any:
-    try:
-        return data[name]
-    except KeyError:
-        raise invalid(f"Cannot parse missing {kind}: {name}") from None
-
-
 def _whole(data: Mapping[str, Any], name: str, limit: int, kind: str) -> int:
-    value = _present(data, name, kind.split()[-1])
+    value = get_any(data, name, kind.split()[-1])
     if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
         raise invalid(f"Cannot parse to {kind} value: {name}: {_shown(value)}")
     return value
 
 
 def _list(data: Mapping[str, Any], name: str, type: type[Any], kind: str) -> list[Any]:
-    value = _present(data, name, "list")
+    value = get_any(data, name, "list")
     if not isinstance(value, list):
         raise invalid(f"Cannot parse JSON array from non-array value: {name}: {_shown(value)}")
     for item in value:

@@ -14,6 +14,7 @@ from polaris_spark.catalog.metadata.table_parser import read_fields, read_items,
 from polaris_spark.catalog.metadata.texts import (
     compact,
     decode,
+    get_any,
     get_int,
     get_long,
     get_text,
@@ -51,8 +52,7 @@ def parse_view(text: bytes | str, *, now_ms: int) -> ViewDraft:
     if scalars.get("properties") is not None:
         draft.own_properties().update(get_text_map(scalars, "properties"))
     for name in _ARRAYS:
-        if name not in fields:
-            raise invalid(f"Cannot parse missing field: {name}")
+        get_any(fields, name)  # for `read_items`, a missing array is empty
     for item in read_items(fields, "schemas"):
         schema = decode(item)
         require_schema_within(schema)

@@ -50,6 +50,7 @@ from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.errors import BadRequestError
 
+
 def check_view(draft: ViewDraft, requirement: Json) -> None:
     """Check one requirement of a commit against the draft of a view. Call this before the updates are applied.
 
