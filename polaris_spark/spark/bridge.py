@@ -26,9 +26,12 @@ import signal
 import sys
 import threading
 from functools import lru_cache
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.spark.frames import Server
+
+if TYPE_CHECKING:
+    from polaris_spark.rest.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -41,30 +44,13 @@ SHORT = 1_024
 _ESCAPE = re.compile(r"\\(.)")
 
 
-class Connection(Protocol):
-    """An open catalog: the part of the interface of ``polaris_spark.connect``'s result that is used here."""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, str] | None = None,
-        body: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> tuple[int, dict[str, str], str]:
-        """Answer one request of the REST protocol. Return the response's status, headers and body."""
-
-    def close(self) -> None:
-        """Release the connection's resources."""
-
-
 class Bridge:
     """Keeps the open catalogs, and answers the JVM's requests to them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, Session] = {}
 
-    def add(self, connection: Connection) -> str:
+    def add(self, connection: Session) -> str:
         """Add an open catalog. Return a name for it, which the JVM sends with each request."""
         name = str(len(self._connections) + 1)
         self._connections[name] = connection
@@ -152,7 +138,7 @@ def _error_body(error: Exception) -> str:
     return json.dumps({"error": {"message": message, "type": "InternalServerError", "code": 500}})
 
 
-def open_catalog(configuration: dict[str, str]) -> Connection:
+def open_catalog(configuration: dict[str, str]) -> Session:
     """Open the catalog that a Spark configuration describes.
 
     Raises:
@@ -165,9 +151,9 @@ def open_catalog(configuration: dict[str, str]) -> Connection:
 
     Properties.parse(configuration, refuse_uri_password=True)
     properties: dict[str, Any] = {**configuration}
-    connection: Connection = polaris_spark.connect(**properties)
+    session = polaris_spark.connect(**properties)
     collect_seldom()
-    return connection
+    return session
 
 
 class ControlChannel:

@@ -248,7 +248,7 @@ class Recorded:
 
 
 def test_a_request_reaches_the_catalog_as_it_was_and_its_answer_comes_back() -> None:
-    catalog = Recorded(200, {"ETag": "x\ny\\n", "Empty": ""}, '{"a":\n1}')
+    catalog: Any = Recorded(200, {"ETag": "x\ny\\n", "Empty": ""}, '{"a":\n1}')
     bridge = Bridge()
     answer = bridge.request(
         f"{bridge.add(catalog)}\nPOST\nv1/a%1Fb\n2\nq\nü\nr\na\\nb\\\\n\nH\nv\n", "more\nlines"
@@ -259,7 +259,8 @@ def test_a_request_reaches_the_catalog_as_it_was_and_its_answer_comes_back() -> 
 
 def test_an_error_nobody_expected_becomes_an_answer_in_the_error_model() -> None:
     bridge = Bridge()
-    head, text = bridge.request(f"{bridge.add(Recorded(KeyError('lost')))}\nGET\nv1/config\n0\n", "")
+    catalog: Any = Recorded(KeyError("lost"))
+    head, text = bridge.request(f"{bridge.add(catalog)}\nGET\nv1/config\n0\n", "")
     assert head == "500\n"
     assert json.loads(text)["error"] == {
         "message": "KeyError: 'lost'",
