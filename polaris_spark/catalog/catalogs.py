@@ -148,6 +148,16 @@ def is_shared(row: CatalogRow) -> bool:
     return row.properties.get(SHARED_LOCATIONS) == "allow"
 
 
+def branches_of(references: References, row: CatalogRow) -> list[str]:
+    """Return the names of the references of all branches of a catalog that are not dropped."""
+    prefix = heads_prefix(row)
+    return [
+        one.name
+        for one in references.listed()
+        if one.name.startswith(prefix) and one.registration.state == "live"
+    ]
+
+
 def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
     """Read and return the newest commits of all branches of a catalog that are not dropped.
 
@@ -155,12 +165,11 @@ def heads_of(references: References, row: CatalogRow) -> list[CommitReader]:
     because no job deletes files while a branch is damaged.
     """
     found = []
-    for one in references.listed():
-        if one.name.startswith(heads_prefix(row)) and one.registration.state == "live":
-            try:
-                found.append(references.read(one.name))
-            except (ReferenceGoneError, CorruptionError):  # dropped since it was listed, or damaged
-                continue
+    for name in branches_of(references, row):
+        with contextlib.suppress(
+            ReferenceGoneError, CorruptionError
+        ):  # dropped since it was listed, or damaged
+            found.append(references.read(name))
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from polaris_spark.catalog.catalogs import StoredCatalog, catalog_key, read_catalog
+from polaris_spark.catalog.catalogs import StoredCatalog, branches_of, catalog_key, read_catalog
 from polaris_spark.catalog.entities import CatalogChange, Context, TimedChange
 from polaris_spark.catalog.metadata.bounds import require_properties_within
 from polaris_spark.catalog.properties import changed, checked, require_bounded, require_settable
@@ -170,7 +170,7 @@ def set_properties(
     after = references.commit(CATALOGS, SetProperties(context, operation, row, updates, removals))
     failed: tuple[str, PolarisError] | None = None
     done: set[str] = set()
-    while names := [name for name in _branches(references, row) if name not in done]:
+    while names := [name for name in branches_of(references, row) if name not in done]:
         for name in names:
             done.add(name)
             try:
@@ -245,15 +245,6 @@ def complete_copy(
         except PolarisError as error:
             log.warning("properties of catalog %r do not apply to other processes yet: %s", row.name, error)
     return found.row
-
-
-def _branches(references: References, row: CatalogRow) -> list[str]:
-    prefix = heads_prefix(row)
-    return [
-        one.name
-        for one in references.listed()
-        if one.name.startswith(prefix) and one.registration.state == "live"
-    ]
 
 
 def _summary(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
