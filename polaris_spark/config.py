@@ -252,6 +252,17 @@ class Properties:
         return cls(store=uri, store_options=store_options, own=own, other=other, **values)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
+def texts_of(keywords: Mapping[str, object]) -> dict[str, str]:
+    """Return the texts of properties by name, given as keyword arguments of Python. A property with the value None is
+    left out. Underscores in a name become dashes, unless the name has a dot and so is already a property's name."""
+    found = {}
+    for name, value in keywords.items():
+        if value is not None:
+            option = name if "." in name else name.replace("_", "-")
+            found[option] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
 def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str], list_name: str) -> None:
     """Refuse options whose value is `env:NAME`, unless the operator has listed the variable NAME.
 

@@ -32,7 +32,7 @@ from polaris_spark.catalog.snapshot_expiry import EXPIRED
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.config import Properties, StoreURI
+from polaris_spark.config import Properties, StoreURI, texts_of
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
@@ -219,8 +219,7 @@ def connect(
     given = {"store": store, **properties}
     if warehouse is not None:
         given[WAREHOUSE] = warehouse
-    parsed = Properties.parse({_dashed(k): _text(value) for k, value in given.items() if value is not None})
-    return open_session(parsed, clock or SystemClock(), router)
+    return open_session(Properties.parse(texts_of(given)), clock or SystemClock(), router)
 
 
 def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) -> Session:
@@ -406,13 +405,3 @@ def _refuse_cluster(properties: Properties) -> None:
             f"only, but Spark's master is {master!r}, so the executors could not read the store; use a store on a "
             "database server"
         )
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _dashed(name: str) -> str:
-    """Return the name of the property that a keyword argument sets: underscores become dashes. A name with dots is
-    already the property's name, and is returned unchanged."""
-    return name if "." in name else name.replace("_", "-")

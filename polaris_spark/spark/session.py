@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from polaris_spark.config import Secret, StoreURI
+from polaris_spark.config import Secret, StoreURI, texts_of
 from polaris_spark.errors import InputError, StateError
 from polaris_spark.secret_options import REFERENCE, holds_secret, is_secret, without_secrets
 from polaris_spark.spark.session_checks import check_at_start, check_properties, has_package
@@ -77,7 +77,7 @@ def configure(
             )
     lineage = {"type": "rest", "uri": lineage_uri(store)}
     given = {"store": store, "warehouse": warehouse, "python": sys.executable, **lineage, **properties}
-    settings = {key.replace("_", "-"): _text(value) for key, value in given.items() if value is not None}
+    settings = texts_of(given)
     check_properties(settings)
     if iceberg_jar is None:
         _append(builder, "spark.jars.packages", ICEBERG_PACKAGE)
@@ -202,10 +202,6 @@ def _options(builder: SparkSession.Builder) -> dict[str, Any]:
     # PySpark's builder has no public method to read its options, and setting a list option replaces the list.
     options: dict[str, Any] = builder._options
     return options
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def use_this_python_in_local_workers(builder: SparkSession.Builder) -> None:

@@ -42,6 +42,7 @@ def test_the_catalog_is_configured_under_its_name_with_its_properties(tmp_path: 
         metadata_files="never",
         create_parent_namespaces=False,
         branch=None,
+        **{"table-default.my_property": "1"},
     )
     prefix = "spark.sql.catalog.lake"
     assert {key: value for key, value in options(builder).items() if key.startswith(prefix)} == {
@@ -53,6 +54,7 @@ def test_the_catalog_is_configured_under_its_name_with_its_properties(tmp_path: 
         f"{prefix}.python": sys.executable,
         f"{prefix}.metadata-files": "never",
         f"{prefix}.create-parent-namespaces": "false",
+        f"{prefix}.table-default.my_property": "1",
     }
 
 
