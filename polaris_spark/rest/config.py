@@ -64,6 +64,6 @@ def same_place(one: str, other: str) -> bool:
         return False
 
 
-ROUTES = [Route("GET", "config", config), *CONTENT_ROUTES, *unsupported.ROUTES]
+ROUTES = [Route("GET", "config", config, query=("warehouse",)), *CONTENT_ROUTES, *unsupported.ROUTES]
 
 _ROOTS = Router(ROUTES).roots

@@ -22,6 +22,9 @@ from polaris_spark.rest import messages
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
 
+PAGES = ("pageToken", "pageSize")
+"""Names of the query's parameters of a list."""
+
 _PAGE_SIZE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -119,10 +122,15 @@ def update_properties(catalog: Catalog, request: Request) -> Response:
 
 
 ROUTES = [
-    Route("GET", "namespaces", list_namespaces),
-    Route("POST", "namespaces", create_namespace),
+    Route("GET", "namespaces", list_namespaces, query=("parent", *PAGES)),
+    Route("POST", "namespaces", create_namespace, body=messages.CreateNamespaceRequest),
     Route("GET", "namespaces/{namespace}", load_namespace),
     Route("HEAD", "namespaces/{namespace}", namespace_exists),
     Route("DELETE", "namespaces/{namespace}", drop_namespace),
-    Route("POST", "namespaces/{namespace}/properties", update_properties),
+    Route(
+        "POST",
+        "namespaces/{namespace}/properties",
+        update_properties,
+        body=messages.UpdateNamespacePropertiesRequest,
+    ),
 ]

@@ -21,30 +21,6 @@ from polaris_spark.rest.router import ICEBERG, Route
 
 Json = dict[str, Any]
 
-_BODIES: dict[str, type] = {
-    "POST namespaces": messages.CreateNamespaceRequest,
-    "POST namespaces/{namespace}/properties": messages.UpdateNamespacePropertiesRequest,
-    "POST namespaces/{namespace}/tables": messages.CreateTableRequest,
-    "POST namespaces/{namespace}/tables/{table}": messages.CommitTableRequest,
-    "POST namespaces/{namespace}/register": messages.RegisterTableRequest,
-    "POST tables/rename": messages.RenameRequest,
-    "POST transactions/commit": messages.CommitTransactionRequest,
-    "POST namespaces/{namespace}/views": messages.CreateViewRequest,
-    "POST namespaces/{namespace}/views/{view}": messages.CommitViewRequest,
-    "POST namespaces/{namespace}/register-view": messages.RegisterViewRequest,
-    "POST views/rename": messages.RenameRequest,
-}
-
-_PAGES = ("pageToken", "pageSize")
-_QUERIES = {
-    "GET config": ("warehouse",),
-    "GET namespaces": ("parent", *_PAGES),
-    "GET namespaces/{namespace}/tables": _PAGES,
-    "GET namespaces/{namespace}/views": _PAGES,
-    "GET namespaces/{namespace}/tables/{table}": ("snapshots",),
-    "DELETE namespaces/{namespace}/tables/{table}": ("purgeRequested",),
-}
-
 _TEXT: Json = {"type": "string"}
 _INT: Json = {"type": "integer", "format": "int32"}
 _LONG: Json = {"type": "integer", "format": "int64"}
@@ -203,12 +179,11 @@ def description(routes: Sequence[Route] = ROUTES) -> Json:
 
 
 def _operation(route: Route) -> Json:
-    name = f"{route.method} {route.template}"
     parameters = [
         {"name": one, "in": "path", "required": True, "schema": _TEXT}
         for one in re.findall(r"{([^}]+)}", route.path)
     ]
-    parameters += [{"name": one, "in": "query", "schema": _TEXT} for one in _QUERIES.get(name, route.query)]
+    parameters += [{"name": one, "in": "query", "schema": _TEXT} for one in route.query]
     if route.method in ("POST", "DELETE") and route.base == ICEBERG:
         key = {"type": "string", "format": "uuid"}
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": key})
@@ -226,8 +201,7 @@ def _operation(route: Route) -> Json:
     if route.least is Role.ADMINISTRATOR:
         operation["description"] = "Needs the token of an administrator."
     if route.method == "POST":
-        body = _BODIES.get(name, route.body)
-        schema = {"type": "object"} if body is None else _ref(body.__name__)
+        schema = {"type": "object"} if route.body is None else _ref(route.body.__name__)
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
 
@@ -239,8 +213,8 @@ def _done(route: Route) -> Json:
     return done
 
 
-def _schemas(more: Sequence[type]) -> Json:
-    kinds = [*dict.fromkeys([*_BODIES.values(), *more]), messages.ErrorResponse]
+def _schemas(kinds: Sequence[type]) -> Json:
+    kinds = [*dict.fromkeys(kinds), messages.ErrorResponse]
     found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
     for commit in ("CommitTableRequest", "CommitViewRequest"):
         found[commit]["properties"] |= {

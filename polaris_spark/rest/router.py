@@ -37,11 +37,11 @@ class Route(NamedTuple):
     least: Role = Role.CLIENT
     """Lowest role that can use the route."""
     body: type | None = None
-    """Message class of the request's body. Set only for routes of the extension."""
+    """Message class of the request's body; None if the body has no class or there is none."""
     result: type | None = None
     """Message class of the response's body. Set only for routes of the extension."""
     query: tuple[str, ...] = ()
-    """Names of the query's parameters. Set only for routes of the extension."""
+    """Names of the query's parameters."""
 
     @property
     def template(self) -> str:

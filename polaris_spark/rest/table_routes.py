@@ -42,7 +42,7 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.rest import messages
-from polaris_spark.rest.namespace_routes import namespace_of, page
+from polaris_spark.rest.namespace_routes import PAGES, namespace_of, page
 from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.snapshots import pin
@@ -346,13 +346,13 @@ def register_table(catalog: Catalog, request: Request) -> Response:
 
 
 ROUTES = [
-    Route("GET", "namespaces/{namespace}/tables", list_tables),
-    Route("POST", "namespaces/{namespace}/tables", create_table),
-    Route("POST", "namespaces/{namespace}/register", register_table),
-    Route("POST", "tables/rename", rename_table),
-    Route("POST", "transactions/commit", commit_transaction),
-    Route("GET", "namespaces/{namespace}/tables/{table}", load_table),
-    Route("POST", "namespaces/{namespace}/tables/{table}", commit_table),
-    Route("DELETE", "namespaces/{namespace}/tables/{table}", drop_table),
+    Route("GET", "namespaces/{namespace}/tables", list_tables, query=PAGES),
+    Route("POST", "namespaces/{namespace}/tables", create_table, body=messages.CreateTableRequest),
+    Route("POST", "namespaces/{namespace}/register", register_table, body=messages.RegisterTableRequest),
+    Route("POST", "tables/rename", rename_table, body=messages.RenameRequest),
+    Route("POST", "transactions/commit", commit_transaction, body=messages.CommitTransactionRequest),
+    Route("GET", "namespaces/{namespace}/tables/{table}", load_table, query=("snapshots",)),
+    Route("POST", "namespaces/{namespace}/tables/{table}", commit_table, body=messages.CommitTableRequest),
+    Route("DELETE", "namespaces/{namespace}/tables/{table}", drop_table, query=("purgeRequested",)),
     Route("HEAD", "namespaces/{namespace}/tables/{table}", table_exists),
 ]

@@ -14,7 +14,7 @@ from polaris_spark.catalog.rows import VIEW
 from polaris_spark.catalog.view_changes import CommitView, CreateView
 from polaris_spark.errors import BadRequestError, NoSuchViewError
 from polaris_spark.rest import messages
-from polaris_spark.rest.namespace_routes import namespace_of
+from polaris_spark.rest.namespace_routes import PAGES, namespace_of
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.table_routes import (
@@ -110,12 +110,12 @@ def rename_view(catalog: Catalog, request: Request) -> Response:
 
 
 ROUTES = [
-    Route("GET", "namespaces/{namespace}/views", list_views),
-    Route("POST", "namespaces/{namespace}/views", create_view),
-    Route("POST", "namespaces/{namespace}/register-view", register_view),
-    Route("POST", "views/rename", rename_view),
+    Route("GET", "namespaces/{namespace}/views", list_views, query=PAGES),
+    Route("POST", "namespaces/{namespace}/views", create_view, body=messages.CreateViewRequest),
+    Route("POST", "namespaces/{namespace}/register-view", register_view, body=messages.RegisterViewRequest),
+    Route("POST", "views/rename", rename_view, body=messages.RenameRequest),
     Route("GET", "namespaces/{namespace}/views/{view}", load_view),
-    Route("POST", "namespaces/{namespace}/views/{view}", commit_view),
+    Route("POST", "namespaces/{namespace}/views/{view}", commit_view, body=messages.CommitViewRequest),
     Route("DELETE", "namespaces/{namespace}/views/{view}", drop_view),
     Route("HEAD", "namespaces/{namespace}/views/{view}", view_exists),
 ]
