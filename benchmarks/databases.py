@@ -85,7 +85,7 @@ def measure(
                 trips[scheme] = round_trips(database.uri, database.server)
                 how = _EMBEDDED[scheme] if database.server is None else database.server.durability
                 findings.append(Durability(f"both sides on {scheme}", how))
-        except PolarisError as error:
+        except (PolarisError, ImportError) as error:  # such as a missing module of `benchmarks.bare`
             findings.append(LeftOut(scheme, str(error)))
     columns = tuple(dict.fromkeys(column for row in trips.values() for column in row))
     return [

@@ -200,8 +200,8 @@ class Properties:
     cache_bytes: int = 128 * 2**20
     metrics_reports: int = 10_000
     append_rebase: bool = False
-    """Whether an append is rebased onto appends that were committed before it (property `polaris.append-rebase`). A
-    table property of the same name takes precedence."""
+    """Whether an append that comes after other commits is rebased instead of refused (property
+    `polaris.append-rebase`). A table property of the same name takes precedence."""
     schema_merge: bool = False
     """Whether columns that two clients add concurrently are merged (property `polaris.schema-merge`). A table property
     of the same name takes precedence."""
@@ -404,14 +404,14 @@ PROPERTIES: Mapping[str, Property] = {
     "polaris.schema-merge": Property(
         flag,
         "false",
-        "Whether columns that two clients add concurrently are merged. A table property of this name takes "
-        "precedence.",
+        "Whether columns that two clients add concurrently are merged. If false, the second client gets a conflict "
+        "(status 409). A table property of this name takes precedence.",
     ),
     "polaris.append-rebase": Property(
         flag,
         "false",
-        "Whether an append is rebased onto appends that were committed before it. A table property of this name "
-        "takes precedence.",
+        "Whether an append is rebased if others appended to its branch, or changed other branches, before it. If "
+        "false, the client gets a conflict (status 409). A table property of this name takes precedence.",
     ),
 }
 """All properties by name, except the store URI (`store`) and the options of the store (`store.<option>`)."""

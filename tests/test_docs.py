@@ -18,6 +18,8 @@ from polaris_spark.config import PROPERTIES, Properties
 from polaris_spark.databases import BUILT_IN as DATABASES
 from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
+from tests.backends.conftest import SLOW_SERVERS
+from tests.servers import SERVERS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 
@@ -33,6 +35,19 @@ CODE = ("benchmarks", "examples", "jvm-shim/src", "polaris_spark", "tests")
 README = PAGES["README.md"]
 WITHOUT_ROWS = ("SELECT kind, holder, doing, done, total, outcome FROM polaris.system.tasks",)
 """SQL examples that show nothing in a catalog with one table."""
+NAMES_OF_DATABASES = {
+    "bigtable": "Bigtable",
+    "cassandra": "Cassandra",
+    "dynamodb": "DynamoDB",
+    "mariadb": "MariaDB",
+    "memory": "memory",
+    "mongodb": "MongoDB",
+    "objectstore": "object store|S3",
+    "postgresql": "PostgreSQL",
+    "rocksdb": "RocksDB",
+    "sqlite": "SQLite",
+}
+"""How documents name each database of this package, by its module, as a regular expression."""
 COMMANDS: dict[str, Any] = {name: commands.load(name) for name in commands.COMMANDS}
 
 
@@ -188,6 +203,33 @@ def test_links_between_the_pages_of_the_site_lead_somewhere(generated: Any) -> N
 def test_each_scheme_of_a_store_is_described() -> None:
     text = PAGES["docs/operate/databases.md"]
     assert [scheme for scheme in DATABASES if f"`{scheme}:" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CHANGELOG.md", "docs/concepts/ids.md", "docs/operate/recovery.md"]
+)
+def test_each_database_is_named(page: str) -> None:
+    modules = {database.module.rpartition(".")[2] for database in DATABASES.values()}
+    assert [name for name in modules if not re.search(NAMES_OF_DATABASES[name], PAGES[page])] == []
+
+
+def test_each_database_that_is_measured_is_among_the_figures() -> None:
+    performance, capacity = PAGES["docs/performance.md"], PAGES["docs/operate/capacity.md"]
+    for scheme in ("sqlite", "rocksdb", *SERVERS):
+        name = NAMES_OF_DATABASES[DATABASES[scheme].module.rpartition(".")[2]]
+        assert performance.count(f"| {scheme} |") == 2, scheme
+        assert re.search(rf"^\| ({name})", capacity, re.MULTILINE), scheme
+
+
+def test_each_driver_has_its_reason() -> None:
+    text = PAGES["docs/develop/libraries.md"]
+    extras = {database.extra for database in DATABASES.values() if database.extra}
+    assert [extra for extra in extras if f"extra `{extra}`" not in text] == []
+
+
+def test_each_database_that_is_tested_when_asked_for_is_listed() -> None:
+    (listed,) = re.findall(r"^\| `databases` \|.*$", PAGES["CONTRIBUTING.md"], re.MULTILINE)
+    assert [folder for folder in SLOW_SERVERS if folder not in listed.lower()] == []
 
 
 def test_the_number_of_broken_protocols_is_right() -> None:

@@ -147,7 +147,8 @@ class Backend(ABC):
     `swap_reference` instead."""
 
     transaction_bytes: ClassVar[int] = 8 * 2**20
-    """Maximum total size of the rows' values in one call of `write_and_swap`, in bytes."""
+    """Maximum total size of the rows' values in one call of `write_and_swap`, in bytes. Keys are not counted. The
+    reference's row is not counted, either."""
 
     def now_ms(self) -> int | None:
         """Return the time of the database server's clock, in milliseconds since 1970. This takes one cheap request.

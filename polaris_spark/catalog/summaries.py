@@ -1,4 +1,4 @@
-"""Summaries of snapshots, with totals recomputed for another parent."""
+"""Summaries of snapshots, with totals recomputed for another parent snapshot."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def number_in(summary: Mapping[str, object], name: str) -> int | None:
 
 
 def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) -> dict[str, str]:
-    """Return a client's summary, with totals computed from the totals of the head. A total is left out if the head's
-    total is missing or malformed, or the count that was added or removed is malformed.
+    """Return the summary of a snapshot, with totals recomputed for its new parent snapshot. A total is left out if the
+    parent's total is missing or malformed, or if the count that was added or removed is malformed.
 
     Args:
-        sent: summary that the client sent.
-        before: summary of the head.
-        kept: number of the head's manifests that the snapshot keeps.
+        sent: summary of the snapshot that the client sent.
+        before: summary of the new parent; `NOTHING` if there is no parent.
+        kept: number of the parent's manifests that the snapshot keeps.
     """
     summary = {name: value for name, value in sent.items() if name not in _TOTALS}
     for total, (added, removed) in _TOTALS.items():

@@ -129,8 +129,9 @@ class TableCommit(NamedTuple):
 class CommitTable(TableChange):
     """Apply updates to one table if its requirements are met. With the requirement `assert-create`, create the table.
 
-    If a requirement is not met because other commits came first, the request is merged (`schema_merge`) or rebased
-    (`append_rebase`) if possible. Otherwise it fails with `CommitFailedError`.
+    If other commits came first, a requirement may not be met, or a new snapshot may be older than the table
+    (`table_snapshots`). The request is then merged (`schema_merge`) or rebased (`append_rebase`) if possible.
+    Otherwise it fails with `CommitFailedError`.
     """
 
     def __init__(
@@ -199,6 +200,13 @@ class CommitTable(TableChange):
     ) -> TableDraft:
         """Merge or rebase a request that was made on an older state of the table, and return the resulting draft.
 
+        Each kind of merge gets a fresh draft of the table, without the request's updates. It returns the updates that
+        replace those of the request, or None if it cannot merge the request. It checks the requirements that it does
+        not replace. It does no I/O except reading rows, because this is a part of `apply`.
+
+        Args:
+            before: the table as it is now.
+            conflict: the error of the request as the client sent it; raised if no kind of merge applies.
         Raises:
             CommitFailedError: the request can be neither merged nor rebased.
             PrepareAgain: rebasing needs manifest lists that were not read when the change was prepared.

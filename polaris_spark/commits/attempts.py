@@ -1,5 +1,5 @@
-"""Steps 3 to 6 of the commit protocol for a batch of changes, repeated on the newest head until the compare-and-swap of
-the reference's row succeeds."""
+"""Steps 3 to 7 of the commit protocol for a batch of changes. Steps 3 to 6 are repeated on the newest head until the
+compare-and-swap of the reference's row succeeds."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class PrepareAgain(Exception):  # noqa: N818  # not an error: it requests anothe
 
 
 class Change(ABC, Generic[P, R]):
-    """One change to one reference, such as an update of a table. `prepare` may do I/O; `apply` is pure and may run
-    several times.
+    """One change to one reference, such as an update of a table. `prepare` may do I/O. `apply` may run several times.
+    Therefore it reads only rows and changes only `state`; a rebased append may also read a manifest list.
 
     `P` is the type of the values that `prepare` returns and `apply` takes. `R` is the type of the result.
     """

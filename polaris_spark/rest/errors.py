@@ -1,6 +1,8 @@
 """Conversion of errors to the error model of the REST protocol. The status of the response tells a client what to do:
 
 - 4xx: nothing was changed; correct the request, or after 409, load the table again and repeat the change;
+- 502: it is unknown whether the change was made. This status does not come from here: the JVM answers with it if the
+  Python process died twice (`PythonSide.java`);
 - 503: nothing was changed; send the request again;
 - 504: it is unknown whether the change was made (Iceberg's clients then raise CommitStateUnknownException);
 - 507: nothing was changed, and sending the request again does not help until the storage has space.

@@ -29,9 +29,10 @@ class also tests lost answers, servers that do not answer, restarts, credentials
             with MyServer() as server:
                 yield server
 
-Each test gets a new, empty store. The backend must be registered in the entry-point group `polaris_spark.backends`, so
-that `open_backend` finds it by its URI scheme in all processes. All tests of a run use the same server. Some tests kill
-the server and start it again. A proxy between client and server injects faults (`polaris_spark.testing.proxy`).
+Each test gets a new, empty store. `open_backend` must find the backend by its URI scheme in all processes. So a backend
+of another package must be registered in the entry-point group `polaris_spark.backends`, and one of this package in
+`polaris_spark.databases.BUILT_IN`. All tests of a run use the same server. Some tests kill the server and start it
+again. A proxy between client and server injects faults (`polaris_spark.testing.proxy`).
 """
 
 from __future__ import annotations

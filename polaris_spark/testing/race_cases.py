@@ -9,7 +9,15 @@ from typing import Final
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, Conflict, ObjectKey, ObjectRow, Swapped
+from polaris_spark.backends.base import (
+    MAX_ROW_BYTES,
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    Swapped,
+    fits_transaction,
+)
 from polaris_spark.errors import ObjectTooLargeError, StateError
 from polaris_spark.testing.histories import linearizable, record, record_of_store
 from polaris_spark.testing.processes import (
@@ -204,6 +212,8 @@ class RaceCases(StoreCases):
         backend.insert_reference("realm", "name", first := row())
         many = [ObjectRow(id, 0, b"x" * (id % 500)) for id in range(1_500)]
         many += [ObjectRow(2_000 + id, 0, os.urandom(MAX_ROW_BYTES)) for id in range(8)]
+        while not fits_transaction(backend, many):  # the backend declares lower limits
+            many.pop()
         second = row(b"second")
         assert backend.write_and_swap("realm", many, "name", first.version, second) == Swapped()
         found = backend.read_objects("realm", [ObjectKey(each.id) for each in many])
@@ -213,6 +223,28 @@ class RaceCases(StoreCases):
                 "realm", [ObjectRow(9_000, 0, b"x" * (MAX_ROW_BYTES + 1))], "name", second.version, row()
             )
         assert backend.read_reference("realm", "name") == second
+
+    def test_a_transaction_may_be_as_large_as_the_backend_declares(self, backend: Backend) -> None:
+        if not backend.transactional:
+            self._check_no_transactions(backend)
+            return
+        count = backend.transaction_rows
+        size = min(backend.transaction_bytes // count, MAX_ROW_BYTES)
+        most_rows = [ObjectRow(id, 0, b"x" * size) for id in range(count)]
+        larger = min(backend.transaction_bytes, MAX_ROW_BYTES)
+        most_bytes = [
+            ObjectRow(count + id, 0, os.urandom(larger)) for id in range(backend.transaction_bytes // larger)
+        ]
+        current = row()
+        backend.insert_reference("realm", "name", current)
+        for rows_of_one in (most_rows, most_bytes):
+            assert fits_transaction(backend, rows_of_one)
+            new = row(b"new")
+            assert backend.write_and_swap("realm", rows_of_one, "name", current.version, new) == Swapped()
+            some = [*rows_of_one[::1_000], rows_of_one[-1]]
+            found = backend.read_objects("realm", [ObjectKey(each.id) for each in some])
+            assert found == {ObjectKey(each.id): each.value for each in some}
+            current = new
 
     def test_racing_transactions_leave_only_the_winners_rows(self, backend: Backend) -> None:
         if not backend.transactional:

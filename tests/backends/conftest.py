@@ -14,7 +14,7 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from tests.stores import StoreOn
 
-ASKED_FOR = ("azure", "bigtable", "cassandra", "dynamodb", "google", "mariadb", "mongodb")
+SLOW_SERVERS = ("azure", "bigtable", "cassandra", "dynamodb", "google", "mariadb", "mongodb")
 """Folders whose tests have the marker `databases`."""
 
 _HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent.parent == _HERE and item.path.parent.name in ASKED_FOR:
+        if item.path.parent.parent == _HERE and item.path.parent.name in SLOW_SERVERS:
             item.add_marker(pytest.mark.databases)
 
 

@@ -230,6 +230,22 @@ def test_the_catalogs_property_holds_for_tables_that_do_not_say_themselves(
     )
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_append_to_one_branch_is_rebased_whatever_others_did_to_another_one(
+    catalog: Client, version: int
+) -> None:
+    base = accepted(catalog, attempt(appendable(catalog, version=version), new_append(1)))
+    dev = {"ref-name": "dev", "type": "branch", "snapshot-id": base["current-snapshot-id"]}
+    catalog.commit("t", {"action": "set-snapshot-ref", **dev})
+    made = attempt(load(catalog), new_append(1, branch="dev"))
+    overwrite = attempt(load(catalog), new_append(1))
+    accepted(catalog, overwrite.changed(summary={**overwrite.snapshot["summary"], "operation": "overwrite"}))
+    catalog.set("t", **{"polaris.append-rebase": "false"})
+    assert refusal(catalog, made).startswith("Validation failed, please retry: ")
+    catalog.set("t", **{"polaris.append-rebase": "true"})
+    assert accepted(catalog, made)["refs"]["dev"]["snapshot-id"] == made.snapshot["snapshot-id"]
+
+
 # What is not
 
 

@@ -248,10 +248,8 @@ def check_new_types(index: SchemaIndex) -> None:
 
 
 def schema_form(schema: Json) -> object:
-    """Return a value that is the same for equal schemas. The id of the schema is not compared.
-
-    Fields unknown to this release are compared.
-    """
+    """Return the fields by which schemas are compared: all except the schema's id, also fields unknown to this release.
+    Schemas with the same values in these fields count as equal."""
     return normal_form(normal_schema(schema))
 
 

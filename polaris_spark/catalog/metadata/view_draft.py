@@ -235,8 +235,8 @@ class ViewDraft:
 
 
 def version_form(version: Json) -> object:
-    """Return a value that is the same for equal view versions: summary, representations, default catalog and namespace,
-    and schema id."""
+    """Return the fields by which view versions are compared: summary, representations, default catalog, default
+    namespace and schema id. Versions with the same values in these fields count as equal."""
     return [version.get(name) for name in _SAME_VERSION]
 
 

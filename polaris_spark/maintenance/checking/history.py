@@ -58,7 +58,7 @@ class _Claims:
         return self._found.pop(number, {})
 
     def next_ids(self, number: int, count: int) -> list[int]:
-        """Return all ids stated for `count` consecutive numbers, of which `number` is the highest."""
+        """Return every commit id that is claimed for `number` or one of the `count - 1` commit numbers below it."""
         found = (self._found.get(number - i, {}) for i in range(count))
         return [id for claims in found for id in claims]
 

@@ -277,7 +277,7 @@ class _Removing:
 
 
 class Settled(NamedTuple):
-    """A table whose expired snapshots have no files left, because all of these files are deleted."""
+    """A table whose expired snapshots have no files left, because all of these files have been deleted."""
 
     entity_id: int
     records: tuple[bytes, ...]

@@ -140,7 +140,8 @@ class Leftover:
             self.files, self.complete = {}, False
 
     def settled(self) -> Settled:
-        """Return the table's expired-snapshots records, which can be removed because all their files are deleted."""
+        """Return the table's expired-snapshots records. They can be removed, because all their files have been
+        deleted."""
         keys = tuple(expired_key(self.entity_id, record) for record in self.records)
         summary = {f"deleted-{kind}": str(number) for kind, number in sorted(self._deleted.items())}
         return Settled(self.entity_id, keys, summary)

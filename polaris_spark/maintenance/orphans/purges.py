@@ -32,7 +32,7 @@ from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"
-"""Action of the log entry which records that the files of a dropped table are deleted."""
+"""Action of the log entry which records that the files of a dropped table have been deleted."""
 
 _DROPPED_AT = "dropped-at"
 """Key in the summary of a `PURGED` log entry. Its value is the time of the drop, in milliseconds since 1970, which
@@ -118,7 +118,8 @@ def _is_there(folders: Folders, location: str) -> bool:
 
 
 class RecordPurges(TimedChange[None]):
-    """Change that adds a log entry for each of some dropped tables: its files are deleted."""
+    """Change that adds one log entry for each given dropped table. The entry records that the table's files have been
+    deleted."""
 
     action = PURGED
 
@@ -143,10 +144,10 @@ class RecordPurges(TimedChange[None]):
 def record(
     purged: Iterable[Pending], commit: Callable[[str, RecordPurges], None], context: Context, principal: str
 ) -> None:
-    """Record in the log that the files of dropped tables are deleted, with one commit for each branch.
+    """Record in the log that the files of dropped tables have been deleted, with one commit for each branch.
 
     Args:
-        purged: the tables whose files are deleted.
+        purged: the tables whose files have been deleted.
         commit: makes a commit, given the name of the branch's reference and the change.
     """
     by_reference: dict[str, list[Drop]] = {}
