@@ -78,11 +78,12 @@ class Permit:
     ) -> None:
         """
         Args:
-            roots: locations of folders that the operator chose; links on the path to them are followed.
-            stores: files of stores, which are never deleted; by default of the stores that this process has open.
+            roots: locations of folders that the operator chose; links on the path to them are always followed.
+            stores: files of stores, which are never deleted; by default, the files of the stores that this process has
+                open.
             places: locations of tables, inside or outside `roots`; links on the path to them are not followed.
-            follow_links: whether to follow links on the path of a file that lead into one of the folders. If False,
-                files on paths with links are refused.
+            follow_links: whether other links on the path of a file are followed, if the path then leads into one of
+                these folders. A file is refused if a link on its path is not followed.
         """
         self.roots = tuple(roots)
         self.places = tuple(places)

@@ -7,7 +7,7 @@
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
 | `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
-| `operations` | operation id and principal | log entries | see `commits` |
+| `operations` | operation id and principal | log entries | `_Mark` in `commits/applier.py` |
 """
 
 from __future__ import annotations

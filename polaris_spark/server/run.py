@@ -151,8 +151,9 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
 def _return_memory() -> None:
     """Make glibc return large blocks to the system as soon as they are freed. Does nothing with other C libraries.
 
-    By default, glibc raises its threshold to the size of freed blocks. So, after a body of 16 MiB, it would keep all
-    freed blocks up to 16 MiB, in an arena for each thread. This function sets a fixed threshold and a small number of
+    glibc returns a freed block at once only if the block's size is above a threshold. By default, when a larger block
+    is freed, the threshold rises to the size of that block. So, after a request body of 16 MiB, glibc would keep freed
+    blocks of up to 16 MiB, in an arena for each thread. This function sets a fixed threshold and a small number of
     arenas, so that less freed memory is kept.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library

@@ -94,7 +94,7 @@ def _split(key: bytes) -> tuple[str, bytes]:
     prefix, end, rest = key.partition(_END)
     try:
         if not end:
-            raise ValueError("no realm")
+            raise ValueError("the key has no realm prefix")
         return prefix.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01").decode(), rest
     except ValueError:
         raise _foreign(key) from None

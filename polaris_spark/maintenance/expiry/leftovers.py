@@ -1,4 +1,5 @@
-"""Leftovers: tables with expired snapshots whose files may still exist, the files, and the result for each table."""
+"""Tables with expired snapshots whose files may still exist (`Leftover`), and the result of an expiry run for each of
+them (`ExpiryResult`)."""
 
 from __future__ import annotations
 

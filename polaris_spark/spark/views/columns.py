@@ -54,9 +54,10 @@ class ViewColumn(NamedTuple, Generic[R_contra]):
     needs: str = "content"
     """Data that must be read before `value` can be called.
 
-    Empty: only the entry of the index `names`; `value` then accepts an `EntityEntry`, or a row with the field `entry`.
-    "content": the object that describes the entity, such as a table. Any other text: additional data with this name,
-    which the view reads only if the name is in the argument `needs` of `rows` or `of`.
+    For an `EntityView`, an empty text means only the entry of the index `names`: `value` then accepts an `EntityEntry`,
+    or a row with the field `entry`. "content" means the object that describes the entity, such as a table. For every
+    view, another text names additional data, which the view reads only if the name is in the argument `needs` of `rows`
+    or `of`.
     """
 
     def field(self) -> StructField:

@@ -86,11 +86,11 @@ def _show_loss(registered: Registered, newer: list[Known]) -> bool:
 
 
 def unlisted(store: ObjectStore) -> Iterator[tuple[str, Head]]:
-    """Yield (row name, head) of the rows that the registry does not list, except rows of references that were given up
-    permanently, which have no commit.
+    """Yield (row name, head) of the rows that the registry does not list, sealed or not. The registry's own row and
+    tombstones (sealed rows without a commit) are left out.
 
-    A registration is written before its row, and ends after its row is sealed. So an unlisted row that is not sealed
-    means that the registry lost its registration, which a recovery restores.
+    A registration is written before its row, and ends only after its row is sealed. So if an unlisted row is not
+    sealed, the registry lost the row's registration. A recovery restores it.
     """
     found = [name for name, head in _rows(store) if name != ROOT and head.commit]
     references = ReferenceReader(store)

@@ -99,8 +99,8 @@ class SurveyedReference(NamedTuple):
         return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
 
 
-class _Row(NamedTuple):
-    """A reference that may have a row."""
+class _Reference(NamedTuple):
+    """A reference, with its registration and the head in its row, if these exist."""
 
     name: str
     row_name: str
@@ -166,7 +166,7 @@ class Survey:
                 found.append(self._found(row, rows, to if name == row.name else None))
         return [one for one in found if not one.given_up]
 
-    def _others(self, root: Known | None) -> list[_Row]:
+    def _others(self, root: Known | None) -> list[_Reference]:
         """Return every reference except the registry that has a registration or a row, ordered by name.
 
         Args:
@@ -199,13 +199,15 @@ class Survey:
             if at:
                 yield name, int(generation, 16)
 
-    def _row(self, name: str, row_name: str, state: ReferenceState, registered: Registered | None) -> _Row:
+    def _row(
+        self, name: str, row_name: str, state: ReferenceState, registered: Registered | None
+    ) -> _Reference:
         head = ReferenceReader(self._store).head(row_name)
         if head is not None:
             self._saw(head.fence, *(known.id for known in named_by(head)))
-        return _Row(name, row_name, state, registered, head)
+        return _Reference(name, row_name, state, registered, head)
 
-    def _commits(self, row: _Row) -> Lineage:
+    def _commits(self, row: _Reference) -> Lineage:
         """Return the commits of a reference that are reachable from its row or its registration, by number."""
         if row.row_name not in self._lineages:
             began = _began(row)
@@ -216,7 +218,7 @@ class Survey:
     def _saw(self, *ids: int) -> None:
         self.highest_id = max(self.highest_id, *ids)
 
-    def _found(self, row: _Row, others: Sequence[_Row], to: int | None) -> SurveyedReference:
+    def _found(self, row: _Reference, others: Sequence[_Reference], to: int | None) -> SurveyedReference:
         heads = self._heads(row)
         newer = self._newer(row, others) if self._search or row.head is None else []
         target = self._newest(row, others) if to is None else self._asked(row, to)
@@ -252,7 +254,7 @@ class Survey:
             tuple(newer),
         )
 
-    def _heads(self, row: _Row) -> tuple[HeadState, ...]:
+    def _heads(self, row: _Reference) -> tuple[HeadState, ...]:
         named: dict[int, Known] = {}
         for known in [] if row.head is None else named_by(row.head):
             named.setdefault(known.id, known)
@@ -262,7 +264,7 @@ class Survey:
             for id, known in named.items()
         )
 
-    def _newer(self, row: _Row, others: Sequence[_Row]) -> list[Known]:
+    def _newer(self, row: _Reference, others: Sequence[_Reference]) -> list[Known]:
         """Return the complete commits after the row's head, newest first.
 
         If the row is missing, return the commits after the commit that the reference began from. The result may contain
@@ -270,7 +272,7 @@ class Survey:
         """
         return self._complete_after(row, _base(row), others, None)
 
-    def _newest(self, row: _Row, others: Sequence[_Row]) -> Known | None:
+    def _newest(self, row: _Reference, others: Sequence[_Reference]) -> Known | None:
         """Return the newest complete commit of a reference, or None.
 
         The commit is in the history of the head in the row. If the row is missing, it may also be a commit after the
@@ -289,7 +291,7 @@ class Survey:
         return newest
 
     def _complete_after(
-        self, row: _Row, base: Known | None, others: Sequence[_Row], forks: Collection[int] | None
+        self, row: _Reference, base: Known | None, others: Sequence[_Reference], forks: Collection[int] | None
     ) -> list[Known]:
         if self._stored is None:
             self._stored = StoredCommits(self._store.backend, self._store.realm, self._objects, self._on_read)
@@ -304,13 +306,13 @@ class Survey:
         self._objects.check([known.id for known in candidates])
         return [known for known in candidates if self._objects.complete(known.id)]
 
-    def _own(self, row: _Row) -> list[Known]:
+    def _own(self, row: _Reference) -> list[Known]:
         """Return the commits of a reference after the commit that it forked from."""
         began = _began(row)
         shared = -1 if began is None else began.number
         return [known for known in self._commits(row).values() if known.number > shared]
 
-    def _asked(self, row: _Row, to: int) -> Known:
+    def _asked(self, row: _Reference, to: int) -> Known:
         commit = self._objects.values([to], Commit).get(to)
         if commit is None:
             raise InputError(f"there is no commit with the id {to:x} that can be read")
@@ -330,7 +332,7 @@ class Survey:
             )
         return known
 
-    def _undone(self, row: _Row, target: Known) -> Undone:
+    def _undone(self, row: _Reference, target: Known) -> Undone:
         if row.head is None or row.head.number <= target.number:
             return NOTHING_UNDONE
         numbers = range(row.head.number, target.number, -1)
@@ -347,7 +349,7 @@ class Survey:
         return Undone(len(numbers), unreadable, tuple(listed))
 
 
-def _base(row: _Row) -> Known | None:
+def _base(row: _Reference) -> Known | None:
     """Return the head commit in the reference's row; if the row is missing, return the commit that the reference began
     from."""
     if row.head is None:
@@ -355,7 +357,7 @@ def _base(row: _Row) -> Known | None:
     return Known(row.head.number, row.head.commit, row.head.time)
 
 
-def _began(row: _Row) -> Known | None:
+def _began(row: _Reference) -> Known | None:
     """Return the commit that a reference began from, according to the registry; None if it is not registered."""
     if row.registered is None:
         return None
@@ -363,7 +365,7 @@ def _began(row: _Row) -> Known | None:
     return Known(registration.number, row.registered.source, registration.commit_time)
 
 
-def _forks(rows: Sequence[_Row]) -> set[int]:
+def _forks(rows: Sequence[_Reference]) -> set[int]:
     """Return the ids of commits from which a reference forked, or from which several references began."""
     forks: set[int] = set()
     first: set[int] = set()
@@ -374,7 +376,7 @@ def _forks(rows: Sequence[_Row]) -> set[int]:
     return forks
 
 
-def _place(row: _Row) -> str:
+def _place(row: _Reference) -> str:
     """Return the part of a reference's name before the last slash, such as `cat/1/heads` for `cat/1/heads/main`.
     References can fork from each other only if this part is equal."""
     return row.name.rpartition("/")[0]
