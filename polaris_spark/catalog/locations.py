@@ -257,7 +257,8 @@ def owner_above(
 
 
 def user_above(state: State, location: tuple[str, ...], *, but: int = 0) -> bool:
-    """Whether an entity other than `but` owns `location` or a location that contains it, or uses one without owning it."""
+    """Whether an entity other than `but` owns `location` or a location that contains it, or uses one of these without
+    owning it."""
     above = children_upwards(location, _KIND)
     indexes = (LOCATIONS, UNCONFIRMED)
     return any(_first_owner(state, where, but, index) is not None for index in indexes for where in above)
