@@ -8,11 +8,9 @@ https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter).
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -23,6 +21,7 @@ from polaris_spark.backends.dynamodb import failures
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.settings import Settings
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
+from polaris_spark.forks import begin_anew_in_children
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -36,10 +35,10 @@ class Requests:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._closed = False
-        self._begin()
-        _all.add(self)
+        self.begin_in_child()
+        begin_anew_in_children(self)
 
-    def _begin(self) -> None:
+    def begin_in_child(self) -> None:
         """Start with new locks, and without threads and connections. Called again in a forked child, which must not use
         the locks and connections of its parent."""
         self._lock = threading.Lock()
@@ -229,12 +228,3 @@ def _gravity(error: Exception) -> int:
 
 
 _PASSING: Final = frozenset({OutcomeUnknownError, TryAgainError})
-_all: Final[weakref.WeakSet[Requests]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for each in list(_all):
-        each._begin()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

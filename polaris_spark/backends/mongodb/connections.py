@@ -8,9 +8,7 @@ the parent's connections.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -31,6 +29,7 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.forks import begin_anew_in_children
 
 FORMAT: Final = 1
 """Version of the format of the two collections. It is in the document of `references` that marks the database as a
@@ -68,7 +67,7 @@ class Connections:
         self._closed = False
         self._inherited: list[object] = []
         self._begin()
-        _all.add(self)
+        begin_anew_in_children(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -246,14 +245,3 @@ def _collections(client: MongoClient[dict[str, Any]], database: str) -> Opened:
         objects.with_options(read_concern=latest),
         references.with_options(read_concern=latest),
     )
-
-
-_all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for each in list(_all):
-        each.begin_in_child()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
