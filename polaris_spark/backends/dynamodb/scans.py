@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import record_batches
 from polaris_spark.backends.base import Split, Table
 from polaris_spark.backends.dynamodb import items, schema
 from polaris_spark.backends.dynamodb.items import Item
@@ -43,21 +43,8 @@ def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in record batches."""
-    rows: list[Any] = []
-    size = 0
-    make: Any = object_batch if split.table == "objects" else reference_batch
-    for part, page in pages(requests, split):
-        for item in page:
-            row = _row(split.table, part, item)
-            if row is None:
-                continue
-            rows.append(row)
-            size += len(row[-1])
-            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                yield make(rows)
-                rows, size = [], 0
-    if rows:
-        yield make(rows)
+    rows = (_row(split.table, part, item) for part, page in pages(requests, split) for item in page)
+    return record_batches(split.table, (row for row in rows if row is not None))
 
 
 def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Iterator[tuple[Any, list[Item]]]:

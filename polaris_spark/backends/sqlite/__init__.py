@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import BATCH_ROWS, batches, object_batch, reference_batch
 from polaris_spark.backends.base import (
     Backend,
     Conflict,
@@ -237,15 +237,8 @@ def _page(
 ) -> list[tuple[Any, ...]]:
     """Run a query, and return its first rows, up to the row with which the size of the values reaches `BATCH_BYTES`.
     The cursor is closed then, so that no read lock remains."""
-    rows: list[tuple[Any, ...]] = []
-    size = 0
     cursor = connection.execute(statement, arguments)
     try:
-        for row in cursor:
-            rows.append(row)
-            size += len(row[3])
-            if size >= BATCH_BYTES:
-                break
+        return next(batches(cursor, lambda row: len(row[3])), [])
     finally:
         cursor.close()
-    return rows
