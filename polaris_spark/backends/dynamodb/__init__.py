@@ -79,7 +79,9 @@ class DynamoDBBackend(Backend):
             [items.object_key(encoded, key) for key in wanted[i : i + _GOT_AT_ONCE]]
             for i in range(0, len(wanted), _GOT_AT_ONCE)
         ]
-        found = self._requests.each(lambda chunk: self._requests.get_batch(self._objects, chunk), chunks)
+        found = self._requests.workers.each(
+            lambda chunk: self._requests.get_batch(self._objects, chunk), chunks
+        )
         return {items.key_of(item): item["v"]["B"] for part in found for item in part}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
@@ -162,7 +164,7 @@ class DynamoDBBackend(Backend):
 
     def _write(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
         chunks = [requests[i : i + _WRITTEN_AT_ONCE] for i in range(0, len(requests), _WRITTEN_AT_ONCE)]
-        self._requests.each(lambda chunk: self._requests.write_batch(table, chunk), chunks)
+        self._requests.workers.each(lambda chunk: self._requests.write_batch(table, chunk), chunks)
 
 
 def _at(version: bytes) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Itera
     waiting: list[tuple[Any, Item | None]] = [(part, None) for part in reversed(split.detail)]
     while waiting:
         asked = [waiting.pop() for _ in range(min(_SIDE_BY_SIDE, len(waiting)))]
-        answers = requests.each(lambda each: _page(requests, split.table, *each, keys_only=keys_only), asked)
+        answers = requests.workers.each(
+            lambda each: _page(requests, split.table, *each, keys_only=keys_only), asked
+        )
         for (part, _), answer in zip(asked, answers, strict=True):
             yield part, answer["Items"]
             if last := answer.get("LastEvaluatedKey"):

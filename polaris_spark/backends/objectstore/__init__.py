@@ -177,7 +177,7 @@ class ObjectStoreBackend(Backend):
 
     def begin_in_child(self) -> None:
         """Replace all locks in a forked child, because threads that do not exist in the child may hold them."""
-        self._requests.start_in_child()
+        self._requests.begin_in_child()
         self._start()
 
     def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
