@@ -18,10 +18,10 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 
+from polaris_spark.backends.limits import refuse_newer_format
 from polaris_spark.backends.mongodb import failures
 from polaris_spark.backends.mongodb.settings import Settings
 from polaris_spark.errors import (
-    NewerFormatError,
     NoStoreError,
     OutcomeUnknownError,
     PolarisError,
@@ -167,11 +167,8 @@ class Connections:
             NewerFormatError: a newer release made the store.
         """
         mark = self._asked(lambda: opened.latest_references.find_one({"_id": _MARK}))
-        if mark is not None and mark["format"] > FORMAT:
-            raise NewerFormatError(
-                f"{self.settings.where} has collections of format {mark['format']}; this release supports format "
-                f"{FORMAT}: use the release that made the store, or a later one"
-            )
+        if mark is not None:
+            refuse_newer_format(self.settings.where, mark["format"], FORMAT)
         self._checked = mark is not None
         return self._checked
 
