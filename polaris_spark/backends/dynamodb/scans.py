@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.backends.arrow import record_batches
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.dynamodb import items, schema
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.requests import Requests
@@ -37,8 +38,7 @@ def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         parts = [(0, 1, tuple(distinct(realms)))]
     else:
         parts = [(realm, bucket) for realm in distinct(realms) for bucket in range(items.BUCKETS)]
-    size = max(1, -(-len(parts) // n))
-    return [Split(table, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
+    return [Split(table, tuple(group)) for group in runs(parts, n)]
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.backends.arrow import batches, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.objectstore import keys, packs
 from polaris_spark.backends.objectstore.requests import Requests
@@ -33,8 +34,7 @@ def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: in
     if per_realm > 1:
         divided = requests.each(lambda prefix: _divided(requests, prefix, per_realm), whole)
         prefixes = [prefix for part in divided for prefix in part]
-    size = max(1, -(-len(prefixes) // max(1, n)))
-    return [Split(table, tuple(prefixes[i : i + size])) for i in range(0, len(prefixes), size)]
+    return [Split(table, tuple(group)) for group in runs(prefixes, n)]
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
