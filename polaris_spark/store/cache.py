@@ -111,8 +111,7 @@ class ObjectCache:
     def begin_in_child(self) -> None:
         """Begin with an empty cache in a forked child."""
         self._lock = threading.Lock()
-        self._entries = OrderedDict()
-        self._bytes = 0
+        self.clear()
 
 
 _of_process = ObjectCache()
