@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from polaris_spark.clock import AHEAD_MS, EPOCH_MS, FAR_MS, Clock, SystemClock
 from polaris_spark.errors import ClockError, InputError, PolarisError
+from polaris_spark.forks import begin_anew_in_children
 
 NODE_BITS = 10
 SEQUENCE_BITS = 12
@@ -161,7 +162,7 @@ class IdGenerator:
         self._retry_at = 0.0
         self._registered = False
         self._confirmed: _Confirmed | None = None
-        _generators.add(self)
+        begin_anew_in_children(self)
 
     def next_id(self) -> int:
         """Return a new id.
@@ -327,24 +328,13 @@ class IdGenerator:
             atexit.register(_release_at_exit, weakref.ref(self), os.getpid())
         return taken
 
-    def _start_in_child(self) -> None:
-        """In a forked child, start without a lease and with a new lock, because a thread of the parent may have held
+    def begin_in_child(self) -> None:
+        """In a forked child, begin without a lease and with a new lock, because a thread of the parent may have held
         the old lock during the fork."""
         self._lock = self._clock.lock()
         self._lease = None
         self._used, self._last_id = SEQUENCE, 0
         self._registered = False
-
-
-_generators: weakref.WeakSet[IdGenerator] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for generator in _generators:
-        generator._start_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 _exiting_since: list[float] = []

@@ -29,6 +29,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI, refuse_unknown_options
 from polaris_spark.databases import Database
@@ -155,10 +156,8 @@ class LMDBBackend(Backend):
                 found = cursor.iternext(keys=True, values=False)
                 return [bytes(key) for key in found if wanted is None or bytes(key[:DIGEST]) in wanted]
 
-        found = self._read(keys)
-        size = max(1, -(-len(found) // max(1, n)))
-        groups = [found[first : first + size] for first in range(0, len(found), size)]
-        return [Split(table, (group[0], group[-1], names)) for group in groups]
+        found: list[bytes] = self._read(keys)
+        return [Split(table, (group[0], group[-1], names)) for group in runs(found, n)]
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         low, high, realms = split.detail

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polaris_spark.backends.base import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 BATCH_ROWS = 1_024
 """Maximum number of rows in a record batch."""
@@ -17,6 +21,27 @@ number is the last row of the batch."""
 
 SIZES = ["realm", "id", "part", "size", "start"]
 """Names of the columns of the record batches that `Backend.scan_sizes` yields."""
+
+
+def batches(items: Iterable[T], bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Divide items into consecutive lists, each for one record batch, and yield the lists. `bytes_of` returns the size
+    of an item's value, in bytes."""
+    batch: list[T] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += bytes_of(item)
+        if size >= BATCH_BYTES or len(batch) == BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def record_batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a table, `(realm, id, part, value)` or `(realm, name, version, value)`, in record batches."""
+    make = object_batch if table == "objects" else reference_batch
+    return map(make, batches(rows, lambda row: len(row[3])))
 
 
 def object_batch(rows: Sequence[tuple[str, int, int, bytes]]) -> pa.RecordBatch:

@@ -1,12 +1,12 @@
-"""Checks of names and rows against the limits of the storage interface. Every backend makes these checks before it
-sends a request."""
+"""Checks of names and rows against the limits of the storage interface, which every backend makes before it sends a
+request; and of the version of the format of a store's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from polaris_spark.backends.base import MAX_NAME_BYTES, MAX_ROW_BYTES, ObjectRow, ReferenceRow
-from polaris_spark.errors import InputError, ObjectTooLargeError
+from polaris_spark.errors import InputError, NewerFormatError, ObjectTooLargeError
 
 
 def check_name(name: str, kind: str = "reference") -> None:
@@ -88,4 +88,20 @@ def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
         raise ObjectTooLargeError(
             f"the value of reference {name!r} in realm {realm!r} has {len(new.value)} bytes, "
             f"over the limit of {MAX_ROW_BYTES}"
+        )
+
+
+def refuse_newer_format(where: str, found: int, newest: int) -> None:
+    """Check that this release supports the format of a store's tables.
+
+    Args:
+        where: name of the store for error messages.
+        newest: version of the newest format that this release supports.
+    Raises:
+        NewerFormatError: a newer release made the store.
+    """
+    if found > newest:
+        raise NewerFormatError(
+            f"{where} has tables of format {found}; this release supports format {newest}: "
+            "use the release that made the store, or a later one"
         )

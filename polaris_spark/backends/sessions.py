@@ -11,15 +11,14 @@ errors on idle connections.
 from __future__ import annotations
 
 import contextlib
-import os
-import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from polaris_spark.backends.concurrency import LimitReachedError, OperationLimit
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
+from polaris_spark.forks import begin_anew_in_children
 
 
 class RefusedError(Exception):
@@ -71,7 +70,7 @@ class Sessions(ABC, Generic[S]):
         self._checked = False  # whether the tables have been found to be those of a store
         self._inherited: list[object] = []
         self._begin()
-        _all.add(self)
+        begin_anew_in_children(self)
 
     @abstractmethod
     def opened(self) -> S:
@@ -224,14 +223,3 @@ class Sessions(ABC, Generic[S]):
     def _lost(self, error: LostError, doubt: type[PolarisError]) -> PolarisError:
         outcome = "nothing was read" if doubt is TryAgainError else "the change may or may not have been made"
         return doubt(f"the connection to {self._where} was lost ({error}); {outcome}")
-
-
-_all: Final[weakref.WeakSet[Sessions]] = weakref.WeakSet()  # type: ignore[type-arg]  # of any kind of session
-
-
-def _begin_in_child() -> None:
-    for each in list(_all):
-        each.begin_in_child()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

@@ -7,12 +7,11 @@ so each access would need a lock, and it is written in Python, which makes it sl
 from __future__ import annotations
 
 import gc
-import os
 import threading
-import weakref
 from collections import OrderedDict
 from itertools import count
 
+from polaris_spark.forks import begin_anew_in_children
 from polaris_spark.objects import Decoded
 from polaris_spark.store.memory import Footprints
 
@@ -40,7 +39,7 @@ class ObjectCache:
         self._lock = threading.Lock()
         self._spaces: dict[tuple[str, str], int] = {}
         self._numbers = count()
-        _caches.add(self)
+        begin_anew_in_children(self)
 
     def space(self, store_key: str, realm: str) -> int:
         """Return the number that stands for a realm of a store in this cache. It is the first part of the keys."""
@@ -109,27 +108,18 @@ class ObjectCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _start_in_child(self) -> None:
+    def begin_in_child(self) -> None:
+        """Begin with an empty cache in a forked child."""
         self._lock = threading.Lock()
-        self._entries = OrderedDict()
-        self._bytes = 0
+        self.clear()
 
 
-_caches: weakref.WeakSet[ObjectCache] = weakref.WeakSet()
 _of_process = ObjectCache()
 
 
 def process_cache() -> ObjectCache:
     """Return the cache of this process, which all its stores share."""
     return _of_process
-
-
-def _after_fork_in_child() -> None:
-    for cache in _caches:
-        cache._start_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def collect_seldom() -> None:

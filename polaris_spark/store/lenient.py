@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.backends.chunks import chunks
 from polaris_spark.errors import CorruptionError, NewerFormatError
 from polaris_spark.objects import Header, decode_header, part_count
 
@@ -53,17 +54,14 @@ def read_each(
         whole: True reads and joins all parts of an object; False only checks that further parts exist.
         on_read: called after each batch with the number of objects read.
     """
-    listed = list(ids)
     result: dict[int, Read | Unreadable] = {}
     further: list[ObjectKey] = []
-    for start in range(0, len(listed), BATCH):
-        some = listed[start : start + BATCH]
+    for some in chunks(list(ids), BATCH):
         rows = backend.read_objects(realm, [ObjectKey(id) for id in some])
         on_read(len(some))
         for id in some:
             result[id] = _first_part(rows.get(ObjectKey(id)), f"{realm}/{id}", further, id)
-    for start in range(0, len(further), BATCH):
-        keys = further[start : start + BATCH]
+    for keys in chunks(further, BATCH):
         rows = backend.read_objects(realm, keys)
         for key in keys:
             read = result[key.id]

@@ -13,6 +13,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Final, Literal, NamedTuple
 
 from polaris_spark.backends import open_backend
@@ -99,11 +100,8 @@ def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[O
 
 def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[Operation]:
     """Open a store and call `record`. To be called in another process."""
-    backend = open_backend(uri)
-    try:
+    with closing(open_backend(uri)) as backend:
         return record(backend, realm, name, seed, n)
-    finally:
-        backend.close()
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:

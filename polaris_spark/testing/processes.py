@@ -4,7 +4,6 @@ The functions are in this module because a new interpreter must be able to impor
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple, TypeVar
 
@@ -102,13 +102,10 @@ def exit_status(child: int) -> int:
 
 def set_up_store(uri: str, number: int) -> None:
     """Set up a store, and write an object with the id `number` and a reference. To be called in another process."""
-    backend = open_backend(uri)
-    try:
+    with closing(open_backend(uri)) as backend:
         backend.setup()
         backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
         assert backend.insert_reference("realm", f"name {number}", ReferenceRow(b"version", b"")) == Swapped()
-    finally:
-        backend.close()
 
 
 def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
@@ -123,26 +120,20 @@ def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
 
 def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
     """Open a store and call `increments`. To be called in another process."""
-    backend = open_backend(uri)
-    try:
+    with closing(open_backend(uri)) as backend:
         return increments(backend, realm, name, n)
-    finally:
-        backend.close()
 
 
 def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> Tally:
     """Open a store and add 1 to a number in a reference for `seconds` seconds. To be called in another process."""
-    backend = open_backend(uri)
     done = perhaps = 0
-    try:
+    with closing(open_backend(uri)) as backend:
         until_it_works(lambda: backend.read_reference(realm, name))
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             one = increments(backend, realm, name, 1)
             done, perhaps = done + one.done, perhaps + one.perhaps
         return Tally(done, perhaps)
-    finally:
-        backend.close()
 
 
 def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
@@ -176,7 +167,7 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
             assert receiving.poll(PATIENCE_S), f"nothing came after {number} in {PATIENCE_S} s"
             number = receiving.recv()
         process.kill()
-        with contextlib.suppress(EOFError):
+        with suppress(EOFError):
             while True:
                 number = receiving.recv()
     finally:
@@ -187,21 +178,15 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
 
 def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:
     """Open a store and return a reference. To be called in another process."""
-    backend = open_backend(uri)
-    backend.setup()
-    try:
+    with closing(open_backend(uri)) as backend:
+        backend.setup()
         return backend.read_reference(realm, name)
-    finally:
-        backend.close()
 
 
 def scan_of_store(uri: str, split: Split) -> list[tuple[object, ...]]:
     """Open a store and return the rows of a split. To be called in another process."""
-    backend = open_backend(uri)
-    try:
+    with closing(open_backend(uri)) as backend:
         return rows(backend, [split])
-    finally:
-        backend.close()
 
 
 def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:

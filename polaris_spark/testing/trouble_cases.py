@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
@@ -405,16 +406,11 @@ def _check_refused(uri: str, words: str) -> None:
     """Check that setting up this store raises an error that is not worth a retry. Its message must match the regular
     expression `words` and contain no password."""
     password = StoreURI.parse(uri).password
-
-    def set_up() -> None:
-        backend = open_backend(uri)
-        try:
-            backend.setup()
-        finally:
-            backend.close()
-
-    with pytest.raises((StateError, StoreURIError), match=words) as caught:
-        set_up()
+    with (
+        pytest.raises((StateError, StoreURIError), match=words) as caught,
+        closing(open_backend(uri)) as backend,
+    ):
+        backend.setup()
     error: BaseException | None = caught.value
     while error is not None and password is not None:
         assert password.reveal() not in f"{error!s} {error!r}"

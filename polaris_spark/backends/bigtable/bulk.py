@@ -8,7 +8,7 @@ from typing import Any, Final
 from polaris_spark.backends.bigtable.calls import Calls
 from polaris_spark.backends.bigtable.failures import RefusedEntryError, is_temporary
 from polaris_spark.backends.bigtable.messages import BigtableTable, Cells, Part, merged
-from polaris_spark.backends.chunks import sized
+from polaris_spark.backends.chunks import chunks, sized
 
 _READ_KEYS: Final = 256  # keys have up to 1,037 bytes; a set of rows is limited to 500 kB
 _MUTATED_ROWS: Final = 2_000  # a request is limited to 100,000 mutations
@@ -22,8 +22,7 @@ def read(calls: Calls, table: BigtableTable, keys: Sequence[bytes]) -> dict[byte
     def settle(_: Any, answers: Sequence[Any]) -> None:
         found.update(merged(answers))
 
-    chunks = (keys[first : first + _READ_KEYS] for first in range(0, len(keys), _READ_KEYS))
-    calls.each("ReadRows", map(table.read, chunks), settle, "reading rows")
+    calls.each("ReadRows", map(table.read, chunks(keys, _READ_KEYS)), settle, "reading rows")
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import record_batches
 from polaris_spark.backends.base import Split
 from polaris_spark.backends.base import Table as TableKind
 from polaris_spark.backends.bigtable import keys
@@ -47,22 +47,10 @@ def splits(
 
 def scan(calls: Calls, table: BigtableTable, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in record batches."""
-    read, batch = _ROWS[split.table]
-    rows: list[Any] = []
-    size = 0
+    read: Callable[[bytes, Cells], Any] = _object_row if split.table == "objects" else _reference_row
     ranges: Sequence[Any] = split.detail
-    for start, end in ranges:
-        for key, cells in _rows(calls, table, start, end):
-            row = read(key, cells)
-            if row is None:
-                continue
-            rows.append(row)
-            size += len(row[3])
-            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                yield batch(rows)
-                rows, size = [], 0
-    if rows:
-        yield batch(rows)
+    rows = (read(key, cells) for start, end in ranges for key, cells in _rows(calls, table, start, end))
+    return record_batches(split.table, (row for row in rows if row is not None))
 
 
 def _rows(
@@ -132,9 +120,3 @@ def _object_row(key: bytes, cells: Cells) -> tuple[str, int, int, bytes] | None:
 
 def _reference_row(key: bytes, cells: Cells) -> tuple[str, str, bytes, bytes] | None:
     return (*keys.reference_of(key), cells[VERSION], cells.get(VALUE, b"")) if VERSION in cells else None
-
-
-_ROWS: Final[dict[TableKind, tuple[Callable[[bytes, Cells], Any], Callable[[Any], pa.RecordBatch]]]] = {
-    "objects": (_object_row, object_batch),
-    "references": (_reference_row, reference_batch),
-}

@@ -40,7 +40,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.arrow import BATCH_BYTES, object_batch, reference_batch
+from polaris_spark.backends.arrow import record_batches
 from polaris_spark.backends.base import (
     Backend,
     Conflict,
@@ -52,10 +52,10 @@ from polaris_spark.backends.base import (
     Table,
 )
 from polaris_spark.backends.cassandra.partitions import bucket
-from polaris_spark.backends.cassandra.requests import Answer, Request, Requests, Row
+from polaris_spark.backends.cassandra.requests import Answer, Request, Requests
 from polaris_spark.backends.cassandra.scans import TOKENS, pages
 from polaris_spark.backends.cassandra.settings import Settings
-from polaris_spark.backends.chunks import sized, value_bytes
+from polaris_spark.backends.chunks import chunks, sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
@@ -153,11 +153,9 @@ class CassandraBackend(Backend):
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         low, high, realms = split.detail
-        batch = object_batch if split.table == "objects" else reference_batch
         found = pages(self._requests, split.table, low, high, realms, _PAGE_ROWS)  # type: ignore[arg-type]  # as `splits` made them
         for page in found:
-            for rows in _batches(page):
-                yield batch(rows)
+            yield from record_batches(split.table, page)
 
     def now_ms(self) -> int | None:
         """Return the time of the clock of the node that answers the request, in milliseconds since 1970."""
@@ -200,25 +198,10 @@ def _buckets(found: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
 
 def _by_keys(title: str, realm: str, keys: Collection[ObjectKey]) -> list[Request]:
     return [
-        Request(title, (realm, place, [tuple(key) for key in found[i : i + _KEYS]]))
+        Request(title, (realm, place, [tuple(key) for key in chunk]))
         for place, found in _buckets(set(keys))
-        for i in range(0, len(found), _KEYS)
+        for chunk in chunks(found, _KEYS)
     ]
-
-
-def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Divide the rows of a page into chunks, and yield the chunks. A chunk ends with the row at which its values reach
-    `BATCH_BYTES`."""
-    chunk: list[Row] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += len(row[-1])
-        if size >= BATCH_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def _check_version(name: str, version: bytes) -> None:

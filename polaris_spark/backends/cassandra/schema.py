@@ -22,7 +22,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from polaris_spark.backends.cassandra.settings import EVERYWHERE, Settings
-from polaris_spark.errors import NewerFormatError, NoStoreError, StateError, StoreURIError, TryAgainError
+from polaris_spark.backends.limits import refuse_newer_format
+from polaris_spark.errors import NoStoreError, StateError, StoreURIError, TryAgainError
 
 FORMAT: Final = 1
 """Version of the format of the two tables, in their comments."""
@@ -159,11 +160,7 @@ def _level(mark: str, settings: Settings, datacenter: str) -> Level:
         raise StoreURIError(
             f"{settings.where}: the keyspace holds tables of another program; choose another keyspace"
         )
-    if int(number) > FORMAT:
-        raise NewerFormatError(
-            f"{settings.where} has tables of format {number}; this release supports format {FORMAT}: "
-            "use the release that made the store, or a later one"
-        )
+    refuse_newer_format(settings.where, int(number), FORMAT)
     serial, _, home = serial.partition(" in ")
     if settings.serial not in (None, serial):
         raise StateError(

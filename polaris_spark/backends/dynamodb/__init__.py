@@ -32,6 +32,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.chunks import chunks
 from polaris_spark.backends.dynamodb import items, scans, schema
 from polaris_spark.backends.dynamodb.failures import ConditionFailedError
 from polaris_spark.backends.dynamodb.requests import Requests
@@ -74,12 +75,9 @@ class DynamoDBBackend(Backend):
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         check_realm(realm)
-        encoded, wanted = realm.encode(), list(dict.fromkeys(keys))
-        chunks = [
-            [items.object_key(encoded, key) for key in wanted[i : i + _GOT_AT_ONCE]]
-            for i in range(0, len(wanted), _GOT_AT_ONCE)
-        ]
-        found = self._requests.each(lambda chunk: self._requests.get_batch(self._objects, chunk), chunks)
+        encoded, wanted = realm.encode(), dict.fromkeys(keys)
+        parts = chunks([items.object_key(encoded, key) for key in wanted], _GOT_AT_ONCE)
+        found = self._requests.workers.each(lambda part: self._requests.get_batch(self._objects, part), parts)
         return {items.key_of(item): item["v"]["B"] for part in found for item in part}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
@@ -161,8 +159,8 @@ class DynamoDBBackend(Backend):
         return Swapped()
 
     def _write(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
-        chunks = [requests[i : i + _WRITTEN_AT_ONCE] for i in range(0, len(requests), _WRITTEN_AT_ONCE)]
-        self._requests.each(lambda chunk: self._requests.write_batch(table, chunk), chunks)
+        parts = chunks(requests, _WRITTEN_AT_ONCE)
+        self._requests.workers.each(lambda part: self._requests.write_batch(table, part), parts)
 
 
 def _at(version: bytes) -> dict[str, Any]:

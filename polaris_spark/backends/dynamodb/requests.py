@@ -8,24 +8,19 @@ https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter).
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from polaris_spark.backends.concurrency import LimitReachedError, OperationLimit
 from polaris_spark.backends.dynamodb import failures
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.settings import Settings
+from polaris_spark.backends.workers import Workers
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
-
-T = TypeVar("T")
-A = TypeVar("A")
+from polaris_spark.forks import begin_anew_in_children
 
 _FIRST_S, _LONGEST_S = 0.025, 2.0
 
@@ -36,24 +31,25 @@ class Requests:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._closed = False
-        self._begin()
-        _all.add(self)
+        self.workers = Workers(f"the store {settings.where}", settings.connections)
+        """Threads for several requests at a time."""
+        self.begin_in_child()
+        begin_anew_in_children(self)
 
-    def _begin(self) -> None:
+    def begin_in_child(self) -> None:
         """Start with new locks, and without threads and connections. Called again in a forked child, which must not use
         the locks and connections of its parent."""
         self._lock = threading.Lock()
         self._places = OperationLimit(self.settings.connections, self.settings.timeout)
         self._client: Any = None
-        self._pool: ThreadPoolExecutor | None = None
+        self.workers.begin_in_child()
 
     def close(self) -> None:
         """Wait until requests in progress have ended, and close the connections. Later requests raise `StateError`."""
         with self._lock:
             self._closed = True
-            pool, client = self._pool, self._client
-        if pool is not None:
-            pool.shutdown(wait=True)
+            client = self._client
+        self.workers.close()
         if client is not None:
             client.close()
 
@@ -121,33 +117,6 @@ class Requests:
                     f"{self.settings.where} is overloaded: {len(requests) - left} of {len(requests)} rows were "
                     "written"
                 )
-
-    def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Call `function` for each argument in parallel, and return the results in the order of the arguments. If calls
-        raise errors, one error is raised after all calls have ended: the gravest, by `_gravity`."""
-        given = list(arguments)
-        if len(given) < 2:
-            return [function(argument) for argument in given]
-        others = self._submitted(function, given[1:])
-        first = partial(function, given[0])
-        waiting: list[Callable[[], T]] = [first, *(other.result for other in others)]
-        results: list[T] = []
-        errors: list[Exception] = []
-        for result in waiting:
-            try:
-                results.append(result())
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise min(errors, key=_gravity)
-        return results
-
-    def _submitted(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[Future[T]]:
-        with self._lock:
-            self._refuse_if_closed()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.settings.connections, thread_name_prefix="dynamodb")
-            return [self._pool.submit(function, argument) for argument in arguments]
 
     def _repeated(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:
         pauses = _Pauses(self.settings)
@@ -220,21 +189,3 @@ class _Pauses:
         time.sleep(pause)
         self._longest = min(2 * self._longest, _LONGEST_S)
         return True
-
-
-def _gravity(error: Exception) -> int:
-    """Return how grave an error is; the lowest number is the gravest: 0 for a definite error, 1 for an unknown outcome,
-    2 for a temporary error."""
-    return (OutcomeUnknownError, TryAgainError).index(type(error)) + 1 if type(error) in _PASSING else 0
-
-
-_PASSING: Final = frozenset({OutcomeUnknownError, TryAgainError})
-_all: Final[weakref.WeakSet[Requests]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for each in list(_all):
-        each._begin()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

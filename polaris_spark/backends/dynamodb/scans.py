@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import record_batches
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.dynamodb import items, schema
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.requests import Requests
@@ -37,27 +38,13 @@ def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         parts = [(0, 1, tuple(distinct(realms)))]
     else:
         parts = [(realm, bucket) for realm in distinct(realms) for bucket in range(items.BUCKETS)]
-    size = max(1, -(-len(parts) // n))
-    return [Split(table, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
+    return [Split(table, tuple(group)) for group in runs(parts, n)]
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in record batches."""
-    rows: list[Any] = []
-    size = 0
-    make: Any = object_batch if split.table == "objects" else reference_batch
-    for part, page in pages(requests, split):
-        for item in page:
-            row = _row(split.table, part, item)
-            if row is None:
-                continue
-            rows.append(row)
-            size += len(row[-1])
-            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                yield make(rows)
-                rows, size = [], 0
-    if rows:
-        yield make(rows)
+    rows = (_row(split.table, part, item) for part, page in pages(requests, split) for item in page)
+    return record_batches(split.table, (row for row in rows if row is not None))
 
 
 def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Iterator[tuple[Any, list[Item]]]:
@@ -66,7 +53,9 @@ def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Itera
     waiting: list[tuple[Any, Item | None]] = [(part, None) for part in reversed(split.detail)]
     while waiting:
         asked = [waiting.pop() for _ in range(min(_SIDE_BY_SIDE, len(waiting)))]
-        answers = requests.each(lambda each: _page(requests, split.table, *each, keys_only=keys_only), asked)
+        answers = requests.workers.each(
+            lambda each: _page(requests, split.table, *each, keys_only=keys_only), asked
+        )
         for (part, _), answer in zip(asked, answers, strict=True):
             yield part, answer["Items"]
             if last := answer.get("LastEvaluatedKey"):

@@ -32,7 +32,7 @@ def create(requests: Requests) -> None:
         TryAgainError: after five minutes, a table still cannot be used.
         StateError: the user lacks a permission, or a table belongs to another program or cannot be used.
     """
-    requests.each(lambda table: _create(requests, table), KEYS)
+    requests.workers.each(lambda table: _create(requests, table), KEYS)
 
 
 def _create(requests: Requests, table: Table) -> None:

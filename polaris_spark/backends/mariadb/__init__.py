@@ -30,18 +30,10 @@ from typing import TYPE_CHECKING, Final
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
-from polaris_spark.backends.base import (
-    Backend,
-    Conflict,
-    ObjectKey,
-    ObjectRow,
-    ReferenceRow,
-    Split,
-    Swapped,
-    Table,
-)
-from polaris_spark.backends.chunks import chunks, runs
-from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped, Table
+from polaris_spark.backends.chunks import chunks
+from polaris_spark.backends.id_ranges import IdRangesBackend
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.mariadb import ranges, statements
 from polaris_spark.backends.mariadb.connections import Connections
 from polaris_spark.backends.mariadb.failures import DUPLICATE, OVERFLOW
@@ -65,7 +57,7 @@ def open_backend(uri: StoreURI, options: Options) -> MariaDBBackend:
     return MariaDBBackend(Settings.parse(uri, options))
 
 
-class MariaDBBackend(Backend):
+class MariaDBBackend(IdRangesBackend):
     """A store in two tables of a MariaDB or MySQL database."""
 
     scope = "cluster"
@@ -165,27 +157,6 @@ class MariaDBBackend(Backend):
         self._write(statements.drop_references(realm))
         return True
 
-    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return about `n` splits. Splits of `objects` are ranges of ids within realms, and contain about equally many
-        rows according to the server's estimates."""
-        names = self._realms(table) if realms is None else distinct(realms)
-        if table == "references":
-            return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
-        per_realm = -(-max(1, n) // max(1, len(names)))
-        parts = [
-            (name, low, high)
-            for name in names
-            for low, high in self._connections.read(partial(ranges.of_realm, realm=name, n=per_realm))
-        ]
-        return [Split(table, tuple(group)) for group in runs(parts, n)]
-
-    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
-        for part in split.detail:
-            if split.table == "objects":
-                yield from self._scan_objects(*part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
-            else:
-                yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
-
     def _exchange(self, realm: str, name: str, statement: str) -> Swapped | Conflict:
         def attempt(session: MariaDBSession) -> Swapped | Conflict:
             if session.run(statement)[0].matched:
@@ -224,6 +195,9 @@ class MariaDBBackend(Backend):
         while found := self._read(statements.next_realm(table, names[-1] if names else b"")).rows:
             names.append(found[0][0])
         return [name.decode() for name in names]
+
+    def _ranges(self, realm: str, n: int) -> list[tuple[int, int]]:
+        return self._connections.read(partial(ranges.of_realm, realm=realm, n=n))
 
     def _read(self, statement: str) -> Result:
         return self._connections.read(lambda session: session.run(statement)[0])

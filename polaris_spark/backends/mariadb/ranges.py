@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
+from polaris_spark.backends.id_ranges import starting_at
 from polaris_spark.backends.mariadb import statements
 from polaris_spark.backends.mariadb.session import MariaDBSession
 
-_LAST: Final = 2**63 - 1
 _FEW: Final = 64  # a range of this many rows is not cut any further
 _LONGEST: Final = 64  # number of halvings from all ids down to one
 
@@ -23,7 +23,7 @@ def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int
     """
     first, last = session.run(statements.ends(realm))[0].rows[0]
     if first is None or n <= 1:
-        return [(0, _LAST)]
+        return starting_at([])
     pieces = [(-_estimate(session, realm, first, last), first, last)]
     for _ in range(4 * n + _LONGEST):
         weight, low, high = pieces[0]
@@ -32,9 +32,7 @@ def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int
         heapq.heappop(pieces)
         for start, end in _halves(session, realm, low, high):
             heapq.heappush(pieces, (-_estimate(session, realm, start, end), start, end))
-    firsts = [0, *_starts(sorted((low, -weight) for weight, low, _ in pieces), n)]
-    lasts = [first - 1 for first in firsts[1:]] + [_LAST]
-    return list(zip(firsts, lasts, strict=True))
+    return starting_at(_starts(sorted((low, -weight) for weight, low, _ in pieces), n))
 
 
 def _halves(session: MariaDBSession, realm: str, low: int, high: int) -> list[tuple[int, int]]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from polaris_spark.backends.limits import refuse_newer_format
 from polaris_spark.backends.mariadb.session import MariaDBSession
-from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
+from polaris_spark.errors import NoStoreError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the format of the two tables, in their comments."""
@@ -79,9 +80,5 @@ def _found(session: MariaDBSession, where: str) -> bool:
         number = mark.removeprefix(_MARK)
         if number == mark or not number.isdigit():
             raise StoreURIError(f"{where} holds tables of another program; choose another database")
-        if int(number) > FORMAT:
-            raise NewerFormatError(
-                f"{where} has tables of format {number}; this release supports format {FORMAT}: "
-                "use the release that made the store, or a later one"
-            )
+        refuse_newer_format(where, int(number), FORMAT)
     return len(rows) == 2

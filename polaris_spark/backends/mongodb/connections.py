@@ -8,9 +8,7 @@ the parent's connections.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,10 +18,10 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 
+from polaris_spark.backends.limits import refuse_newer_format
 from polaris_spark.backends.mongodb import failures
 from polaris_spark.backends.mongodb.settings import Settings
 from polaris_spark.errors import (
-    NewerFormatError,
     NoStoreError,
     OutcomeUnknownError,
     PolarisError,
@@ -31,6 +29,7 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.forks import begin_anew_in_children
 
 FORMAT: Final = 1
 """Version of the format of the two collections. It is in the document of `references` that marks the database as a
@@ -68,7 +67,7 @@ class Connections:
         self._closed = False
         self._inherited: list[object] = []
         self._begin()
-        _all.add(self)
+        begin_anew_in_children(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -168,11 +167,8 @@ class Connections:
             NewerFormatError: a newer release made the store.
         """
         mark = self._asked(lambda: opened.latest_references.find_one({"_id": _MARK}))
-        if mark is not None and mark["format"] > FORMAT:
-            raise NewerFormatError(
-                f"{self.settings.where} has collections of format {mark['format']}; this release supports format "
-                f"{FORMAT}: use the release that made the store, or a later one"
-            )
+        if mark is not None:
+            refuse_newer_format(self.settings.where, mark["format"], FORMAT)
         self._checked = mark is not None
         return self._checked
 
@@ -246,14 +242,3 @@ def _collections(client: MongoClient[dict[str, Any]], database: str) -> Opened:
         objects.with_options(read_concern=latest),
         references.with_options(read_concern=latest),
     )
-
-
-_all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for each in list(_all):
-        each.begin_in_child()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import BATCH_ROWS, record_batches
 from polaris_spark.backends.base import Split, Table
 from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import distinct
@@ -42,22 +42,8 @@ def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -
 def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in record batches."""
     ranges: tuple[tuple[Any, Any], ...] = split.detail  # type: ignore[assignment]  # as made by splits()
-    for low, high in ranges:
-        if split.table == "objects":
-            found = _documents(connections, lambda opened: opened.committed_objects, low, high)
-            for batch in _batches(found):
-                yield object_batch(
-                    [
-                        (keys.realm_of(each["_id"]), *keys.object_key(each["_id"]), each["value"])
-                        for each in batch
-                    ]
-                )
-        else:
-            found = _documents(connections, lambda opened: opened.committed_references, low, high)
-            for batch in _batches(found):
-                yield reference_batch(
-                    [(*each["_id"].values(), each["version"], each["value"]) for each in batch]
-                )
+    read = _object_rows if split.table == "objects" else _reference_rows
+    return record_batches(split.table, (row for low, high in ranges for row in read(connections, low, high)))
 
 
 def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
@@ -83,6 +69,16 @@ def _sample(objects: Documents, n: int) -> list[bytes]:
     ]
 
 
+def _object_rows(connections: Connections, low: Any, high: Any) -> Iterator[tuple[Any, ...]]:
+    for each in _documents(connections, lambda opened: opened.committed_objects, low, high):
+        yield (keys.realm_of(each["_id"]), *keys.object_key(each["_id"]), each["value"])
+
+
+def _reference_rows(connections: Connections, low: Any, high: Any) -> Iterator[tuple[Any, ...]]:
+    for each in _documents(connections, lambda opened: opened.committed_references, low, high):
+        yield (*each["_id"].values(), each["version"], each["value"])
+
+
 def _documents(
     connections: Connections, collection: Callable[[Opened], Documents], low: Any, high: Any
 ) -> Iterator[dict[str, Any]]:
@@ -102,16 +98,3 @@ def _documents(
             if not progress:
                 raise connections.unread(error) from error
             progress = False
-
-
-def _batches(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document["value"])
-        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

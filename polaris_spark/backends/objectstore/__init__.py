@@ -29,11 +29,9 @@ variables are used. A `file:` store has only the option `timeout`, the maximum w
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
@@ -57,6 +55,7 @@ from polaris_spark.backends.objectstore.pack_writer import PackedRows
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import TryAgainError
+from polaris_spark.forks import begin_anew_in_children
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +92,7 @@ class ObjectStoreBackend(Backend):
         self._requests = requests
         self._timeout_ms = timeout_ms
         self._start()
-        _opened.add(self)
+        begin_anew_in_children(self)
 
     def setup(self) -> None:
         """Prepare the bucket or directory, and check that it can hold a store.
@@ -176,9 +175,9 @@ class ObjectStoreBackend(Backend):
         self._rows = PackedRows(self._requests, self._timeout_ms)
         self._marks = _Marks()
 
-    def _start_in_child(self) -> None:
+    def begin_in_child(self) -> None:
         """Replace all locks in a forked child, because threads that do not exist in the child may hold them."""
-        self._requests.start_in_child()
+        self._requests.begin_in_child()
         self._start()
 
     def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
@@ -261,14 +260,3 @@ def _pause(attempt: int) -> None:
     are random; their maximum doubles with each attempt, up to 0.32 seconds."""
     if attempt:
         time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
-
-
-_opened: weakref.WeakSet[ObjectStoreBackend] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for backend in _opened:
-        backend._start_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import obstore
 from obstore import exceptions
 
+from polaris_spark.backends.chunks import chunks
 from polaris_spark.backends.objectstore.conditions import refuse_without_conditions
 from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
 from polaris_spark.backends.objectstore.settings import Settings
@@ -103,8 +104,8 @@ class CloudRequests(Requests):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, in bulk if the store supports it. Missing objects are not an error."""
-        for first in range(0, len(keys), AT_ONCE):
-            self._delete(keys[first : first + AT_ONCE])
+        for chunk in chunks(keys, AT_ONCE):
+            self._delete(chunk)
 
     def _delete(self, keys: Sequence[str]) -> None:
         try:

@@ -18,6 +18,7 @@ import hashlib
 import os
 import random
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ class DirectoryRequests(Requests):
         """Directories that are known to survive a power failure, because their parent directories were flushed."""
         self._unflushed: set[Path] = set()
         """Directories that could not be flushed. Reads of their files fail until a flush succeeds."""
+        self._lock = threading.Lock()
         self._descriptor: int | None = None
         """Descriptor of the store's directory. It stays open as long as the store, so that no other directory gets the
         same inode number."""
@@ -83,6 +85,10 @@ class DirectoryRequests(Requests):
             if self._descriptor is not None:
                 os.close(self._descriptor)
             self._descriptor = None
+
+    def begin_in_child(self) -> None:
+        super().begin_in_child()
+        self._lock = threading.Lock()
 
     def setup(self) -> None:
         """Create the store's directory if it is missing; its parent must exist. Check that the file system has locks.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ClassVar, TypeVar
 
-from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
+from polaris_spark.backends.workers import Workers
+from polaris_spark.errors import StateError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -34,10 +33,8 @@ class Requests(ABC):
             connections: maximum number of concurrent calls that `each` makes.
         """
         self.where = where
-        self._connections = connections
         self._closed = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._workers = Workers(where, connections)
 
     @abstractmethod
     def setup(self) -> None:
@@ -89,30 +86,10 @@ class Requests(ABC):
         """Return the names of the folders (common prefixes) directly below a prefix."""
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Call `function` for each argument in parallel, and return the results in the order of the arguments. If calls
-        raise errors, one error is raised after all calls have ended: the gravest, by `_gravest`."""
+        """Call `function` for each argument in parallel, and return the results in the order of the arguments; see
+        `Workers.each`."""
         self.refuse_if_unusable()
-        given = list(arguments)
-        if not given:
-            return []
-        try:
-            others: list[Future[T]] = [self._threads().submit(function, each) for each in given[1:]]
-        except RuntimeError:
-            raise self._closed_error() from None
-        results: list[T] = []
-        errors: list[BaseException] = []
-        try:
-            results.append(function(given[0]))
-        except Exception as error:
-            errors.append(error)
-        for other in others:
-            try:
-                results.append(other.result())
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise _gravest(errors)
-        return results
+        return self._workers.each(function, arguments)
 
     def refuse_if_unusable(self) -> None:
         """Check that requests can be sent.
@@ -121,40 +98,13 @@ class Requests(ABC):
             StateError: the store was closed, or cannot be used in this process.
         """
         if self._closed:
-            raise self._closed_error()
+            raise StateError(f"{self.where} is closed")
 
     def close(self) -> None:
         """Wait until requests in progress have ended. Later requests raise `StateError`."""
         self._closed = True
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True)
+        self._workers.close()
 
-    def start_in_child(self) -> None:
-        """Start without threads in a forked child, because the parent's threads do not exist there."""
-        self._lock = threading.Lock()
-        self._pool = None
-
-    def _threads(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._connections, thread_name_prefix="objectstore")
-            return self._pool
-
-    def _closed_error(self) -> StateError:
-        return StateError(f"{self.where} is closed")
-
-
-def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """Return the gravest of several errors: a definite error if there is one, else an unknown outcome, else a temporary
-    error."""
-    for temporary in (True, False):
-        for error in errors:
-            if not isinstance(error, TryAgainError) and (
-                not temporary or not isinstance(error, OutcomeUnknownError)
-            ):
-                return error
-    return errors[0]
+    def begin_in_child(self) -> None:
+        """Begin without threads in a forked child, because the parent's threads do not exist there."""
+        self._workers.begin_in_child()

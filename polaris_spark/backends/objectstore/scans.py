@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import batches, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.objectstore import keys, packs
 from polaris_spark.backends.objectstore.requests import Requests
@@ -33,8 +34,7 @@ def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: in
     if per_realm > 1:
         divided = requests.each(lambda prefix: _divided(requests, prefix, per_realm), whole)
         prefixes = [prefix for part in divided for prefix in part]
-    size = max(1, -(-len(prefixes) // max(1, n)))
-    return [Split(table, tuple(prefixes[i : i + size])) for i in range(0, len(prefixes), size)]
+    return [Split(table, tuple(group)) for group in runs(prefixes, n)]
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
@@ -57,18 +57,9 @@ def _divided(requests: Requests, prefix: str, n: int) -> list[str]:
 
 def _chunks(requests: Requests, prefixes: Sequence[Any]) -> Iterator[list[str]]:
     """Yield the keys below prefixes in lists. The objects of each list are read for one record batch."""
-    chunk: list[str] = []
-    size = 0
-    for prefix in prefixes:
-        for page in requests.pages(prefix):
-            for key, bytes_ in page:
-                chunk.append(key)
-                size += bytes_
-                if size >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
-                    yield chunk
-                    chunk, size = [], 0
-    if chunk:
-        yield chunk
+    listed = (each for prefix in prefixes for page in requests.pages(prefix) for each in page)
+    for chunk in batches(listed, lambda each: each[1]):
+        yield [key for key, _ in chunk]
 
 
 def _object_rows(bodies: Sequence[tuple[str, bytes]]) -> list[tuple[str, int, int, bytes]]:

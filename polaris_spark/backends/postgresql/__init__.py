@@ -35,18 +35,10 @@ from polaris_spark.backends.arrow import (
     packed_sizes,
     reference_batch,
 )
-from polaris_spark.backends.base import (
-    Backend,
-    Conflict,
-    ObjectKey,
-    ObjectRow,
-    ReferenceRow,
-    Split,
-    Swapped,
-    Table,
-)
-from polaris_spark.backends.chunks import chunks, runs, sized, value_bytes
-from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Split, Swapped, Table
+from polaris_spark.backends.chunks import chunks, sized, value_bytes
+from polaris_spark.backends.id_ranges import IdRangesBackend
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.postgresql import binary, ranges
 from polaris_spark.backends.postgresql.connections import Connections
 from polaris_spark.backends.postgresql.session import PostgreSQLSession, Statement
@@ -77,7 +69,7 @@ def open_backend(uri: StoreURI, options: Options) -> PostgreSQLBackend:
     return PostgreSQLBackend(Settings.parse(uri, options))
 
 
-class PostgreSQLBackend(Backend):
+class PostgreSQLBackend(IdRangesBackend):
     """A store in two tables of a PostgreSQL schema."""
 
     scope = "cluster"
@@ -173,29 +165,6 @@ class PostgreSQLBackend(Backend):
         self._write(self._statements.drop_references, key)
         return True
 
-    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return about `n` splits. Splits of `objects` are ranges of ids within realms. Their bounds come from the
-        server's statistics; without statistics, the bounds are spaced evenly."""
-        names = self._realms(table) if realms is None else distinct(realms)
-        if table == "references":
-            return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
-        per_realm = -(-max(1, n) // max(1, len(names)))
-        parts = [
-            (name, low, high)
-            for name in names
-            for low, high in self._connections.read(
-                partial(ranges.of_realm, self._statements, self._settings.schema, name.encode(), per_realm)
-            )
-        ]
-        return [Split(table, tuple(group)) for group in runs(parts, n)]
-
-    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
-        for part in split.detail:
-            if split.table == "objects":
-                yield from self._scan_objects(*part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
-            else:
-                yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
-
     def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
         for part in split.detail:
             yield from self._scan_sizes(start, *part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
@@ -282,6 +251,11 @@ class PostgreSQLBackend(Backend):
         )
         result = self._read(statement)
         return [result.get_value(row, 0).decode() for row in range(result.ntuples)]  # type: ignore[union-attr]  # never null
+
+    def _ranges(self, realm: str, n: int) -> list[tuple[int, int]]:
+        return self._connections.read(
+            partial(ranges.of_realm, self._statements, self._settings.schema, realm.encode(), n)
+        )
 
 
 def _rows(result: PGresult) -> list[tuple[bytes, bytes, bytes]]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final
 
 from polaris_spark.backends.chunks import runs
+from polaris_spark.backends.id_ranges import starting_at
 from polaris_spark.backends.postgresql import binary
 from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.backends.postgresql.statements import Statements
-
-_LAST: Final = 2**63 - 1
 
 
 def of_realm(
@@ -26,15 +24,13 @@ def of_realm(
     ends = session.run(statements.ends, realm)
     first, last = ends.get_value(0, 0), ends.get_value(0, 1)
     if first is None or last is None or n <= 1:
-        return [(0, _LAST)]
+        return starting_at([])
     low, high = binary.integer(first), binary.integer(last)
     bounds = _histogram(statements, schema, session)
     starts = bounds[bisect_right(bounds, low) : bisect_left(bounds, high)]
     if len(starts) < 2 * n:
         starts = _guesses(statements, realm, low, high, n, session)
-    firsts = [0, *[group[0] for group in runs([low, *starts], n)][1:]]
-    lasts = [first - 1 for first in firsts[1:]] + [_LAST]
-    return list(zip(firsts, lasts, strict=True))
+    return starting_at(group[0] for group in runs([low, *starts], n)[1:])
 
 
 def _histogram(statements: Statements, schema: str, session: PostgreSQLSession) -> list[int]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from polaris_spark.backends.limits import refuse_newer_format
 from polaris_spark.backends.postgresql.session import PostgreSQLSession
-from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
+from polaris_spark.errors import NoStoreError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the format of the two tables, in the comment of `objects`."""
@@ -119,8 +120,4 @@ def _refuse(mark: str, where: str, schema: str) -> None:
         raise StoreURIError(
             f"{where}: the schema {schema!r} holds tables of another program; choose another schema"
         )
-    if int(number) > FORMAT:
-        raise NewerFormatError(
-            f"{where} has tables of format {number}; this release supports format {FORMAT}: "
-            "use the release that made the store, or a later one"
-        )
+    refuse_newer_format(where, int(number), FORMAT)

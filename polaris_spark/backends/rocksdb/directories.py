@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from polaris_spark.errors import CorruptionError, NewerFormatError, NoStoreError, StoreURIError
+from polaris_spark.backends.limits import refuse_newer_format
+from polaris_spark.errors import CorruptionError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the format of keys and values, in the file `MARK`."""
@@ -125,11 +126,7 @@ def _check_format(path: str) -> None:
     number = text.removeprefix(_TEXT)
     if not number.isdecimal():
         raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
-    if int(number) > FORMAT:
-        raise NewerFormatError(
-            f"{where} has rows of format {number}; this release supports format {FORMAT}: use the release that made "
-            "the store, or a later one"
-        )
+    refuse_newer_format(where, int(number), FORMAT)
 
 
 def _flush(directory: str) -> None:

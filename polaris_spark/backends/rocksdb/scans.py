@@ -11,6 +11,7 @@ from rocksdict import Rdict, ReadOptions
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.rocksdb.handles import Handle
 from polaris_spark.backends.rocksdb.keys import (
@@ -43,8 +44,7 @@ def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -
         prefix = row_prefix(table, name)
         starts = handle.read(partial(_starts, prefix, per_realm)) if table == "objects" else [prefix]
         ranges += zip(starts, [*starts[1:], after(prefix)], strict=True)
-    size = max(1, -(-len(ranges) // max(1, n)))
-    return [Split(table, tuple(ranges[i : i + size])) for i in range(0, len(ranges), size)]
+    return [Split(table, tuple(group)) for group in runs(ranges, n)]
 
 
 def scan(handle: Callable[[], Handle], split: Split) -> Iterator[pa.RecordBatch]:
@@ -117,8 +117,7 @@ def _starts(prefix: bytes, n: int, database: Rdict) -> list[bytes]:
             if key is None:
                 break
             found.append(place_of(key)[0])
-    size = max(1, -(-len(found) // n))
-    return [prefix, *(prefix + place(id, 0) for id in found[size::size])]
+    return [prefix, *(prefix + place(group[0], 0) for group in runs(found, n)[1:])]
 
 
 def _first(low: bytes, end: bytes, database: Rdict) -> bytes | None:

@@ -16,19 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
-from polaris_spark.backends.base import (
-    Backend,
-    Conflict,
-    ObjectKey,
-    ObjectRow,
-    ReferenceRow,
-    Split,
-    Swapped,
-    Table,
-)
+from polaris_spark.backends.arrow import BATCH_ROWS, batches, object_batch, reference_batch
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped, Table
 from polaris_spark.backends.chunks import chunks, runs
-from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
+from polaris_spark.backends.id_ranges import IdRangesBackend, starting_at
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.sqlite import lookups
 from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.clock import Clock, SystemClock
@@ -59,7 +51,6 @@ _DROP_OBJECTS = (
 _DROP_REFERENCES = 'DELETE FROM "references" WHERE realm = ?'
 _ENDS = "SELECT min(id), max(id) FROM objects WHERE realm = ?"
 _FOLLOWING = "SELECT min(id) FROM objects WHERE realm = ? AND id >= ?"
-_LAST = 2**63 - 1
 
 
 def open_backend(uri: StoreURI, options: Options) -> SQLiteBackend:
@@ -72,7 +63,7 @@ def open_backend(uri: StoreURI, options: Options) -> SQLiteBackend:
     return SQLiteBackend(uri.path, Settings.parse(options))
 
 
-class SQLiteBackend(Backend):
+class SQLiteBackend(IdRangesBackend):
     """A store in two tables of one SQLite file."""
 
     scope = "machine"
@@ -156,24 +147,6 @@ class SQLiteBackend(Backend):
         self._change(_DROP_REFERENCES, (realm,), realm, "")
         return True
 
-    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Return about `n` splits. Splits of `objects` are ranges of ids within realms. Their bounds are spaced evenly,
-        so they hold equally many rows only if the ids are spread evenly. Better bounds would require reading all
-        rows."""
-        names = self._realms(table) if realms is None else distinct(realms)
-        if table == "references":
-            return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
-        per_realm = -(-max(1, n) // max(1, len(names)))
-        ranges = [(name, low, high) for name in names for low, high in self._ranges(name, per_realm)]
-        return [Split(table, tuple(group)) for group in runs(ranges, n)]
-
-    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
-        for part in split.detail:
-            if split.table == "objects":
-                yield from self._scan_objects(*part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
-            else:
-                yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
-
     def _change(
         self, statement: str, arguments: tuple[object, ...], realm: str, name: str
     ) -> Swapped | Conflict:
@@ -185,7 +158,7 @@ class SQLiteBackend(Backend):
         return self._write(change)
 
     def _scan_objects(self, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        after = (low - 1, _LAST)
+        after = (low - 1, 2**31 - 1)
         while page := self._read(partial(_page, _PAGE, (realm, *after, high, BATCH_ROWS))):
             yield object_batch(page)
             after = page[-1][1:3]
@@ -205,10 +178,11 @@ class SQLiteBackend(Backend):
 
     def _ranges(self, realm: str, n: int) -> list[tuple[int, int]]:
         """Return about `n` ranges (both ends inclusive) that cover every id of a realm. Each range held a row when its
-        start was chosen, unless the realm is empty."""
+        start was chosen, unless the realm is empty. The bounds are spaced evenly, so the ranges hold equally many rows
+        only if the ids are spread evenly. Better bounds would require reading all rows."""
         first, last = self._read(partial(_row, _ENDS, (realm,)))
         if first is None:
-            return [(0, _LAST)]
+            return starting_at([])
         starts = [first]
         step = max(1, (last - first) // (4 * n))
         for guess in range(first + step, last + 1, step):
@@ -217,9 +191,7 @@ class SQLiteBackend(Backend):
                 if found is None:  # rows were deleted in the meantime
                     break
                 starts.append(found)
-        firsts = [0, *[group[0] for group in runs(starts, n)][1:]]
-        lasts = [first - 1 for first in firsts[1:]] + [_LAST]
-        return list(zip(firsts, lasts, strict=True))
+        return starting_at(group[0] for group in runs(starts, n)[1:])
 
 
 def _row(statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection) -> tuple[Any, ...]:
@@ -237,15 +209,8 @@ def _page(
 ) -> list[tuple[Any, ...]]:
     """Run a query, and return its first rows, up to the row with which the size of the values reaches `BATCH_BYTES`.
     The cursor is closed then, so that no read lock remains."""
-    rows: list[tuple[Any, ...]] = []
-    size = 0
     cursor = connection.execute(statement, arguments)
     try:
-        for row in cursor:
-            rows.append(row)
-            size += len(row[3])
-            if size >= BATCH_BYTES:
-                break
+        return next(batches(cursor, lambda row: len(row[3])), [])
     finally:
         cursor.close()
-    return rows

@@ -10,10 +10,10 @@ import time
 from typing import Final
 
 from polaris_spark.backends import open_files
+from polaris_spark.backends.limits import refuse_newer_format
 from polaris_spark.backends.open_files import Identity, identity
 from polaris_spark.errors import (
     CorruptionError,
-    NewerFormatError,
     NoStoreError,
     PolarisError,
     StorageFullError,
@@ -217,12 +217,7 @@ def check_tables(connection: sqlite3.Connection, path: str) -> None:
         if tables:
             raise StoreURIError(f"sqlite://{path} is a database of another program; choose another path")
         raise NoStoreError(f"sqlite://{path}")
-    version = _number(connection, "PRAGMA user_version")
-    if version > FORMAT:
-        raise NewerFormatError(
-            f"sqlite://{path} has tables of format {version}; this release supports format {FORMAT}: "
-            "use the release that made the store, or a later one"
-        )
+    refuse_newer_format(f"sqlite://{path}", _number(connection, "PRAGMA user_version"), FORMAT)
 
 
 def undo(connection: sqlite3.Connection) -> None:
