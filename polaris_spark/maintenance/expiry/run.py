@@ -61,7 +61,7 @@ from polaris_spark.maintenance.expiry.files import (
 from polaris_spark.maintenance.expiry.leftovers import ExpiryResult, Leftover
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
-from polaris_spark.maintenance.expiry.retention import Asked, Decision
+from polaris_spark.maintenance.expiry.retention import Asked
 from polaris_spark.maintenance.expiry.selection import take
 from polaris_spark.maintenance.files_in_use import Question, Watching
 from polaris_spark.maintenance.periods import realm_policy
@@ -184,12 +184,11 @@ class ExpiryRun:
             entity = self._entity(view, table)
             if not entity:
                 continue
-            decision = Decision(one.snapshots, one.refs, one.schemas, one.specs)
             if one.left_alone:
                 self._outcome(entity, table.name).notes.append(one.left_alone)
-            elif decision.updates():
+            elif one.updates():
                 place = levels[numbers[table.name.namespace]]
-                found.append(ToExpire(table.name, entity, table.content, place, decision))
+                found.append(ToExpire(table.name, entity, table.content, place, one))
         found.sort(key=lambda table: table.name)
         return found
 
