@@ -31,9 +31,9 @@ from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.needed_files import (
     EVERYWHERE,
     Content,
-    Manifests,
     Needs,
     manifests_of_list,
+    named_by_manifest,
     needs_of,
 )
 from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, folders_of
@@ -196,11 +196,10 @@ class FindNamed(MapFunction[ManifestFiles, ListedFiles]):
         self._wanted = wanted
 
     def __call__(self, reach: Reach, item: ManifestFiles) -> ListedFiles:
-        manifests = Manifests(reach.files)
         found: set[str] = set()
         missing: list[str] = []
         for location in item.locations:
-            named = manifests.of_manifest(location)
+            named = named_by_manifest(reach.files, location)
             if named.problem and not named.missing:
                 return ListedFiles(problem=named.problem)
             if named.missing and not item.dropped:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -181,7 +182,7 @@ def test_nothing_is_read_of_other_tables_when_there_is_nothing_to_delete(
 ) -> None:
     make(lake, "db.t")
     expire(lake, older_than="0 s")
-    monkeypatch.setattr(needed_files.Manifests, "of_manifest", unexpected)
+    monkeypatch.setattr(files_in_use, "named_by_manifest", unexpected)
     monkeypatch.setattr(needed_files, "listed_manifests", unexpected)
     assert expire(lake, older_than="0 s") == []
 
@@ -196,13 +197,12 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
     lake.register_table("db.again", other.metadata_location)
     other.append(rows(300))
     read: list[str] = []
-    real = needed_files.Manifests.of_manifest
 
-    def counted(self: needed_files.Manifests, location: str) -> needed_files.NamedLocations:
+    def counted(files: Files, location: str) -> needed_files.NamedLocations:
         read.append(location)
-        return real(self, location)
+        return needed_files.named_by_manifest(files, location)
 
-    monkeypatch.setattr(needed_files.Manifests, "of_manifest", counted)
+    monkeypatch.setattr(files_in_use, "named_by_manifest", counted)
     monkeypatch.setattr(files_in_use, "TABLES_OF_A_WAVE", 1)
     expire(lake, table="db.t", older_than="0 s")
     assert {str(one) for one in manifests(other)} <= set(map(path, read))
