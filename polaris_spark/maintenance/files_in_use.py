@@ -72,14 +72,14 @@ class ListedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A table with missing manifest lists or manifests."""
+    """A table with missing manifest lists or manifests, or one that cannot be read any more."""
 
     owner: str
     """The table's catalog and name, for messages."""
     places: tuple[str, ...]
     """Locations in which the table may have files, whether or not it owns these locations."""
-    missing: str
-    """Location of one of the missing files, or the error if the table cannot be read any more."""
+    problem: str
+    """Which files are kept for the table, and one of the missing files or the error."""
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -229,12 +229,14 @@ class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
                 continue
             try:
                 needs = _needs(reach, reader, table, table.content)
-                missing = next(self._among(reach, needs), "")
-                places = (*needs.places, *needs.unconfirmed)
+                missing = next(self._among(reach, needs), None)
             except (OSError, ValueError, PolarisError) as error:  # the table could be read before
-                missing, places = str(error), (EVERYWHERE,)
-            if missing:
-                found.append(Incomplete(table.owner, places, missing))
+                problem = f"all files are left, because it might need any of them: {error}"
+                found.append(Incomplete(table.owner, (EVERYWHERE,), problem))
+                continue
+            if missing is not None:
+                problem = f"files in its locations are left: there is no file {missing!r}"
+                found.append(Incomplete(table.owner, (*needs.places, *needs.unconfirmed), problem))
         return found
 
     def _among(self, reach: Reach, needs: Needs) -> Iterator[str]:
@@ -256,8 +258,8 @@ class Question:
     Manifests that were read before are not read again. Results are in these attributes:
 
     - `needed`: the files that some table names or may name, spelled as in `locations`.
-    - `incomplete`: each table with missing manifest lists or manifests, mapped to one of the missing files. All files
-      of the set in the locations of these tables are in `needed`.
+    - `incomplete`: for each table with missing manifest lists or manifests, `Incomplete.problem`. All files of the set
+      in the locations of these tables are in `needed`.
     - `problem`: the error that ended the search; empty if there was none. After an error, any file of the set may be
       needed.
     """
@@ -335,7 +337,7 @@ class Question:
         places: set[str] = set()
         for found in self._engine.map(FindIncomplete(self._missing), _items(tables)):
             for table in found:
-                self.incomplete[table.owner] = table.missing
+                self.incomplete[table.owner] = table.problem
                 places.update(place_name(place, self._naming).path for place in table.places)
         for path, asked in self._asked.items() if places else ():
             if not places.isdisjoint(folders_of(path)):

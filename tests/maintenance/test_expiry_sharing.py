@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -164,6 +165,29 @@ def test_a_table_without_a_manifest_list_or_manifest_keeps_only_the_files_in_its
     assert found[0]["data_files"] > 0
     assert found[0]["note"] == "files are left that another table, branch or catalog needs"
     assert found[1]["note"] == f"files in its locations are left: there is no file {gone!r}"
+
+
+def test_a_table_that_became_unreadable_keeps_all_files_and_is_told_with_the_error(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    snapshot = other.current_snapshot()
+    assert snapshot is not None
+    Path(path(snapshot.manifests(other.io)[0].manifest_path)).unlink()
+    before = there(table)
+    real = files_in_use.FindIncomplete.__call__
+
+    def damaged(*given: Any) -> list[files_in_use.Incomplete]:
+        Path(path(snapshot.manifest_list)).write_bytes(b"not avro")
+        return real(*given)
+
+    monkeypatch.setattr(files_in_use.FindIncomplete, "__call__", damaged)
+    [_, row] = expire(lake, table="db.t", older_than="0 s")
+    assert row["table"] == "default.lake.db.u"
+    assert row["note"].startswith("all files are left, because it might need any of them: ")
+    assert snapshot.manifest_list in row["note"]
+    assert "there is no file" not in row["note"]
+    assert there(table) == before
 
 
 def test_a_manifest_list_that_cannot_be_read_is_told_with_its_table(lake: PolarisCatalog) -> None:

@@ -165,7 +165,7 @@ class ExpiryRun:
             deleting.run(leftovers)
             self._settle(leftovers)
         incomplete = sorted(watching.question.incomplete.items())
-        return [*self._outcomes.values(), *(_incomplete(*one) for one in incomplete)]
+        return [*self._outcomes.values(), *(ExpiryResult(owner, notes=[why]) for owner, why in incomplete)]
 
     # 1 and 2
 
@@ -415,13 +415,3 @@ class ExpiryRun:
             self._engine.progress("recording what was deleted", start, len(done))
             part = done[start : start + TABLES_OF_A_COMMIT]
             self._catalog.commit(SettleExpired(self._catalog.context, self._operation, part))
-
-
-def _incomplete(owner: str, missing: str) -> ExpiryResult:
-    """Return the result that reports a table with a missing file. All files in the table's locations are kept.
-
-    Args:
-        owner: the table's catalog and name.
-        missing: location of the missing file, or the error if the table cannot be read any more.
-    """
-    return ExpiryResult(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])
