@@ -15,7 +15,6 @@ other files (`orphans.search` says why). If it cannot be read for another reason
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -37,7 +36,7 @@ from polaris_spark.maintenance.needed_files import (
     needs_of,
 )
 from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, folders_of
-from polaris_spark.maintenance.orphans.known_files import Names, place_name
+from polaris_spark.maintenance.orphans.known_files import Names, digest, place_name
 from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
 TABLES_OF_AN_ITEM = 10
@@ -97,11 +96,11 @@ class FileDigests:
     """
 
     def __init__(self, locations: Iterable[str], naming: Names) -> None:
-        self._digests = frozenset(_digest(path) for location in locations for path in naming.paths(location))
+        self._digests = frozenset(digest(path) for location in locations for path in naming.paths(location))
         self._naming = naming
 
     def __contains__(self, location: str) -> bool:
-        return any(_digest(path) in self._digests for path in self._naming.paths(location))
+        return any(digest(path) in self._digests for path in self._naming.paths(location))
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
         """Return the locations that are in the set. The result may contain false positives."""
@@ -413,15 +412,11 @@ def _items(tables: Sequence[tuple[str, Holder]]) -> list[Holders]:
 def _unseen(manifests: Iterable[str], seen: set[int], read: Collection[int] = ()) -> Iterator[str]:
     """Yield the manifests whose digests are in neither `seen` nor `read`, and add their digests to `seen`."""
     for manifest in manifests:
-        digest = _digest(manifest)
-        if digest not in seen and digest not in read:
-            seen.add(digest)
+        short = digest(manifest)
+        if short not in seen and short not in read:
+            seen.add(short)
             yield manifest
 
 
 def _parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -6,6 +6,7 @@ if several snapshots, branches and tables reference it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -69,6 +70,11 @@ class Names:
         if name.scheme in ("", "file"):
             return self._comparison.of(self._links.resolved(location)).path
         return name.path
+
+
+def digest(text: str) -> int:
+    """Return a digest of eight bytes, by which files are compared where their names take too much memory."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class KnownFilesTask(NamedTuple):
