@@ -18,7 +18,6 @@ from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.report.deadline import Deadline
     from polaris_spark.cli.report.page import Page
     from polaris_spark.cli.stores import OpenStore
 
@@ -64,7 +63,6 @@ def report(
 
 
 def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, seconds: float) -> Page:
-    from polaris_spark.cli.report.deadline import Deadline
     from polaris_spark.cli.report.history import read_history
     from polaris_spark.cli.report.lake import read_lake
     from polaris_spark.cli.report.page import Page
@@ -77,8 +75,8 @@ def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, secon
     now = time.time_ns() // 1_000_000
     end = time.monotonic() + seconds
 
-    def share(part: int) -> Deadline:
-        return Deadline((end - time.monotonic()) / (SHARES - part))
+    def share(part: int) -> float:
+        return time.monotonic() + (end - time.monotonic()) / (SHARES - part)
 
     with shown(SpinnerColumn(), TextColumn("{task.description}")) as progress:
         task = progress.add_task("reading the log")
