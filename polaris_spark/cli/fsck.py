@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import AsJSON, Password, Store
 from polaris_spark.cli.output import NO_PROBLEMS, errors, plain, print_json, screen, utc
+from polaris_spark.cli.progress import steps
 from polaris_spark.clock import SystemClock
 
 if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend
-    from polaris_spark.catalog.engine import Progress as Watch
     from polaris_spark.maintenance.checking.ahead import Repaired
 
 
@@ -57,7 +54,7 @@ def fsck(
     try:
         if repair:
             _tell(repair_clock(backend, SystemClock()))
-        with _bar() as watch:
+        with steps() as watch:
             found = Check(backend, SystemClock(), realm=realm, progress=watch).run()
     finally:
         backend.close()
@@ -89,16 +86,3 @@ def _tell(repaired: Repaired) -> None:
         f"The store's time is now that of this machine's clock, {utc(repaired.now_ms)}; {accepted}.",
         soft_wrap=True,
     )
-
-
-@contextmanager
-def _bar() -> Iterator[Watch]:
-    console = errors()
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("")
-
-        def watch(doing: str, done: int, total: int) -> None:
-            progress.update(task, description=plain(doing), completed=done, total=total or None)
-
-        yield watch

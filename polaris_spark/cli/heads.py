@@ -37,8 +37,9 @@ def heads(
     as_json: AsJSON = False,
 ) -> None:
     """List recent heads (newest commits) of references, and whether all their rows exist; exit code 1 if not."""
+    from polaris_spark.cli.progress import reading
     from polaris_spark.cli.stores import open_store
-    from polaris_spark.cli.survey import chosen, found_json, reading, stray_words, strays
+    from polaris_spark.cli.survey import chosen, found_json, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey
 
     with open_store(store, password) as opened, reading() as on_read:

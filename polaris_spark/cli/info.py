@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import errors, grid, hexadecimal, kind_of, plain, print_json, screen, size
+from polaris_spark.cli.output import grid, hexadecimal, kind_of, plain, print_json, screen, size
+from polaris_spark.cli.progress import reading
 from polaris_spark.clock import iso_text
 from polaris_spark.names import MAIN
 
@@ -139,16 +139,13 @@ def _node(number: int, record: NodeRecord) -> Json:
 def _sizes(store: OpenStore) -> dict[str, Size]:
     """Return the number and the size of the object rows of each realm, by the realm's instance id."""
     found: dict[str, Size] = {}
-    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
-    console = errors()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading objects", total=None)
+    with reading() as on_read:
         for split in store.backend.splits("objects", None, 1):
             for batch in store.backend.scan(split):
                 for realm, count, total in _by_realm(batch):
                     before = found.get(realm, Size())
                     found[realm] = Size(before.rows + count, before.bytes + total)
-                progress.advance(task, batch.num_rows)
+                on_read(batch.num_rows)
     return found
 
 

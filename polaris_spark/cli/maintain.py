@@ -6,14 +6,11 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.cli.options import (
@@ -37,10 +34,11 @@ from polaris_spark.cli.output import (
     print_json,
     screen,
 )
+from polaris_spark.cli.progress import steps
 from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.import_catalog import IMPORT
-from polaris_spark.jobs.procedure import Call, Parameter, Procedure, Watch
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure
 from polaris_spark.jobs.registry import procedures
 from polaris_spark.names import MAIN
 
@@ -148,7 +146,7 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
                 from polaris_spark.cli.remote import chosen_server
 
                 remote = chosen_server(server, token, given.pop("catalog"), **given)
-                with _bars(errors()) as watch:
+                with steps() as watch:
                     rows = remote.call(procedure, arguments, watch)
         except PolarisError as error:
             error.args = (
@@ -241,7 +239,7 @@ def _run(
     properties = properties_of({**given, "catalog": catalog}, property, password)
     started = _Spark(master)
     try:
-        with open_session(properties, SystemClock()) as session, _bars(errors()) as watch:
+        with open_session(properties, SystemClock()) as session, steps() as watch:
             if spark is None:
                 spark = master is not None or is_large(session.connection.backend)
             call = Call(session, started.session if spark else None, watch, by_operator=True)
@@ -315,22 +313,6 @@ def _cell(value: Any) -> str:
 
 def _json(value: Any) -> Any:
     return iso_text(int(value.timestamp() * 1_000)) if isinstance(value, datetime) else value
-
-
-@contextmanager
-def _bars(console: Console) -> Iterator[Watch]:
-    """Show a progress bar for each step of a job, if the console is a terminal. Yield the function to call with the
-    progress."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    bars: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-
-        def watch(doing: str, done: int, total: int) -> None:
-            if doing not in bars:
-                bars[doing] = progress.add_task(doing)
-            progress.update(bars[doing], completed=done, total=total or None)
-
-        yield watch
 
 
 class _Spark:

@@ -51,19 +51,22 @@ def realms(
     """List the realms (tenants) of a store; with an option, activate, deactivate, purge or upgrade a realm first."""
     from polaris_spark.cli.stores import open_store
     from polaris_spark.objects import known_types
-    from polaris_spark.system.realms import Realms
+    from polaris_spark.system.realms import Realms, RealmState
 
     if sum(name is not None for name in (activate, deactivate, purge, upgrade)) > 1:
         raise InputError(
             "--activate, --deactivate, --purge and --upgrade exclude each other: give only one of them"
         )
     with open_store(store, password) as opened:
-        if purge is not None and not yes:
-            _require_inactive(Realms(opened.backend, SystemClock()), purge)
-            _confirm(opened, purge)
-        _change(opened, activate, deactivate, purge)
+        records = Realms(opened.backend, SystemClock())
+        if activate is not None:
+            _activate(records, activate)
+        if deactivate is not None:
+            records.move(deactivate, RealmState.INACTIVE)
+        if purge is not None:
+            _purge(opened, records, purge, confirmed=yes)
         if upgrade is not None:
-            Realms(opened.backend, SystemClock()).upgrade(upgrade, known_types())
+            records.upgrade(upgrade, known_types())
         listed = [realm.record for realm in opened.realms()]
     if as_json:
         print_json(
@@ -84,20 +87,16 @@ def realms(
     screen().print(table)
 
 
-def _change(opened: OpenStore, activate: str | None, deactivate: str | None, purge: str | None) -> None:
+def _purge(opened: OpenStore, records: Realms, name: str, *, confirmed: bool) -> None:
     from polaris_spark.maintenance.realm_purge import Purge
-    from polaris_spark.system.realms import Realms, RealmState
     from polaris_spark.system.tasks import Tasks
 
+    if not confirmed:
+        _require_inactive(records, name)
+        _confirm(opened, name)
     clock = SystemClock()
-    records = Realms(opened.backend, clock)
-    if activate is not None:
-        _activate(records, activate)
-    if deactivate is not None:
-        records.move(deactivate, RealmState.INACTIVE)
-    if purge is not None:
-        with Tasks(opened.backend, clock).running("purge_realm", "store"):
-            Purge(opened.backend, clock).realm(purge)
+    with Tasks(opened.backend, clock).running("purge_realm", "store"):
+        Purge(opened.backend, clock).realm(name)
 
 
 def _confirm(opened: OpenStore, name: str) -> None:

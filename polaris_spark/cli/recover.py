@@ -64,8 +64,9 @@ def recover(
     as_json: AsJSON = False,
 ) -> None:
     """After a loss of rows, set references to their newest complete commits; without --yes, only show the changes."""
+    from polaris_spark.cli.progress import reading
     from polaris_spark.cli.stores import open_store
-    from polaris_spark.cli.survey import chosen, reading, stray_words, strays
+    from polaris_spark.cli.survey import chosen, stray_words, strays
     from polaris_spark.rest.session import os_user
     from polaris_spark.system.recovery.execution import Recovery
     from polaris_spark.system.recovery.plan import plan

@@ -1,17 +1,15 @@
-"""Code that `heads` and `recover` share. It shows the progress of reading a realm, and formats the result."""
+"""Code that `heads` and `recover` share: which references they read, and the form of their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from polaris_spark.catalog.references import CATALOGS, head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
-from polaris_spark.cli.output import errors, hexadecimal, plain
+from polaris_spark.cli.output import hexadecimal, plain
 from polaris_spark.cli.stores import OpenRealm
 from polaris_spark.clock import iso_text
 from polaris_spark.commits.completeness import Lost
@@ -60,16 +58,6 @@ def strays(place: OpenRealm, found: Sequence[SurveyedReference]) -> set[str]:
     known = {f"{row.entity_id:x}" for row in place.objects.get_many(pointers, CatalogRow).values()}
     names = [one.name for one in found if one.name.startswith("cat/")]
     return {name for name in names if name.split("/")[1] not in known}
-
-
-@contextmanager
-def reading() -> Iterator[Callable[[int], None]]:
-    """Show the number of objects read, if standard error is a terminal. Yield a function that adds to this number."""
-    console = errors()
-    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading objects", total=None)
-        yield lambda count: progress.advance(task, count)
 
 
 def commit_json(known: Known) -> Json:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from polaris_spark.errors import InputError
+from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
-
-if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
 
 ADOPTED, WOULD_ADOPT, REFUSED = "adopted", "would be adopted", "refused"
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.adoption import Adopt, adoptable, refusals
+    from polaris_spark.catalog.entities import TableName
     from polaris_spark.commits.change import Operation
 
     session, catalog = call.session, call.session.catalog
-    one = adoptable(catalog, _name(catalog.name, arguments["table"]), session.principal)
+    *namespace, name = levels_named(catalog.head(), catalog.name, "table", arguments["table"])
+    one = adoptable(catalog, TableName(tuple(namespace), name), session.principal)
     call.progress("looking for other tables in the locations")
     refused = refusals(catalog, one)
     chosen = [location for location in one.unconfirmed if location not in refused]
@@ -33,20 +32,6 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
             chosen = [location for location in chosen if location in adopted]
     rows = [(location, outcome, None) for location in chosen]
     return [*rows, *((location, REFUSED, why) for location, why in refused.items())]
-
-
-def _name(catalog: str, text: str) -> TableName:
-    from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.identifiers import levels_of
-
-    levels = levels_of(text)
-    if levels is None or len(levels) < 2:
-        raise InputError(
-            f"{text!r} is not a table identifier: write the namespace and the name of a table, such as db.t"
-        )
-    if len(levels) > 2 and levels[0] == catalog:
-        levels = levels[1:]
-    return TableName(levels[:-1], levels[-1])
 
 
 PROCEDURE = job(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.engine import engine_of
+from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def select(
 
     return wanted(
         snapshot,
-        table=None if table is None else _levels(snapshot, catalog, "table", table),
-        namespace=None if namespace is None else _levels(snapshot, catalog, "namespace", namespace),
+        table=None if table is None else levels_named(snapshot, catalog, "table", table),
+        namespace=None if namespace is None else levels_named(snapshot, catalog, "namespace", namespace),
     )
 
 
@@ -69,25 +70,6 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         overwrite=arguments.get("overwrite", False),
     )
     return rows(list(engine_of(call).map(export, items, "exporting tables and views")))
-
-
-def _levels(snapshot: CommitReader, catalog: str, argument: str, text: str) -> tuple[str, ...]:
-    from polaris_spark.catalog.entities import namespace_key
-    from polaris_spark.catalog.identifiers import levels_of
-    from polaris_spark.catalog.rows import NAMES
-
-    levels = levels_of(text)
-    least = 2 if argument == "table" else 1
-    if levels is None or len(levels) < least or not all(levels):
-        example = "db.t" if argument == "table" else "db"
-        raise InputError(
-            f"the {argument} is {text!r}; write it like {example}, "
-            "with backquotes around a level that contains dots"
-        )
-    if levels[0] == catalog and len(levels) > least:
-        is_namespace = snapshot.index(NAMES).get(namespace_key(levels[:1])) is not None
-        return levels if is_namespace else levels[1:]
-    return levels
 
 
 def _text(one: Exported) -> str:

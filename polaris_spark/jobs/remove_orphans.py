@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.engine import engine_of
+from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
@@ -117,7 +118,6 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
 def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
     """Return the folders in which to search for orphan files."""
     from polaris_spark.catalog.folders import Folders
-    from polaris_spark.catalog.identifiers import levels_of
     from polaris_spark.catalog.locations import folder
     from polaris_spark.catalog.rows import LOCATIONS
     from polaris_spark.index.keys import decode_key
@@ -131,30 +131,25 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
             raise InputError(f"the location {location!r} does not exist")
         return [root]
     if table is not None:
-        levels = levels_of(table)
-        if levels is None:
-            raise InputError(f"{table!r} is not a table identifier: write namespace.name")
-        return _places_of(session, levels)
+        return _places_of(session, table)
     owned = [_uri(decode_key(key).path) for key, _ in session.catalog.head().index(LOCATIONS).range()]
     return [session.catalog.context.warehouse, *owned]
 
 
-def _places_of(session: Session, levels: tuple[str, ...]) -> list[str]:
+def _places_of(session: Session, table: str) -> list[str]:
     from polaris_spark.catalog.contents import content_of, places
     from polaris_spark.catalog.entities import TableName, table_key
     from polaris_spark.catalog.metadata.rows import Table, View
     from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 
-    if len(levels) > 2 and levels[0] == session.catalog.name:
-        levels = levels[1:]
-    name = TableName(levels[:-1], levels[-1])
-    index = session.catalog.head().index(NAMES)
-    reader = session.catalog.reader
-    table, view = (index.get(table_key(name, kind)) for kind in (TABLE, VIEW))
-    if table is not None:
-        return [_uri(place) for place in places(content_of(reader, table.pointer, Table))]
-    if view is not None:
-        return [_uri(place) for place in places(content_of(reader, view.pointer, View))]
+    snapshot, reader = session.catalog.head(), session.catalog.reader
+    *namespace, last = levels_named(snapshot, session.catalog.name, "table", table)
+    name = TableName(tuple(namespace), last)
+    of_table, of_view = (snapshot.index(NAMES).get(table_key(name, kind)) for kind in (TABLE, VIEW))
+    if of_table is not None:
+        return [_uri(place) for place in places(content_of(reader, of_table.pointer, Table))]
+    if of_view is not None:
+        return [_uri(place) for place in places(content_of(reader, of_view.pointer, View))]
     raise InputError(f"there is no table or view {name}")
 
 

@@ -22,7 +22,6 @@ from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.index import Branch, IndexRoot, Leaf
 from polaris_spark.index.compaction import Compacted
 from polaris_spark.objects import encode
-from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT, References
 
 LEAVES = 64
@@ -80,8 +79,8 @@ def compact_reference(
             portion = references.root.commit(change) if name == ROOT else references.commit(name, change)
             start, done = portion.end, done + portion.leaves
             progress(f"compacting {index} of {name}", min(done, total), total)
-        sizes = size_of(before.store, before, index), _size_now(references, name, index)
-        yield CompactionResult(name, index, *sizes)
+        after = _read(references, name)
+        yield CompactionResult(name, index, size_of(before, index), size_of(after, index))
 
 
 class _Portion(Change[None, Compacted]):
@@ -105,7 +104,7 @@ class _Portion(Change[None, Compacted]):
         raise AssertionError("compaction has no operation id, so it cannot be a repeated request")
 
 
-def size_of(store: ObjectStore, snapshot: CommitReader, name: str) -> IndexSize:
+def size_of(snapshot: CommitReader, name: str) -> IndexSize:
     """Return the size of the index `name` in a commit. Reads all shards of the index."""
     index = snapshot.index(name)
     tree = index.tree
@@ -114,7 +113,7 @@ def size_of(store: ObjectStore, snapshot: CommitReader, name: str) -> IndexSize:
     while level:
         below: list[int] = []
         for start in range(0, len(level), _TOGETHER):
-            for decoded in store.read(level[start : start + _TOGETHER]).values():
+            for decoded in snapshot.store.read(level[start : start + _TOGETHER]).values():
                 assert isinstance(decoded.value, Leaf | Branch)
                 shards, size = shards + 1, size + len(encode(decoded.value))
                 if isinstance(decoded.value, Branch):
@@ -125,11 +124,6 @@ def size_of(store: ObjectStore, snapshot: CommitReader, name: str) -> IndexSize:
 
 def _read(references: References, name: str) -> CommitReader:
     return references.root.read() if name == ROOT else references.read(name)
-
-
-def _size_now(references: References, name: str, index: str) -> IndexSize:
-    snapshot = _read(references, name)
-    return size_of(snapshot.store, snapshot, index)
 
 
 def _leaf_count(snapshot: CommitReader, name: str) -> int:

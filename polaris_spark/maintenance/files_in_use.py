@@ -15,7 +15,6 @@ other files (`orphans.search` says why). If it cannot be read for another reason
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -30,13 +29,13 @@ from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.needed_files import (
     EVERYWHERE,
     Content,
-    Manifests,
     Needs,
     manifests_of_list,
+    named_by_manifest,
     needs_of,
 )
 from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, folders_of
-from polaris_spark.maintenance.orphans.known_files import Names, place_name
+from polaris_spark.maintenance.orphans.known_files import Names, digest, place_name
 from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
 TABLES_OF_AN_ITEM = 10
@@ -71,14 +70,14 @@ class ListedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A table with missing manifest lists or manifests."""
+    """A table with missing manifest lists or manifests, or one that cannot be read any more."""
 
     owner: str
     """The table's catalog and name, for messages."""
     places: tuple[str, ...]
     """Locations in which the table may have files, whether or not it owns these locations."""
-    missing: str
-    """Location of one of the missing files, or the error if the table cannot be read any more."""
+    problem: str
+    """Which files are kept for the table, and one of the missing files or the error."""
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -96,11 +95,11 @@ class FileDigests:
     """
 
     def __init__(self, locations: Iterable[str], naming: Names) -> None:
-        self._digests = frozenset(_digest(path) for location in locations for path in naming.paths(location))
+        self._digests = frozenset(digest(path) for location in locations for path in naming.paths(location))
         self._naming = naming
 
     def __contains__(self, location: str) -> bool:
-        return any(_digest(path) in self._digests for path in self._naming.paths(location))
+        return any(digest(path) in self._digests for path in self._naming.paths(location))
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
         """Return the locations that are in the set. The result may contain false positives."""
@@ -195,11 +194,10 @@ class FindNamed(MapFunction[ManifestFiles, ListedFiles]):
         self._wanted = wanted
 
     def __call__(self, reach: Reach, item: ManifestFiles) -> ListedFiles:
-        manifests = Manifests(reach.files)
         found: set[str] = set()
         missing: list[str] = []
         for location in item.locations:
-            named = manifests.of_manifest(location)
+            named = named_by_manifest(reach.files, location)
             if named.problem and not named.missing:
                 return ListedFiles(problem=named.problem)
             if named.missing and not item.dropped:
@@ -229,12 +227,14 @@ class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
                 continue
             try:
                 needs = _needs(reach, reader, table, table.content)
-                missing = next(self._among(reach, needs), "")
-                places = (*needs.places, *needs.unconfirmed)
+                missing = next(self._among(reach, needs), None)
             except (OSError, ValueError, PolarisError) as error:  # the table could be read before
-                missing, places = str(error), (EVERYWHERE,)
-            if missing:
-                found.append(Incomplete(table.owner, places, missing))
+                problem = f"all files are left, because it might need any of them: {error}"
+                found.append(Incomplete(table.owner, (EVERYWHERE,), problem))
+                continue
+            if missing is not None:
+                problem = f"files in its locations are left: there is no file {missing!r}"
+                found.append(Incomplete(table.owner, (*needs.places, *needs.unconfirmed), problem))
         return found
 
     def _among(self, reach: Reach, needs: Needs) -> Iterator[str]:
@@ -256,8 +256,8 @@ class Question:
     Manifests that were read before are not read again. Results are in these attributes:
 
     - `needed`: the files that some table names or may name, spelled as in `locations`.
-    - `incomplete`: each table with missing manifest lists or manifests, mapped to one of the missing files. All files
-      of the set in the locations of these tables are in `needed`.
+    - `incomplete`: for each table with missing manifest lists or manifests, `Incomplete.problem`. All files of the set
+      in the locations of these tables are in `needed`.
     - `problem`: the error that ended the search; empty if there was none. After an error, any file of the set may be
       needed.
     """
@@ -335,7 +335,7 @@ class Question:
         places: set[str] = set()
         for found in self._engine.map(FindIncomplete(self._missing), _items(tables)):
             for table in found:
-                self.incomplete[table.owner] = table.missing
+                self.incomplete[table.owner] = table.problem
                 places.update(place_name(place, self._naming).path for place in table.places)
         for path, asked in self._asked.items() if places else ():
             if not places.isdisjoint(folders_of(path)):
@@ -411,15 +411,11 @@ def _items(tables: Sequence[tuple[str, Holder]]) -> list[Holders]:
 def _unseen(manifests: Iterable[str], seen: set[int], read: Collection[int] = ()) -> Iterator[str]:
     """Yield the manifests whose digests are in neither `seen` nor `read`, and add their digests to `seen`."""
     for manifest in manifests:
-        digest = _digest(manifest)
-        if digest not in seen and digest not in read:
-            seen.add(digest)
+        short = digest(manifest)
+        if short not in seen and short not in read:
+            seen.add(short)
             yield manifest
 
 
 def _parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -202,24 +202,18 @@ class NamedLocations(NamedTuple):
     """Whether the problem is that the manifest list or manifest does not exist."""
 
 
-class Manifests:
-    """A reader of manifest lists and manifests. Thread-safe."""
+def named_by_list(files: Files, location: str) -> NamedLocations:
+    """Return the locations of the manifests in a manifest list."""
+    return _named(lambda: [manifest.path for manifest in manifests_of_list(files, location)])
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
 
-    def of_list(self, location: str) -> NamedLocations:
-        """Return the locations of the manifests in a manifest list."""
-        return _named(lambda: [manifest.path for manifest in manifests_of_list(self._files, location)])
+def named_by_manifest(files: Files, location: str) -> NamedLocations:
+    """Return the locations of the data and delete files in a manifest, without its entries of status DELETED."""
 
-    def of_manifest(self, location: str) -> NamedLocations:
-        """Return the locations of the data and delete files in a manifest, without its entries of status DELETED."""
-        manifest = ListedManifest(location)
+    def read() -> list[str]:
+        return [entry.file[FILE_PATH] for entry in manifest_entries(files, ListedManifest(location))]
 
-        def read() -> list[str]:
-            return [entry.file[FILE_PATH] for entry in manifest_entries(self._files, manifest)]
-
-        return _named(lambda: repeated(read))
+    return _named(lambda: repeated(read))
 
 
 def manifests_of_list(files: Files, location: str) -> list[ListedManifest]:

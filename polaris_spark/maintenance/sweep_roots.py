@@ -147,8 +147,6 @@ class Roots(NamedTuple):
     run, no fence is set, and this is the same as `limit`."""
     limit: int
     """An id. Rows with this id or a higher id are kept, even if they are unreachable."""
-    ended: tuple[str, ...]
-    """Names of the dropped references whose registrations were ended, so that they cannot be restored any more."""
     floors: Mapping[str, int]
     """For each reference, by the name of its row, the number of its oldest commit that is a root."""
 
@@ -185,7 +183,7 @@ def _trim_fence_and_list_roots(
         progress=lambda done, of: progress("trimming history", done, of),
     )
     progress("giving up dropped references", 0, 0)
-    ended = references.end_expired(policy.grace_of, operation)
+    references.end_expired(policy.grace_of, operation)
     try:
         fencing = _Fencing(references, progress, _replace_by_tombstones(references))
         fence = fencing.run()
@@ -195,7 +193,7 @@ def _trim_fence_and_list_roots(
             f"another sweep of this realm is running: {error}; sweep again after the other sweep has ended"
         ) from error
     limit = min(fence, _id_at(now - policy.rows_ms))
-    return Roots(roots, fence, limit, tuple(one.name for one in ended), fencing.floors)
+    return Roots(roots, fence, limit, fencing.floors)
 
 
 def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
@@ -227,7 +225,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
             floors[name] = head.floor_number
             roots += _history(references, head, head.floor_number)
     limit = _id_at(now - policy.rows_ms)
-    return Roots(roots, limit, limit, tuple(one.name for one in ended), floors)
+    return Roots(roots, limit, limit, floors)
 
 
 def was_overtaken(references: References, roots: Roots) -> bool:

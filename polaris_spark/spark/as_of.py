@@ -106,6 +106,23 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
     raise _none_of(as_of, head)
 
 
+def pinned_in_realm(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
+    """Return the head of a reference as it was at a point of the realm's history; `head` if the point is None.
+
+    The point can be a commit of any reference of the realm. In other references, the time of this commit counts.
+
+    Raises:
+        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
+        BeforeHistoryError: the point is before the first commit.
+        InputError: the point is not a commit of this realm.
+    """
+    try:
+        return pinned(store, head, as_of)
+    except InputError:
+        assert as_of is not None
+        return pinned(store, head, as_of._replace(time=moment(store, as_of)))
+
+
 def moment(store: ObjectStore, as_of: AsOf) -> int:
     """Return the time of a point in history, in milliseconds since 1970. The time of a commit id is the commit's time.
 

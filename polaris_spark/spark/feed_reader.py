@@ -32,6 +32,7 @@ from polaris_spark.spark.missing_rows import with_new_heads
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader, open_for_reading
 from polaris_spark.spark.task_store import PlannedStore
+from polaris_spark.spark.view_reader import ViewPartition
 from polaris_spark.spark.views.changes import ChangeRow, Changes
 from polaris_spark.spark.views.columns import batches, chosen
 from polaris_spark.spark.views.history import Logged
@@ -55,18 +56,6 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     @property
     def position(self) -> Position:
         return Position(self.commit, self.number, self.entries)
-
-
-class FeedPartition(InputPartition):
-    """The input of one Spark task. Its `repr` shows no secret."""
-
-    def __init__(self, store: PlannedStore, task: FeedTask) -> None:
-        self.store = store
-        self.task = task
-
-    def __repr__(self) -> str:
-        history = self.task.history
-        return f"FeedPartition({self.store}, {history.reference} {history.low} to {history.high})"
 
 
 class FeedReader(DataSourceStreamReader):
@@ -119,7 +108,7 @@ class FeedReader(DataSourceStreamReader):
         self._start, self._latest = last.start or self._start, last
         found = with_new_heads(lambda: self._tasks(first, last))
         store = PlannedStore(self._options.location.resolved())
-        return [FeedPartition(store, task) for task in found]
+        return [ViewPartition(store, (task,)) for task in found]
 
     def _tasks(self, first: Offset, last: Offset) -> list[FeedTask]:
         followed = self._follow()
@@ -127,9 +116,10 @@ class FeedReader(DataSourceStreamReader):
         return tasks(self._realm().store, followed, *between, self._options.splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, FeedPartition)
+        assert isinstance(partition, ViewPartition)
+        (task,) = partition.tasks
         view, by_name = Changes(), {column.name: column for column in Changes.columns}
-        rows = self._rows(partition.store.open(), partition.task, view)
+        rows = self._rows(partition.store.open(), task, view)
         yield from batches([by_name[name] for name in self._columns], rows, view.weigh)
 
     def _rows(self, store: ReadStore, task: FeedTask, view: Changes) -> Iterator[ChangeRow]:

@@ -82,14 +82,6 @@ class RealmReader:
         listed = listed_in(self._references.open(self.root()).index(REFERENCES))
         return [registered for registered in listed if registered.registration.state == "live"]
 
-    def head(self, name: str) -> Head:
-        """Return the current head (newest commit) of a reference.
-
-        Raises:
-            ReferenceGoneError: the registry lists no live reference with this name.
-        """
-        return self.live(name)[1]
-
     def live(self, name: str) -> tuple[Registered, Head]:
         """Return a reference and its current head (newest commit).
 
@@ -117,7 +109,8 @@ class RealmReader:
 
     def catalogs(self) -> list[CatalogRow]:
         """Return all catalogs, sorted by name."""
-        return catalogs_in(self._references.open(self.head(CATALOGS)))
+        _, head = self.live(CATALOGS)
+        return catalogs_in(self._references.open(head))
 
     def catalog(self, name: str) -> CatalogRow:
         """Return the catalog with this name.
@@ -141,7 +134,7 @@ class RealmReader:
             NotFoundError: the catalog does not have this branch.
         """
         try:
-            return self.head(head_name(catalog, branch))
+            return self.live(head_name(catalog, branch))[1]
         except ReferenceGoneError:
             raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}") from None
 

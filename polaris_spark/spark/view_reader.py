@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ViewPartition(InputPartition):
     """The input of one Spark task. Its `repr` shows no secret."""
 
-    def __init__(self, store: PlannedStore, tasks: tuple[Any, ...], before: Begun | None) -> None:
+    def __init__(self, store: PlannedStore, tasks: tuple[Any, ...], before: Begun | None = None) -> None:
         self.store = store
         self.tasks = tasks
         self.before = before

@@ -296,9 +296,9 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
             )
 
 
-class End(Change[int, list[Registered]]):
+class End(Change[int, None]):
     """Change that ends the registrations of dropped references. Registrations that have changed since they were listed
-    are skipped. The result is the ended registrations."""
+    are skipped."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
         self.dropped = dropped
@@ -308,8 +308,7 @@ class End(Change[int, list[Registered]]):
     def prepare(self, view: State) -> int:
         return self.clock.now_ms()
 
-    def apply(self, state: State, prepared: int) -> list[Registered]:
-        ended = []
+    def apply(self, state: State, prepared: int) -> None:
         for registered in self.dropped:
             key, r = registered.name.encode(), registered.registration
             entry = state.lookup(REFERENCES, key)
@@ -317,8 +316,6 @@ class End(Change[int, list[Registered]]):
                 continue
             state.remove(REFERENCES, key)
             state.log(LogEntry(b"", self.operation.principal, prepared, ENDED, r.generation, key))
-            ended.append(registered)
-        return ended
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Registered]:
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
         raise AssertionError("a change that ends registrations has no operation id, so it cannot be repeated")

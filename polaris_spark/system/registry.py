@@ -250,8 +250,8 @@ class References:
         self.forget(name)
         return registered
 
-    def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> list[Registered]:
-        """Permanently give up the references that were dropped at least the grace period ago, and return them.
+    def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
+        """Permanently give up the references that were dropped at least the grace period ago.
 
         They can no longer be restored, so their rows and files can be deleted. Deleting jobs read from the registry
         that a reference was given up. They do not decide this by their own clock.
@@ -259,20 +259,18 @@ class References:
         Args:
             grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
         """
-        return self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
+        self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
-    def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
+    def end(self, dropped: Sequence[Registered], operation: Operation) -> None:
         """End the registrations of dropped references, which gives them up permanently. Skip registrations that have
         changed.
 
         Rows are sealed first, so that the last head of each reference contains every change that was committed to it.
-
-        Returns:
-            the references whose registrations were ended.
         """
         for registered in dropped:
             self._seal(registered)
-        return self.root.commit(End(dropped, operation, self.clock)) if dropped else []
+        if dropped:
+            self.root.commit(End(dropped, operation, self.clock))
 
     def make_tombstone(self, row_name: str) -> None:
         """Replace a sealed row by a tombstone, which has no commit. The registration must have ended. A row that is not

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -31,7 +30,7 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.store.references import new_version
-from polaris_spark.system.clocks import BEHIND_MS
+from polaris_spark.system.clocks import BEHIND_MS, process_name
 from polaris_spark.system.stores import system_references
 
 TASK_MS: Final = 60_000
@@ -127,7 +126,7 @@ class Tasks:
                         waiting()
                     self._clock.sleep_ms(left if waiting is None else _ASK_MS)
                     continue
-            record = TaskRecord(holder or process(), new_version(), now, now + duration_ms, duration_ms)
+            record = TaskRecord(holder or process_name(), new_version(), now, now + duration_ms, duration_ms)
             row = self._references.row(record)
             if self._references.put(name, found.version if found else None, row):
                 held = HeldTask(self, name, record, row.version, duration_ms)
@@ -289,11 +288,6 @@ class HeldTask:
             return False
         self._version = found.version
         return True
-
-
-def process() -> str:
-    """Return the default name of a holder: this host and process id."""
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _may_run(record: TaskRecord, now: int) -> bool:

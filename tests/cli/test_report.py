@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -18,7 +19,6 @@ from matplotlib.figure import Figure
 
 from polaris_spark.cli.demo import picture
 from polaris_spark.cli.report import plots
-from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.cli.report.history import CommitFigures, read_history
 from polaris_spark.cli.report.lake import Lake, Storage, read_lake
 from polaris_spark.cli.report.rows import Amount, ObjectFigures, read_rows
@@ -79,9 +79,9 @@ def figures(catalog: Catalog, now: int, seconds: float = 60) -> tuple[CommitFigu
         place = opened.realm("default")
         head = place.catalog_head(place.catalog(None), "main")
         return (
-            read_history(head, Deadline(seconds)),
-            read_lake(head, now, Deadline(seconds)),
-            read_rows(opened.backend, place, now, Deadline(seconds)),
+            read_history(head, time.monotonic() + seconds),
+            read_lake(head, now, time.monotonic() + seconds),
+            read_rows(opened.backend, place, now, time.monotonic() + seconds),
         )
 
 

@@ -338,7 +338,7 @@ def test_a_dry_run_of_adopt_changes_nothing(catalog: Client, root: Path, preciou
 def test_adopt_refuses_the_name_of_a_missing_table(catalog: Client) -> None:
     with pytest.raises(NoSuchTableError, match=r"db\.missing"):
         adopted(catalog, table="db.missing")
-    with pytest.raises(InputError, match="not a table identifier"):
+    with pytest.raises(InputError, match=r"write it like db\.t"):
         adopted(catalog, table="t")
 
 

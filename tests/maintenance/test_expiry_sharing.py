@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -165,6 +167,29 @@ def test_a_table_without_a_manifest_list_or_manifest_keeps_only_the_files_in_its
     assert found[1]["note"] == f"files in its locations are left: there is no file {gone!r}"
 
 
+def test_a_table_that_became_unreadable_keeps_all_files_and_is_told_with_the_error(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    snapshot = other.current_snapshot()
+    assert snapshot is not None
+    Path(path(snapshot.manifests(other.io)[0].manifest_path)).unlink()
+    before = there(table)
+    real = files_in_use.FindIncomplete.__call__
+
+    def damaged(*given: Any) -> list[files_in_use.Incomplete]:
+        Path(path(snapshot.manifest_list)).write_bytes(b"not avro")
+        return real(*given)
+
+    monkeypatch.setattr(files_in_use.FindIncomplete, "__call__", damaged)
+    [_, row] = expire(lake, table="db.t", older_than="0 s")
+    assert row["table"] == "default.lake.db.u"
+    assert row["note"].startswith("all files are left, because it might need any of them: ")
+    assert snapshot.manifest_list in row["note"]
+    assert "there is no file" not in row["note"]
+    assert there(table) == before
+
+
 def test_a_manifest_list_that_cannot_be_read_is_told_with_its_table(lake: PolarisCatalog) -> None:
     table, other = make(lake, "db.t"), make(lake, "db.u")
     before = there(table)
@@ -181,7 +206,7 @@ def test_nothing_is_read_of_other_tables_when_there_is_nothing_to_delete(
 ) -> None:
     make(lake, "db.t")
     expire(lake, older_than="0 s")
-    monkeypatch.setattr(needed_files.Manifests, "of_manifest", unexpected)
+    monkeypatch.setattr(files_in_use, "named_by_manifest", unexpected)
     monkeypatch.setattr(needed_files, "listed_manifests", unexpected)
     assert expire(lake, older_than="0 s") == []
 
@@ -196,13 +221,12 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
     lake.register_table("db.again", other.metadata_location)
     other.append(rows(300))
     read: list[str] = []
-    real = needed_files.Manifests.of_manifest
 
-    def counted(self: needed_files.Manifests, location: str) -> needed_files.NamedLocations:
+    def counted(files: Files, location: str) -> needed_files.NamedLocations:
         read.append(location)
-        return real(self, location)
+        return needed_files.named_by_manifest(files, location)
 
-    monkeypatch.setattr(needed_files.Manifests, "of_manifest", counted)
+    monkeypatch.setattr(files_in_use, "named_by_manifest", counted)
     monkeypatch.setattr(files_in_use, "TABLES_OF_A_WAVE", 1)
     expire(lake, table="db.t", older_than="0 s")
     assert {str(one) for one in manifests(other)} <= set(map(path, read))

@@ -41,6 +41,9 @@ def test_one_table_or_one_folder_can_be_cleaned(lake: Lake) -> None:
     assert paths(lake.remove(location=str(folder(other)))) == {second}
     with pytest.raises(InputError, match="no table or view"):
         lake.remove(table="db.none")
+    for text in ("", "one", "db.`one"):
+        with pytest.raises(InputError, match=r"write it like db\.t"):
+            lake.remove(table=text)
     with pytest.raises(InputError, match="not both"):
         lake.remove(table="db.one", location="/tmp")
     with pytest.raises(InputError, match=r"\.\."):

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.progress import SpinnerColumn, TextColumn
 
 from polaris_spark.cli.options import Password, Realm, Store
-from polaris_spark.cli.output import errors, plain, require_matplotlib, screen, utc
+from polaris_spark.cli.output import plain, require_matplotlib, screen, utc
+from polaris_spark.cli.progress import shown
 from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.report.deadline import Deadline
     from polaris_spark.cli.report.page import Page
     from polaris_spark.cli.stores import OpenStore
 
@@ -63,7 +63,6 @@ def report(
 
 
 def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, seconds: float) -> Page:
-    from polaris_spark.cli.report.deadline import Deadline
     from polaris_spark.cli.report.history import read_history
     from polaris_spark.cli.report.lake import read_lake
     from polaris_spark.cli.report.page import Page
@@ -74,15 +73,12 @@ def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, secon
     row = place.catalog(catalog)
     head = place.catalog_head(row, branch)
     now = time.time_ns() // 1_000_000
-    console, end = errors(), time.monotonic() + seconds
+    end = time.monotonic() + seconds
 
-    def share(part: int) -> Deadline:
-        return Deadline((end - time.monotonic()) / (SHARES - part))
+    def share(part: int) -> float:
+        return time.monotonic() + (end - time.monotonic()) / (SHARES - part)
 
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True,
-        disable=not console.is_terminal,
-    ) as progress:  # fmt: skip  # keep the columns on one line
+    with shown(SpinnerColumn(), TextColumn("{task.description}")) as progress:
         task = progress.add_task("reading the log")
         history = read_history(head, share(0))
         progress.update(task, description="reading tables")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,6 @@ from itertools import islice
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.catalog.summaries import number_in
 from polaris_spark.cli.output import entity_name
-from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.commits.state import CommitReader
@@ -60,9 +60,9 @@ class CommitFigures:
     """A message, with the row's key, for each part of the log that cannot be read."""
 
 
-def read_history(head: CommitReader, deadline: Deadline) -> CommitFigures:
+def read_history(head: CommitReader, until: float) -> CommitFigures:
     """Return figures from the log of a branch. The log is read from the head `head` (the newest commit) backwards until
-    the deadline has passed."""
+    the time `until` of `time.monotonic`."""
     found = CommitFigures(head.head.number - head.head.floor_number + 1, head.head.floor_number)
     walk = commits(head.store, head.head)
     newer: int | None = None
@@ -73,7 +73,7 @@ def read_history(head: CommitReader, deadline: Deadline) -> CommitFigures:
             found.takeovers += newer is not None and newer != node
             newer = node
             _count(found, commit, entries.get(commit.entries, ()))
-        if deadline.passed():
+        if time.monotonic() >= until:
             break
     return found
 

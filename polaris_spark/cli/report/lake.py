@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, id_from
 from polaris_spark.cli.output import dotted
-from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key
@@ -43,7 +43,7 @@ class Lake:
     tables: int = 0
     views: int = 0
     counted: bool = True
-    """Whether all tables, views and namespaces were counted before the deadline passed."""
+    """Whether all tables, views and namespaces were counted within the time limit."""
     read: int = 0
     """Number of tables that were read. If not all were read, they are a random sample."""
     unloaded: int = 0
@@ -60,10 +60,11 @@ class Lake:
     """Number of snapshots of each table."""
 
 
-def read_lake(head: CommitReader, now_ms: int, deadline: Deadline) -> Lake:
-    """Return the figures of a commit's tables, from as many tables as can be read before the deadline."""
+def read_lake(head: CommitReader, now_ms: int, until: float) -> Lake:
+    """Return the figures of a commit's tables, from as many tables as can be read until the time `until` of
+    `time.monotonic`."""
     found = Lake()
-    chosen = _choose(head, found, deadline)
+    chosen = _choose(head, found, until)
     names = (_named(key, entry) for key, entry in chosen)
     for row in Tables().of(head.store, names, frozenset({"snapshot", "count"})):
         found.read += 1
@@ -81,18 +82,18 @@ def read_lake(head: CommitReader, now_ms: int, deadline: Deadline) -> Lake:
             found.empty += 1
         else:
             found.ages.append(max(0, now_ms - row.snapshot.timestamp_ms))
-        if deadline.passed():
+        if time.monotonic() >= until:
             break
     found.largest = sorted(found.largest, reverse=True)[:100]
     return found
 
 
-def _choose(head: CommitReader, found: Lake, deadline: Deadline) -> list[tuple[bytes, Entry]]:
+def _choose(head: CommitReader, found: Lake, until: float) -> list[tuple[bytes, Entry]]:
     """Return at most `MOST_TABLES` tables in random order. This also counts all tables, views and namespaces in
     `found`."""
     draw = random.Random(_SEED)
     chosen: list[tuple[bytes, Entry]] = []
-    for key, entry in _names(head, found, deadline):
+    for key, entry in _names(head, found, until):
         if len(chosen) < MOST_TABLES:
             chosen.append((key, entry))
         elif (place := draw.randrange(found.tables)) < MOST_TABLES:  # reservoir sampling: equal probabilities
@@ -101,7 +102,7 @@ def _choose(head: CommitReader, found: Lake, deadline: Deadline) -> list[tuple[b
     return chosen
 
 
-def _names(head: CommitReader, found: Lake, deadline: Deadline) -> Iterator[tuple[bytes, Entry]]:
+def _names(head: CommitReader, found: Lake, until: float) -> Iterator[tuple[bytes, Entry]]:
     if NAMES not in head.commit.index_names:
         return
     for position, (key, entry) in enumerate(head.index(NAMES).range()):
@@ -113,7 +114,7 @@ def _names(head: CommitReader, found: Lake, deadline: Deadline) -> Iterator[tupl
             found.namespaces += 1
         else:
             found.views += 1
-        if position % _LOOK_EVERY == 0 and deadline.passed():
+        if position % _LOOK_EVERY == 0 and time.monotonic() >= until:
             found.counted = False
             return
 

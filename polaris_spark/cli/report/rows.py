@@ -6,12 +6,12 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.cli.stores import OpenRealm
 from polaris_spark.commits.log import commits
 from polaris_spark.errors import CorruptionError
@@ -74,8 +74,9 @@ class ObjectFigures:
     """Why `unneeded` was not determined; empty if it was."""
 
 
-def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadline) -> ObjectFigures:
-    """Return the figures of a realm, from as much of the table of objects as can be read before the deadline."""
+def read_rows(backend: Backend, place: OpenRealm, now_ms: int, until: float) -> ObjectFigures:
+    """Return the figures of a realm, from as much of the table of objects as can be read until the time `until`
+    of `time.monotonic`."""
     splits = backend.splits("objects", [place.record.instance], _SPLITS)
     random.Random(_SEED).shuffle(splits)
     found, remembered = ObjectFigures(now_ms, len(splits)), dict[int, Stored]()
@@ -87,14 +88,14 @@ def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadlin
             _add(found.days, id_time_ms(stored.id) // 86_400_000, stored.size)
             if stored.header is not None and len(remembered) <= MOST_MARKED:
                 remembered[stored.id] = Stored(stored.header.strong, type, stored.size)
-            if position % _LOOK_EVERY == 0 and deadline.passed():
+            if position % _LOOK_EVERY == 0 and time.monotonic() >= until:
                 found.why_not = "not all rows were read within the time limit (--seconds)"
                 return found
         found.read += 1
     if len(remembered) > MOST_MARKED:
         found.why_not = f"there are more than {MOST_MARKED:,} objects"
     else:
-        _mark(found, place, remembered, now_ms, deadline)
+        _mark(found, place, remembered, now_ms, until)
     return found
 
 
@@ -103,20 +104,20 @@ def _add(sums: dict[K, Amount], key: K, bytes: int) -> None:
 
 
 def _mark(
-    found: ObjectFigures, place: OpenRealm, remembered: dict[int, Stored], now_ms: int, deadline: Deadline
+    found: ObjectFigures, place: OpenRealm, remembered: dict[int, Stored], now_ms: int, until: float
 ) -> None:
     """Determine the unneeded objects: those that are not reached by strong pointers from any commit of any reference.
 
     Heads are read after the rows, so all committed objects among the rows are reached.
     """
     try:
-        pending = _roots(place, deadline)
+        pending = _roots(place, until)
     except CorruptionError as error:
         found.why_not = f"a history cannot be read ({error})"
         return
     reached = set(pending)
     while pending:
-        if deadline.passed():
+        if time.monotonic() >= until:
             found.why_not = "the time limit was reached (--seconds)"
             return
         id = pending.pop()
@@ -131,7 +132,7 @@ def _mark(
             _add(found.unneeded, (stored.type, age_group(id, now_ms)), stored.bytes)
 
 
-def _roots(place: OpenRealm, deadline: Deadline) -> list[int]:
+def _roots(place: OpenRealm, until: float) -> list[int]:
     roots, heads = [], [place.head(ROOT)]
     for registered in place.references():
         # A sweep may have deleted the commits of a reference that was dropped long ago.
@@ -140,7 +141,7 @@ def _roots(place: OpenRealm, deadline: Deadline) -> list[int]:
     for head in heads:
         for id, _ in commits(place.objects, head.head):
             roots.append(id)
-            if deadline.passed():
+            if time.monotonic() >= until:
                 return roots
     return roots
 

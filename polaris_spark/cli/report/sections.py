@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from polaris_spark.cli.output import counted, noun, plain, size
 from polaris_spark.cli.report import plots
-from polaris_spark.cli.report.deadline import read_words
 from polaris_spark.cli.report.history import CommitFigures
 from polaris_spark.cli.report.lake import Lake
 from polaris_spark.cli.report.page import FigureTable, Section
@@ -44,10 +43,10 @@ def tiles(figures: Figures) -> list[tuple[str, str]]:
 def sections(figures: Figures) -> list[Section]:
     """Return the sections of the page, in their order."""
     history, lake, rows = figures
-    log = read_words(history.read, history.commits, "commits", "the newest ones")
+    log = _read_words(history.read, history.commits, "commits", "the newest ones")
     if history.floor:
         log += f" The history before commit {history.floor:,} was trimmed."
-    seen = read_words(lake.read, lake.tables, "tables", "a random sample")
+    seen = _read_words(lake.read, lake.tables, "tables", "a random sample")
     if not lake.counted:
         seen = "Not all tables were counted within the time limit. " + seen
     if lake.unloaded:
@@ -62,6 +61,20 @@ def sections(figures: Figures) -> list[Section]:
         _garbage(rows),
         _ages(lake, seen),
     ]
+
+
+def _read_words(read: int, of: int, what: str, order: str) -> str:
+    """Return a sentence that says how many items were read.
+
+    Args:
+        read: number of items that were read.
+        of: number of all items.
+        what: plural noun for the items.
+        order: description of the items that were read, if not all were read, such as `the newest ones`.
+    """
+    if read >= of:
+        return f"All {of:,} {what} were read."
+    return f"Only {read:,} of {of:,} {what} were read within the time limit (--seconds), {order}."
 
 
 def _commits(history: CommitFigures, note: str) -> Section:
@@ -157,7 +170,7 @@ def _growth(figures: Figures, note: str) -> Section:
 
 
 def _garbage(rows: ObjectFigures) -> Section:
-    note = read_words(rows.read, rows.parts, "parts of the realm's rows", "in random order")
+    note = _read_words(rows.read, rows.parts, "parts of the realm's rows", "in random order")
     if rows.unneeded is None:
         words = f"It is not known which objects are unneeded: {rows.why_not}."
     else:

@@ -33,7 +33,7 @@ from polaris_spark.catalog.snapshot_expiry import (
 )
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.expiry.names import NamingFunction, file_key
-from polaris_spark.maintenance.expiry.retention import Asked, decide_table
+from polaris_spark.maintenance.expiry.retention import Asked, Decision, decide_table
 from polaris_spark.maintenance.needed_files import Content, Needs, manifests_of_list, needs_of
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
@@ -60,23 +60,12 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Position in `DecideTables.levels` of the properties of the table's namespaces and catalog."""
 
 
-class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The parts of a table that expire: the same fields as `retention.Decision`, or a reason why no part expires."""
-
-    snapshots: tuple[int, ...] = ()
-    refs: tuple[str, ...] = ()
-    schemas: tuple[int, ...] = ()
-    specs: tuple[int, ...] = ()
-    left_alone: str = ""
-    """Reason why no part of the table may expire, or the error that prevented the decision; otherwise empty."""
-
-
-class DecideTables(MapFunction[ToDecide, Decided]):
+class DecideTables(MapFunction[ToDecide, Decision]):
     """Function that decides which parts of a table expire."""
 
     few = 1_000
     item = ToDecide
-    result = Decided
+    result = Decision
 
     def __init__(self, realm: str, asked: Asked, levels: Sequence[Sequence[Mapping[str, str]]]) -> None:
         """
@@ -90,19 +79,17 @@ class DecideTables(MapFunction[ToDecide, Decided]):
         self.asked = asked
         self.levels = levels
 
-    def __call__(self, reach: Reach, item: ToDecide) -> Decided:
+    def __call__(self, reach: Reach, item: ToDecide) -> Decision:
         reader = reach.reader(self.realm)
         try:
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
-                return Decided(left_alone="imported, and not loaded yet")
+                return Decision(left_alone="imported, and not loaded yet")
             specs_of = partial(_specs_of, files=reach.files)
             found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
         except PolarisError as error:
-            return Decided(left_alone=str(error))
-        if found is None:
-            return Decided(left_alone="gc.enabled is false")
-        return Decided(*found)
+            return Decision(left_alone=str(error))
+        return Decision(left_alone="gc.enabled is false") if found is None else found
 
 
 # Finding

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import lru_cache
 from typing import Any
 
 from polaris_spark.catalog.engine import I, MapFunction, R
 from polaris_spark.maintenance.orphans.decisions import Comparison
-from polaris_spark.maintenance.orphans.known_files import Names
+from polaris_spark.maintenance.orphans.known_files import Names, digest
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose locations may be written without host or scheme. Their normalized names therefore have only a path."""
@@ -42,11 +41,7 @@ def digests(location: str) -> tuple[int, ...]:
     The result has only one digest if the key equals the location. A file is recognized by either digest: machines may
     have different symbolic links, and therefore different keys for one location.
     """
-    return tuple(_digest(name) for name in {file_key(location), location})
-
-
-def _digest(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+    return tuple(digest(name) for name in {file_key(location), location})
 
 
 forget_folders = _folder.cache_clear

@@ -50,6 +50,8 @@ class Decision(NamedTuple):
     refs: tuple[str, ...] = ()
     schemas: tuple[int, ...] = ()
     specs: tuple[int, ...] = ()
+    left_alone: str = ""
+    """Reason why no part of the table may expire, or the error that prevented the decision; otherwise empty."""
 
     def updates(self) -> list[dict[str, object]]:
         """Return the metadata updates that remove these parts, as JSON values, in the order that Iceberg uses."""

@@ -61,7 +61,7 @@ from polaris_spark.maintenance.expiry.files import (
 from polaris_spark.maintenance.expiry.leftovers import ExpiryResult, Leftover
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
-from polaris_spark.maintenance.expiry.retention import Asked, Decision
+from polaris_spark.maintenance.expiry.retention import Asked
 from polaris_spark.maintenance.expiry.selection import take
 from polaris_spark.maintenance.files_in_use import Question, Watching
 from polaris_spark.maintenance.periods import realm_policy
@@ -165,7 +165,7 @@ class ExpiryRun:
             deleting.run(leftovers)
             self._settle(leftovers)
         incomplete = sorted(watching.question.incomplete.items())
-        return [*self._outcomes.values(), *(_incomplete(*one) for one in incomplete)]
+        return [*self._outcomes.values(), *(ExpiryResult(owner, notes=[why]) for owner, why in incomplete)]
 
     # 1 and 2
 
@@ -184,12 +184,11 @@ class ExpiryRun:
             entity = self._entity(view, table)
             if not entity:
                 continue
-            decision = Decision(one.snapshots, one.refs, one.schemas, one.specs)
             if one.left_alone:
                 self._outcome(entity, table.name).notes.append(one.left_alone)
-            elif decision.updates():
+            elif one.updates():
                 place = levels[numbers[table.name.namespace]]
-                found.append(ToExpire(table.name, entity, table.content, place, decision))
+                found.append(ToExpire(table.name, entity, table.content, place, one))
         found.sort(key=lambda table: table.name)
         return found
 
@@ -416,13 +415,3 @@ class ExpiryRun:
             self._engine.progress("recording what was deleted", start, len(done))
             part = done[start : start + TABLES_OF_A_COMMIT]
             self._catalog.commit(SettleExpired(self._catalog.context, self._operation, part))
-
-
-def _incomplete(owner: str, missing: str) -> ExpiryResult:
-    """Return the result that reports a table with a missing file. All files in the table's locations are kept.
-
-    Args:
-        owner: the table's catalog and name.
-        missing: location of the missing file, or the error if the table cannot be read any more.
-    """
-    return ExpiryResult(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])

@@ -34,8 +34,6 @@ class Difference(NamedTuple):
 class Compared(NamedTuple):
     """The result of comparing a realm's rows in the source and in the target of a migration."""
 
-    objects: int
-    """Number of objects that were compared one by one; 0 if the comparison of all rows at once was enough."""
     rows: int
     """Number of rows that were compared."""
     differences: Sequence[Difference]
@@ -92,7 +90,7 @@ def compare(
             return _compare_objects(
                 source, target, found, lambda done: engine.progress("comparing objects", done, 0)
             )
-    return Compared(0, rows, (), 0)
+    return Compared(rows, (), 0)
 
 
 def _side(engine: Engine, place: RealmRows, opened: Callable[[], Backend] | None) -> Rows:
@@ -177,7 +175,7 @@ def _compare_objects(
         objects += len(found)
         rows += sum(map(len, found.values()))
         watch(objects)
-    return Compared(objects, rows, listed, different)
+    return Compared(rows, listed, different)
 
 
 def _different(found: dict[int, list], target: RealmRows) -> Iterator[Difference]:  # type: ignore[type-arg]

@@ -6,6 +6,7 @@ if several snapshots, branches and tables reference it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.ranges import key_ranges
-from polaris_spark.maintenance.needed_files import Content, Manifests, NamedLocations, Needs, needs_of
+from polaris_spark.maintenance.needed_files import Content, Needs, named_by_list, named_by_manifest, needs_of
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.decisions import Comparison, FileName, OwnedLocation
 from polaris_spark.store.objects import ObjectStore
@@ -69,6 +70,11 @@ class Names:
         if name.scheme in ("", "file"):
             return self._comparison.of(self._links.resolved(location)).path
         return name.path
+
+
+def digest(text: str) -> int:
+    """Return a digest of eight bytes, by which files are compared where their names take too much memory."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class KnownFilesTask(NamedTuple):
@@ -273,9 +279,9 @@ def _named(reach: Reach, rows: Iterator[Row], *, kind: int, names: Names, locate
         kind: `LIST` to read manifest lists, `MANIFEST` to read manifests.
         located: whether to fill the columns `source` and `location` for files; otherwise they are null.
     """
-    manifests = Manifests(reach.files)
+    read = named_by_list if kind == LIST else named_by_manifest
     for (source,) in rows:
-        named: NamedLocations = manifests.of_list(source) if kind == LIST else manifests.of_manifest(source)
+        named = read(reach.files, source)
         if named.problem:
             yield source, None, None, None, None, named.problem, named.missing
         for location in named.locations:

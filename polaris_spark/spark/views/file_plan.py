@@ -15,7 +15,7 @@ from polaris_spark.catalog.summaries import number_in
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.keys import key_after
 from polaris_spark.spark.views.entities import EntityEntry, NamesTask, by_id, named, plan_names, with_loaded
-from polaris_spark.spark.views.view import ScanRequest
+from polaris_spark.spark.views.view import ScanRequest, Weighted
 from polaris_spark.store.objects import ObjectStore
 
 FILES_TOGETHER = 5_000
@@ -32,14 +32,12 @@ WEIGHED_TABLES = 20_000
 assumes that all tables have equally many files."""
 
 
-class PlannedFiles(NamedTuple):
-    """A range of tables that one task reads. The task reads every `parts`-th manifest, starting with manifest
-    `part`."""
+class FilesPart(NamedTuple):
+    """Tables whose files a task shows. The task reads every `parts`-th manifest, starting with manifest `number`."""
 
     tables: NamesTask
-    part: int
-    parts: int
-    weight: int
+    number: int = 0
+    parts: int = 1
 
 
 class _Summary(msgspec.Struct):
@@ -49,7 +47,7 @@ class _Summary(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Summary, strict=False).decode
 
 
-def plan_files(request: ScanRequest) -> Iterator[PlannedFiles]:
+def plan_files(request: ScanRequest) -> Iterator[Weighted[FilesPart]]:
     """Yield the tasks that read the requested tables. To count files, read summaries of the tables' current
     snapshots."""
     planned = plan_names(request, TABLE, WEIGHED_TABLES)
@@ -57,29 +55,29 @@ def plan_files(request: ScanRequest) -> Iterator[PlannedFiles]:
     are_many = sum(planned_range.weight for planned_range in planned) > WEIGHED_TABLES
     for tables, entries in planned:
         if are_many:
-            yield PlannedFiles(tables, 0, 1, entries * TABLE_WEIGHT)
+            yield Weighted(FilesPart(tables), entries * TABLE_WEIGHT)
         else:
             yield from _cut(realm.store, tables)
 
 
-def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[PlannedFiles]:
+def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[Weighted[FilesPart]]:
     start, together = tables.start, 0
     for entry, weight in _weighed(store, tables):
         following = key_after(entry.key)
         if weight > FILES_TOGETHER:
             if together:
-                yield PlannedFiles(tables._replace(start=start, end=entry.key), 0, 1, together)
+                yield Weighted(FilesPart(tables._replace(start=start, end=entry.key)), together)
             parts = min(MOST_PARTS, -(-weight // FILES_TOGETHER))
             alone = tables._replace(start=entry.key, end=following)
-            yield from (PlannedFiles(alone, part, parts, weight // parts) for part in range(parts))
+            yield from (Weighted(FilesPart(alone, part, parts), weight // parts) for part in range(parts))
             start, together = following, 0
             continue
         together += weight
         if together > FILES_TOGETHER:
-            yield PlannedFiles(tables._replace(start=start, end=following), 0, 1, together)
+            yield Weighted(FilesPart(tables._replace(start=start, end=following)), together)
             start, together = following, 0
     if together:
-        yield PlannedFiles(tables._replace(start=start), 0, 1, together)
+        yield Weighted(FilesPart(tables._replace(start=start)), together)
 
 
 def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[EntityEntry, int]]:

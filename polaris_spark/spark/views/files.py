@@ -31,26 +31,17 @@ from polaris_spark.errors import PolarisError, UnreadableFileError
 from polaris_spark.index import Index
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.realm_reader import ReadStore
-from polaris_spark.spark.views.entities import (
-    READ_TOGETHER,
-    EntityEntry,
-    NamesTask,
-    by_id,
-    named,
-    with_loaded,
-)
+from polaris_spark.spark.views.entities import READ_TOGETHER, EntityEntry, by_id, named, with_loaded
 from polaris_spark.spark.views.file_columns import CONTENTS, FILE_COLUMNS, FileRow
-from polaris_spark.spark.views.file_plan import plan_files
+from polaris_spark.spark.views.file_plan import FilesPart, plan_files
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.store.objects import ObjectStore
 
 
 class FilesTask(NamedTuple):
-    """Tables whose manifests a task reads. The task reads every `parts`-th manifest, starting with manifest `part`."""
+    """A part of the files of some tables, and how they are read."""
 
-    tables: NamesTask
-    part: int
-    parts: int
+    part: FilesPart
     snapshots: str
     content: Condition
     properties: tuple[tuple[str, Secret], ...]
@@ -95,28 +86,21 @@ class FilesView(SystemView[FilesTask, FileRow]):
     rows_per_partition = 2_000
 
     def plan(self, request: ScanRequest) -> list[Weighted[FilesTask]]:
-        options = request.options
+        options, content = request.options, request.condition("content")
         properties = tuple((name, Secret(value.reveal())) for name, value in options.files)
         return [
             Weighted(
-                FilesTask(
-                    planned.tables,
-                    planned.part,
-                    planned.parts,
-                    options.snapshots,
-                    request.condition("content"),
-                    properties,
-                    options.unreadable == "report",
-                ),
-                planned.weight,
+                FilesTask(part, options.snapshots, content, properties, options.unreadable == "report"),
+                weight,
             )
-            for planned in plan_files(request)
+            for part, weight in plan_files(request)
         ]
 
     def rows(self, store: ReadStore, task: FilesTask, needs: frozenset[str]) -> Iterator[FileRow]:
-        objects = store.objects(task.tables.pin.realm)
+        tables = task.part.tables
+        objects = store.objects(tables.pin.realm)
         files = _files(task.properties)
-        entries = named(task.tables.pin.snapshot(objects), task.tables, TABLE)
+        entries = named(tables.pin.snapshot(objects), tables, TABLE)
         for run, unread in with_loaded(objects, entries, Table):
             refs = [_refs(table, task, StoredObjects(objects)) for _, table in run]
             currents = by_id(
@@ -158,7 +142,7 @@ class _Reading:
     def rows(self, snapshots: Iterator[_Chosen]) -> Iterator[FileRow]:
         """Yield the rows of the files of snapshots. If all snapshots of the table are selected, read each manifest
         once."""
-        position, seen = 0, set[str]()
+        part, position, seen = self._task.part, 0, set[str]()
         for chosen in snapshots:
             row = FileRow(self._entry, chosen.id, chosen.refs)
             for manifest in self._manifests(chosen):
@@ -169,7 +153,7 @@ class _Reading:
                     if manifest.path in seen:
                         continue
                     seen.add(manifest.path)
-                if position % self._task.parts == self._task.part:
+                if position % part.parts == part.number:
                     yield from self._of_manifest(row._replace(manifest=manifest), manifest)
                 position += 1
 
@@ -183,7 +167,7 @@ class _Reading:
             yield from m.snapshot_manifests(self._files, chosen.json)
         except UnreadableFileError as error:
             reported = self._reported(error)
-            if self._task.part == 0:
+            if self._task.part.number == 0:
                 yield reported
 
     def unread(self, unloaded: Unloaded) -> Iterator[FileRow]:

@@ -4,6 +4,7 @@ Each task reads a range of commit numbers in the history of one head (newest com
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
@@ -13,7 +14,7 @@ from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
-from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned
+from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
@@ -170,32 +171,15 @@ def catalog_histories(
 
 
 def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) -> list[HistoryRange]:
-    """Return the histories as they were at a point. Histories that did not exist yet are left out.
-
-    The point can be a commit of any reference of the realm. In other references, the time of this commit counts.
-    """
+    """Return the histories as they were at a point of the realm's history. Leave out those that did not exist yet."""
     if as_of is None:
         return found
-    time = moment(store, as_of)
+    moment(store, as_of)  # also without histories, refuse a commit that the realm does not have
     result = []
     for history in found:
-        head: Head | None
-        try:
-            head = pinned(store, history.head, as_of)
-        except InputError:  # a commit of another reference
-            head = _at_time(store, history.head, time)
-        except BeforeHistoryError:
-            continue  # it did not exist yet
-        if head is not None:
-            result.append(history._replace(head=head))
+        with contextlib.suppress(BeforeHistoryError):  # it did not exist yet
+            result.append(history._replace(head=pinned_in_realm(store, history.head, as_of)))
     return result
-
-
-def _at_time(store: ObjectStore, head: Head, time: int) -> Head | None:
-    try:
-        return pinned(store, head, AsOf(str(time), time=time))
-    except BeforeHistoryError:
-        return None
 
 
 def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted[HistoryTask]]:

@@ -9,7 +9,7 @@ from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BeforeHistoryError, InputError, NotFoundError
-from polaris_spark.spark.as_of import AsOf, find_commit, pinned
+from polaris_spark.spark.as_of import AsOf, find_commit, pinned, pinned_in_realm
 from polaris_spark.spark.realm_reader import RealmReader
 from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.store.objects import ObjectStore
@@ -39,16 +39,21 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
         BeforeHistoryError: the point is a time before the first commit of the requested catalog.
         InputError: the point is not a commit of a requested catalog's branch.
     """
-    options = request.options
+    options, as_of = request.options, request.options.as_of
     wanted = request.condition("catalog")
     if options.catalog is not None:
         catalog = realm.catalog(options.catalog)
-        head = pinned(realm.store, realm.branch(catalog, options.branch), options.as_of)
+        head = pinned(realm.store, realm.branch(catalog, options.branch), as_of)
         return [Pin(realm.store.realm, catalog.name, head)]
     heads = _heads(realm, [c for c in realm.catalogs() if wanted.allows(c.name)], options.branch)
-    if options.as_of is None or options.as_of.time is not None:
-        return _pinned_where_existing(realm, heads, options.as_of)
-    return _pinned_around(realm, heads, options.as_of)
+    if as_of is not None:
+        _check_belongs(realm, [head for _, head in heads], as_of)
+    found = []
+    for catalog, head in heads:
+        with contextlib.suppress(BeforeHistoryError):  # the branch did not exist yet
+            at = pinned_in_realm(realm.store, head, as_of)
+            found.append(Pin(realm.store.realm, catalog.name, at))
+    return found
 
 
 def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:
@@ -63,29 +68,14 @@ def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[
     return found
 
 
-def _pinned_where_existing(
-    realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_of: AsOf | None
-) -> list[Pin]:
-    found = []
-    for catalog, head in heads:
-        try:
-            at = pinned(realm.store, head, as_of)
-        except BeforeHistoryError:
-            continue  # the branch did not exist yet
-        found.append(Pin(realm.store.realm, catalog.name, at))
-    return found
-
-
-def _pinned_around(realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_of: AsOf) -> list[Pin]:
-    for catalog, head in heads:
-        try:
-            own = pinned(realm.store, head, as_of)
-        except InputError:
-            continue
-        others = [(other, head) for other, head in heads if other is not catalog]
-        time = AsOf(as_of.text, time=own.time)
-        mine = Pin(realm.store.realm, catalog.name, own)
-        return sorted([mine, *_pinned_where_existing(realm, others, time)], key=lambda pin: pin.catalog)
+def _check_belongs(realm: RealmReader, heads: list[Head], as_of: AsOf) -> None:
+    """Raise an error if a point is a commit that is in the history of none of the heads."""
+    if as_of.time is not None:
+        return
+    for head in heads:
+        with contextlib.suppress(InputError):
+            pinned(realm.store, head, as_of)
+            return
     known = [id for id in as_of.commits if find_commit(realm.store, id) is not None]
     what = "is not a commit of a requested catalog's branch" if known else "is not the id of a commit"
     raise InputError(f"as-of {as_of.text!r} {what} in realm {realm.record.name!r}")

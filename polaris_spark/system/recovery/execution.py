@@ -25,12 +25,13 @@ import msgspec
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row
+from polaris_spark.commits.applier import Applied
+from polaris_spark.commits.builder import Builder, Built
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
-from polaris_spark.commits.heads import thin
 from polaris_spark.commits.publication import Outcome, Publication, encode_head
 from polaris_spark.commits.retry import DEADLINE_MS, retried
-from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers, next_time
+from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
@@ -136,50 +137,24 @@ class Recovery:
         if row is None and found.registered is not None and found.registered.source == head.commit:
             self._insert(step, head)  # like any process that finds the row of a new reference missing
             return head
-        new, objects = self._built(step, head)
+        version = b"" if row is None else row.version
+        base = CommitReader(self._store, version, head, self._store.get(head.commit, Commit))
+        new, objects = self._built(base, step)
         if row is None:
             retried(self._clock, lambda: self._store.write(objects))
             self._insert(step, new.head)
         else:
-            base = CommitReader(self._store, row.version, head, self._store.get(head.commit, Commit))
             publication = Publication(self._store, found.row_name, base, new, objects)
             if retried(self._clock, partial(_conclusive, publication)) is Outcome.LOST:
                 raise _moved(found.name)
             publication.remember()
         return new.head
 
-    def _built(self, step: RecoveryStep, head: Head) -> tuple[CommitReader, list[tuple[int, msgspec.Struct]]]:
-        """Return a new commit that follows `head`, as a reader, and the new objects to write, as (id, object).
-
-        The commit has the same content as `head`, and its log entry records the recovery.
-        """
-        before = self._store.get_for_rewrite(head.commit, Commit)
-        now = self._clock.now_ms()
-        time, resets = next_time(head, before, now)
-        entries_id, id = self._ids.next_ids(2)
-        parents, skips = child_pointers(head.number, head.commit, before)
-        commit = msgspec.structs.replace(
-            before,
-            number=head.number + 1,
-            time=time,
-            entries=entries_id,
-            parents=parents,
-            skips=skips,
-            merged=(),
-        )
-        new_head = msgspec.structs.replace(
-            head,
-            commit=id,
-            number=commit.number,
-            time=time,
-            recent=thin(head.recent, RecentHead(time, commit.number, id)),
-            time_resets=resets,
-        )
-        entries = Entries((log_entry(step, self._principal, now),))
-        return CommitReader(self._store, new_version(), new_head, commit), [
-            (entries_id, entries),
-            (id, commit),
-        ]
+    def _built(self, base: CommitReader, step: RecoveryStep) -> Built:
+        """Return a new commit that follows `base`. It has the same content, and its log entry records the recovery."""
+        applied = Applied(State(base, self._ids.next_id), self._ids.next_id())
+        applied.entries.append(log_entry(step, self._principal, self._clock.now_ms()))
+        return Builder(self._store, self._ids, CommitSettings({})).build(applied)
 
     def _insert(self, step: RecoveryStep, head: Head) -> None:
         name, realm = step.found.row_name, self._store.realm
