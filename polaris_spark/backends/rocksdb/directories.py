@@ -124,7 +124,7 @@ def _check_format(path: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise StoreURIError(f"{where} cannot be opened: {error}") from None
     number = text.removeprefix(_TEXT)
-    if not number.isdecimal():
+    if number == text or not number.isdecimal():
         raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
     refuse_newer_format(where, int(number), FORMAT)
 

@@ -186,6 +186,16 @@ def test_a_directory_that_may_not_survive_a_power_cut_is_no_store_as_yet(
         assert backend.read_reference("realm", "name") is None
 
 
+@pytest.mark.parametrize("mark", ["5", "another program's store, format 1", "polaris_spark store, format x"])
+def test_a_directory_with_another_mark_is_not_a_store(uri: str, tmp_path: Path, mark: str) -> None:
+    backend = open_backend(uri)
+    backend.setup()
+    backend.close()
+    (tmp_path / "store" / "POLARIS_SPARK").write_text(mark)
+    with pytest.raises(StoreURIError, match="is not a store: its file POLARIS_SPARK contains"):
+        open_backend(uri).read_reference("realm", "name")
+
+
 def test_a_store_of_a_newer_release_is_refused(uri: str, tmp_path: Path) -> None:
     backend = open_backend(uri)
     backend.setup()
