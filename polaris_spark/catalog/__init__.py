@@ -1,1 +1,1 @@
-"""Catalogs and their content: namespaces, tables and views, which are stored in indexes of commits."""
+"""Catalogs and their content: namespaces, tables and views. They are stored in the indexes that a commit points to."""

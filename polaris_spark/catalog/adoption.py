@@ -2,8 +2,8 @@
 adoption makes it their owner.
 
 A location that contains other tables cannot be adopted. This is checked twice. Before the commit, `refusals` reads the
-files in the location and the heads of all catalogs of the store. The commit then checks the index of locations of its
-catalog, which no other commit can change in between.
+files in the location and the heads of all catalogs of the store. The commit then checks the index `locations` of its
+branch. No other commit can change this index between this check and the swap.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Rebasing of appends: if other appends were committed after an append began, the append is applied on top of them.
 
 The result is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), but the client need not
-retry. A new manifest list contains the manifests that the client added, in the client's order, and then the manifests
-of the branch's head.
+retry. In this module, a branch is a branch of the table, and its head is its newest snapshot. A new manifest list
+contains the manifests that the client added, in the client's order, and then the manifests of the branch's head.
 
 | field of the snapshot | after rebasing |
 | --- | --- |
 | snapshot-id, schema-id, operation, counts of added files and rows, fields unknown to this release | as sent |
-| parent-snapshot-id | the branch's head |
-| sequence-number | the table's next sequence number; in version 1 as sent |
+| parent-snapshot-id | the id of the branch's head |
+| sequence-number | the table's next sequence number; in format version 1 as sent |
 | first-row-id | the table's next row id; each new manifest continues from the one before; added-rows as sent |
 | timestamp-ms | as sent, but not before the table's last update |
 | summary: totals | the head's totals plus what the append added |
@@ -18,9 +18,11 @@ of the branch's head.
 Rebasing is safe because an append does not depend on the table's earlier content. All other requests are refused: the
 client gets the ordinary conflict, with the reason. An append is not rebased if
 
-- a snapshot between the client's parent and the head is not an append (no overwrite or delete must be ignored);
+- a snapshot after the client's parent, up to and including the head, is not an append (the client must not miss an
+  overwrite or delete);
 - the request has more than one new snapshot, or has schemas, specs or statistics;
-- a manifest of the parent is missing or changed, for example because the client merged manifests;
+- a manifest of the parent is missing or changed in the client's manifest list, for example because the client merged
+  manifests;
 - a new manifest has deleted or existing files, or a sequence number other than the new snapshot's;
 - the manifest lists have another format version than the table, or the table is encrypted.
 
@@ -163,7 +165,7 @@ def rebase(
         draft: the table, without the request's updates.
         append: the result of `find_append` for the request.
         updates: the updates of the request.
-        read: raises BadRequestError if a list cannot be read.
+        read: returns the manifest list at a location; raises BadRequestError if the list cannot be read.
         unique: a UUID; the name of the new file is derived from it and from the values that the content depends on.
     Raises:
         NotRebasedError: the append cannot be rebased.
@@ -179,7 +181,7 @@ def rebase(
         if old is not None and old.format_version != draft.format_version:
             # Its manifests still lack what the table's format version adds: row ids, which the client assigns.
             raise NotRebasedError(
-                f"the manifest list of {append.branch} is of format version {old.format_version}, "
+                f"the manifest list of branch {append.branch} is of format version {old.format_version}, "
                 f"not {draft.format_version}"
             )
         if old is not None and any(manifest[avro.PATH] in old for manifest in new):
@@ -304,7 +306,7 @@ def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
 
 
 def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
-    """Check that a new manifest holds only data files that this snapshot adds, so that its files can inherit new
+    """Check that a new manifest holds only data files that the new snapshot adds, so that these files can inherit new
     sequence numbers and row ids from the manifest list."""
     expected = {
         avro.ADDED_SNAPSHOT_ID: append.snapshot["snapshot-id"],
@@ -322,8 +324,8 @@ def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
     for field, value in expected.items():
         if manifest.get(field) != value:
             raise NotRebasedError(
-                f"manifest {manifest[avro.PATH]} must contain only data files that this snapshot adds, but its field "
-                f"{field} is {manifest.get(field)}, not {value}"
+                f"manifest {manifest[avro.PATH]} must contain only data files that the new snapshot adds, but its "
+                f"field with the id {field} is {manifest.get(field)}, not {value}"
             )
     if manifest.get(avro.SPEC_ID, 0) not in draft.specs:
         raise NotRebasedError(

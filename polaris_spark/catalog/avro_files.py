@@ -104,7 +104,8 @@ def open_avro(files: Files, location: str) -> Iterator[AvroFile]:
 
 
 class _Name:
-    """A field to read. Takes the field's value from a decoded record, and converts maps and nested records."""
+    """A field to read. Takes the field's value from a decoded record, and converts maps to lists of (key, value) pairs,
+    and nested records to dicts of values by field id."""
 
     __slots__ = ("_inner", "_is_map", "_name", "id")
 
@@ -154,7 +155,8 @@ def _choices(field: Json) -> list[Any]:
 
 
 def _record(field: Json) -> Json | None:
-    """Return the record type of a field, also if it is one choice of a union; None if the field is not a record."""
+    """Return the record type of a field, also if that type is one choice of a union; None if the field is not a
+    record."""
     return next(
         (one for one in _choices(field) if isinstance(one, dict) and one.get("type") == "record"), None
     )

@@ -77,8 +77,8 @@ class Catalog:
         return self.row.name
 
     def head(self) -> CommitReader:
-        """Return the newest commit of the branch, read from the store now. The first call on a copy that `beginning_at`
-        returned does not read the store."""
+        """Return the newest commit of the branch, read from the store now. On a copy that `beginning_at` returned, the
+        first call returns the given head instead."""
         return self._read.pop() if self._read else self.references.read(self.reference)
 
     def beginning_at(self, head: CommitReader) -> Catalog:

@@ -206,8 +206,8 @@ def _refuse_used(references: References, name: str, properties: Mapping[str, str
 
 def _taken(new: CatalogRow, by: str) -> ForbiddenError:
     return ForbiddenError(
-        f"catalog {new.name!r} cannot have the warehouse {new.properties[WAREHOUSE]}: it overlaps with {by}; give it "
-        "another location"
+        f"catalog {new.name!r} cannot have the warehouse {new.properties[WAREHOUSE]}: it overlaps with {by}; choose "
+        "another warehouse"
     )
 
 

@@ -127,7 +127,7 @@ class Confinement:
 
 
 def _refused(path: str) -> ForbiddenError:
-    return ForbiddenError(f"{path!r} is a symbolic link, which this server does not follow")
+    return ForbiddenError(f"{path!r} is a symbolic link, which is not followed")
 
 
 @contextlib.contextmanager
@@ -175,7 +175,9 @@ def _opened(folder: int, part: str, file: Below, *, create: bool) -> int:
                 os.mkdir(part, dir_fd=folder)
         except OSError:
             if is_link(folder, part):
-                raise _refused(f"{file.root}/{file.path}: {part}") from None
+                raise ForbiddenError(
+                    f"folder {part!r} in the path {file.root}/{file.path} is a symbolic link, which is not followed"
+                ) from None
             raise
     raise AssertionError("unreachable")
 

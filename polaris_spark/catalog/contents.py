@@ -114,7 +114,8 @@ def unconfirmed_summary(value: Table | View) -> dict[str, str]:
 
 
 def occupy(context: Context, state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """Record in the indexes of locations that a table or view uses the locations `after` instead of `before`.
+    """Record in the indexes `locations` and `unconfirmed` that a table or view now has the locations `after`, not
+    `before`.
 
     All checks are made before the first change, so that a commit with many tables can skip a refused table.
 

@@ -23,7 +23,7 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128
-"""Number of commits, or of contents of tables and views, that are read in one batch."""
+"""Number of commits, or of contents of tables and views, that are read together."""
 
 _TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
 
@@ -32,6 +32,7 @@ class Drop(NamedTuple):
     """A table or view that was dropped or replaced, according to the log."""
 
     owner: str
+    """Full name of the table or view, for messages."""
     content: int
     time: int
     """Time of the drop, in milliseconds since 1970."""
@@ -87,7 +88,7 @@ def drops_of(
 
 def logged(store: ObjectStore, at: StoreHead) -> Iterator[tuple[int, LogEntry] | Damage]:
     """Yield the log entries of a history, each with the number of its commit, from the newest to the oldest commit that
-    is kept. Yield a `Damage` for each part that cannot be read. Entries of many commits are read in one batch."""
+    is kept. Yield a `Damage` for each part that cannot be read. The entries of many commits are read together."""
     found = (commit for _, commit in commits(store, at.head))
     while True:
         try:
@@ -114,15 +115,15 @@ def kept_places(
     but: tuple[str, int],
     most_commits: int,
 ) -> set[tuple[str, ...]] | None:
-    """Return the locations that dropped and replaced tables and views used, except those dropped with PURGE.
+    """Return the locations of dropped and replaced tables and views, except tables and views dropped with PURGE.
 
     Args:
         objects: returns the object store of a realm, given the realm's instance id.
-        but: a table whose locations are left out, as the instance id of its realm and its entity id.
+        but: a table whose locations are left out: the instance id of its realm, and its entity id.
         most_commits: maximum number of commits to read, over all heads together.
     Returns:
-        the locations; None if they cannot be determined, because the heads have more than `most_commits` commits or a
-        row is damaged.
+        the locations; None if they cannot be determined, because the histories have more than `most_commits` commits or
+        a row is damaged.
     """
     heads = list(heads)
     if sum(head.head.number - head.head.floor_number + 1 for head in heads) > most_commits:

@@ -42,7 +42,7 @@ class Reach:
     def __init__(self, own: ObjectStore, files: Files, clock: Clock | None = None) -> None:
         """
         Args:
-            own: objects of the realm that the job is for.
+            own: object store of the realm that the job is for.
             clock: clock for retries; by default the system's.
         """
         self.own = own
@@ -209,8 +209,8 @@ class Engine(ABC):
 
         Args:
             on: columns that are equal in matching rows.
-            where: SQL condition that matching rows also fulfill; it calls a row of `rows` `mine`, and of `others`
-                `other`.
+            where: SQL condition that matching rows must also meet. In it, `mine` is the row of `rows`, and `other` is
+                the row of `others`.
         """
 
     @abstractmethod
@@ -225,8 +225,8 @@ class Engine(ABC):
 
     @abstractmethod
     def opener(self, properties: Properties, backend: Backend) -> Callable[[], Backend]:
-        """Return a picklable function that returns the backend of another store. It can be called in any process of
-        this engine.
+        """Return a function that returns the backend of another store. The function can be sent to every process in
+        which this engine works, and called there.
 
         Args:
             properties: properties that contain the URI and options of the store.

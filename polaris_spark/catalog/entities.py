@@ -83,7 +83,8 @@ class Context(NamedTuple):
 
         Args:
             places: the locations, as path segments.
-            also: more allowed locations. Links in those that are outside the catalog's allowed locations are followed.
+            also: more allowed locations. If one of them is outside the catalog's allowed locations, symbolic links in
+                it are followed.
         Raises:
             ForbiddenError: a location is outside the allowed locations, belongs to the files of a store, or leads
                 outside the allowed locations by a symbolic link.
@@ -298,8 +299,8 @@ def remove_entity(state: State, key: bytes, entity_id: int) -> None:
 
 
 _FOLDER_BYTES: Final = 1_024
-"""Maximum length of the namespace part of a default location, in bytes. Longer parts are cut off, because file systems
-and object stores allow only 1,024 to 4,096 bytes for a whole path."""
+"""Maximum length of the namespace part of a default location, in bytes. Longer parts are truncated, because file
+systems and object stores allow only 1,024 to 4,096 bytes for a whole path."""
 
 
 def default_location(state: State, context: Context, name: TableName, uuid: str) -> str:

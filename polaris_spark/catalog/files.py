@@ -100,9 +100,9 @@ class Files:
         )  # imported here: it would be half of the imports of a process that reads no files
 
         uri = urlsplit(location)
-        if uri.scheme in ("", "file"):  # a FileIO would open a file of this machine, unconfined
+        if uri.scheme in ("", "file"):  # a FileIO would open a local file without confinement
             raise BadRequestError(
-                f"{location!r} is not the location of a file; write a local file as file:///path or /path"
+                f"{location!r} is a relative path or is on another host; write a local file as file:///path or /path"
             )
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:

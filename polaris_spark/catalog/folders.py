@@ -33,8 +33,8 @@ CHANGED = "it was changed after it was listed"
 """Reason that is reported for a file that was not deleted because it was modified too recently."""
 
 UNKNOWN_MS = 253_402_300_799_000
-"""Modification time of files whose modification time is unknown, in milliseconds since 1970 (the end of the year 9999).
-Such a file counts as new, so it is never old enough to be deleted."""
+"""Modification time that is given to files whose modification time is unknown, in milliseconds since 1970 (the end of
+the year 9999). Such a file counts as new, so it is never old enough to be deleted."""
 
 
 class FileStatus(NamedTuple):
@@ -139,7 +139,7 @@ class Folders:
 
         Args:
             grant: the file, as returned by `Permit.grant`.
-            permit: the permission to delete files, which is checked again.
+            permit: the permit of the job, which checks the grant again.
             changed_before: milliseconds since 1970; a file that was modified at that time or later is kept.
         Returns:
             True if the file was deleted; False if it was kept because of `changed_before`.
@@ -175,7 +175,7 @@ class Folders:
 
         Args:
             grants: the files, as returned by `Permit.grant`.
-            permit: the permission to delete files, which is checked again.
+            permit: the permit of the job, which checks each grant again.
             changed_before: milliseconds since 1970; a file that was modified at that time or later is kept, with the
                 reason `CHANGED`.
         Returns:

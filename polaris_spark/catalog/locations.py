@@ -207,7 +207,8 @@ def require_allowed(
 
 
 def move(state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """Record in the indexes that an entity uses the locations `after` instead of `before`. Overlaps are not checked.
+    """Record in the indexes `locations` and `unconfirmed` that an entity now has the locations `after`, not `before`.
+    Overlaps are not checked.
 
     Raises:
         InputError, ObjectTooLargeError: a location is too long for a key; nothing was changed.

@@ -86,8 +86,8 @@ _of_process: dict[tuple[tuple[str, str], ...], ManifestFiles] = {}
 def process_manifest_files(properties: dict[str, str]) -> ManifestFiles:
     """Return the cache that is shared by all sessions of this process which access files with the same properties.
 
-    Sessions must share it, because one batch may apply changes of several sessions. One of these changes may then read
-    a manifest list of another change before that list is written to a file.
+    Sessions must share it, because the changes of several sessions may be committed in one batch. One of these changes
+    may then need the manifest list of another before that list is written to a file.
     """
     key = tuple(sorted(properties.items()))
     return _of_process.setdefault(key, ManifestFiles(Files(properties)))

@@ -134,8 +134,8 @@ class MemoryBound:
 
     def _busy(self, amount: int) -> TryAgainError:
         return TryAgainError(
-            f"this request needs {amount} bytes of memory, but other requests use the {self.capacity} bytes that this "
-            "server gives to all requests together (--max-memory); nothing was changed"
+            f"this request needs {amount} bytes of memory, but other requests use too much of the {self.capacity} "
+            "bytes that this server gives to all requests together (--max-memory); nothing was changed: try again later"
         )
 
     def _granted(self) -> list[_Waiter]:
@@ -211,12 +211,12 @@ class Claim:
             _current.reset(token)
 
     async def reserve(self, amount: int) -> None:
-        """Add bytes to the claim. Wait for other requests to release memory if necessary, without blocking the event
+        """Add bytes to the claim. If necessary, wait until other requests release memory, without blocking the event
         loop.
 
         Raises:
             RequestTooLargeError: the request alone needs more than the limit.
-            TryAgainError: other requests did not release enough memory in time.
+            TryAgainError: other requests did not release enough memory in time, or every claim would be waiting.
         """
         self._refuse_excess(amount)
         loop = asyncio.get_running_loop()
@@ -235,11 +235,11 @@ class Claim:
         self._amount += amount
 
     def grow(self, amount: int) -> None:
-        """Add bytes to the claim. Block the thread until other requests release memory if necessary.
+        """Add bytes to the claim. If necessary, block the thread until other requests release memory.
 
         Raises:
             RequestTooLargeError: the request alone needs more than the limit.
-            TryAgainError: other requests did not release enough memory in time.
+            TryAgainError: other requests did not release enough memory in time, or every claim would be waiting.
         """
         self._refuse_excess(amount)
         granted = threading.Event()

@@ -94,7 +94,8 @@ class Exporter:
             directory: location below which all files are written, as `<namespace>/.../<name>-<id>/metadata/<file>`, so
                 that the directory can be imported. If None, each file is written to the metadata location of its table
                 or view.
-            overwrite: whether to replace an existing file that has other content. If False, its export fails.
+            overwrite: whether to replace an existing file that has other content. If False, the export of its table or
+                view fails.
         """
         self._reader = reader
         self._files = files

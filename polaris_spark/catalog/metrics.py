@@ -1,9 +1,10 @@
 """Metrics reports of scans and commits. A catalog keeps the newest reports.
 
 Reports are stored apart from the catalog's own history, in the reference `cat/<id>/metrics`, so that reads do not add
-commits to that history. The index `reports` of this reference maps the number of a batch's first report (8 bytes,
-big-endian) to the batch; numbers go up by one with each report. Reports are not essential: they are committed in the
-background, a batch at a time, and a crash loses the reports that are still in memory.
+commits to that history. Reports that are committed together form a batch (`ReportBatch`). The index `reports` of this
+reference maps the number of a batch's first report (8 bytes, big-endian) to the batch; numbers go up by one with each
+report. Reports are not essential: they are committed in the background, a batch at a time, and a crash loses
+the reports that are still in memory.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def report_count(entry: Entry) -> int:
 
 
 class AddReports(Change[None, None]):
-    """Change that adds a batch of reports, and removes old batches without any of the newest `keep` reports."""
+    """Change that adds a batch of reports, and removes old batches that contain none of the newest `keep` reports."""
 
     def __init__(self, reports: tuple[KeptReport, ...], keep: int, operation: Operation) -> None:
         self.reports = reports

@@ -236,15 +236,16 @@ def _real_below(confinement: Confinement, location: str) -> str:
 
 
 def folder_names(grant: Grant) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return two names of the folder of a local file, as path segments: with the permit's root as given, and the real
-    path."""
+    """Return the folder of a local file in two forms, as path segments: its path with the permit's root as given, and
+    its real path."""
     below = grant.below
     named = ("file://", *segments_of(below.root), *below.parts[:-1])
     return named, ("file://", *segments_of(below.real)[:-1])
 
 
 def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
-    """Return the locations `own` as given and, for local locations, also their real paths."""
+    """Return the locations `own` as given. For local locations, also return the real paths, and the paths below the
+    permit's folders as given (`folder_names`)."""
     found = set(own)
     for place in own:
         path = local_path("/".join(place))

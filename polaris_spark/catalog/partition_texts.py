@@ -57,7 +57,7 @@ def text(type: str, value: Any) -> str | None:
 
     Args:
         type: an Iceberg type, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` if the value is
-            the number of years, months or hours since 1970. Unknown types are ignored.
+            the number of years, months or hours since 1970. For other types, the text depends only on the value.
     """
     if value is None:
         return None

@@ -32,7 +32,7 @@ def segments_of(path: str) -> list[str]:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Whether an absolute path is a folder or lies in it."""
+    """Whether an absolute path is the path of `folder`, or of something in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -2,9 +2,9 @@
 
 A permit lists the folders in which a job may delete, and the files of open stores, which no job may delete. It
 recognizes the files of other stores, which are protected, too, by their content or names (`backends.traces`). Given the
-location of a file, a permit returns a `Grant` or refuses. The grant of a local file holds the real path that the permit
-resolved. The deletion opens the folders of this path one by one and refuses links (`confinement.open_folder`). So
-nothing is deleted if a folder is replaced by a link after the decision.
+location of a file, a permit returns a `Grant` or refuses. The grant of a local file holds the file's path, in which the
+permit resolved the links that it follows. The deletion opens the folders of this path one by one and refuses all other
+links (`confinement.open_folder`). So nothing is deleted if a folder is replaced by a link after the decision.
 
 The operator chooses the warehouse, so links on the path to the warehouse are followed. Clients choose the locations of
 tables. On the path to a location outside the warehouse, no link is followed. Otherwise, anyone who can replace a
@@ -57,7 +57,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """For a local file: the folder in `Permit.roots` that contains the file, or `/` if only a folder in `Permit.places`
     contains it. Empty for other files."""
     path: str = ""
-    """For a local file: its path relative to `root`, without links."""
+    """For a local file: its path relative to `root`. The links that the permit follows are resolved. If a folder of
+    this path is a link, the deletion fails."""
 
     @property
     def below(self) -> Below:
@@ -83,7 +84,7 @@ class Permit:
                 open.
             places: locations of tables, inside or outside `roots`; links on the path to them are not followed.
             follow_links: whether other links on the path of a file are followed, if the path then leads into one of
-                these folders. A file is refused if a link on its path is not followed.
+                these folders. If a link on its path is not followed, the grant or the deletion is refused.
         """
         self.roots = tuple(roots)
         self.places = tuple(places)
@@ -110,11 +111,11 @@ class Permit:
         return bool(self._given or self._places)
 
     def grant(self, location: str) -> Grant:
-        """Return the permission to delete a file.
+        """Return the permission to delete a file. Some links that are not followed are refused only by the deletion.
 
         Raises:
-            ForbiddenError: the file is outside all folders, is reached through a link that is not followed, is part of
-                a store, or is itself a link.
+            ForbiddenError: the file is outside all folders, is reached through a link that this method refuses, is part
+                of a store, or is itself a link.
             BadRequestError, ValueError: the location is malformed.
         """
         if len(location) > BOUNDS["characters in a location"]:

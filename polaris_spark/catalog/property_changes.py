@@ -186,7 +186,7 @@ def set_properties(
             repair = "repair the branch (run polaris-spark fsck and recover to find the damage), then "
         # Raise the same exception, so that callers can check its type.
         reason.args = (
-            f"the properties are set, but branch {branch!r} is not bound yet: {reason}; {repair}set them again",
+            f"the properties are set, but do not apply to branch {branch!r} yet: {reason}; {repair}set them again",
         )
         raise reason
     return after

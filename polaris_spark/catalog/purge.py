@@ -87,7 +87,9 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
             because=f"the histories of this store have more than {MOST_COMMITS} commits to check, or are damaged"
         )
     if any(overlap(one, other) for one in kept for other in every):
-        return KeptFiles(because="history contains a dropped table whose location overlaps")
+        return KeptFiles(
+            because="its location overlaps the location of a dropped or replaced table or view in the history"
+        )
     metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
     deletable.keep(kept)
     return _Purge(catalog, table, deletable).run(metadata)
@@ -96,7 +98,7 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
 _KEPT_BYTES: Final = 1_000
 """Upper bound of the memory for each file that a purge lists, in bytes, without the text of the file's location."""
 
-_OVERLAP: Final = "the location of another table overlaps"
+_OVERLAP: Final = "its location overlaps the location of another table or view"
 
 
 class _Purge:

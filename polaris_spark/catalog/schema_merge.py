@@ -8,9 +8,9 @@ and in the same order, and the identifier columns are the same. New columns in t
 names, ignoring case.
 
 The new columns of the request get new ids after the table's last column id, in the order of the ids in the request, as
-if the client had retried. This is safe because nothing refers to the ids in the request: apart from the schema, it
-contains only properties, and not the name mapping. Merging is off by default, because Iceberg promises clients a
-conflict, and because columns may get other ids than the client chose.
+if the client had retried. This is safe because nothing refers to the ids in the request: apart from the schema, the
+request contains only changes of properties, and it does not set the name mapping. Merging is off by default, because
+Iceberg promises clients a conflict, and because columns may get other ids than the client chose.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
     Args:
         base: the schema that the client started from.
         sent: the schema in the request.
-        after: last column id that the client knew. A column that is not in `base` and has no higher id is a dropped
-            column that the request restores, which is refused.
+        after: last column id that the client knew. A column that is not in `base` and whose id is not higher was
+            dropped before; the request would restore it, and is not merged.
     Raises:
         _OverlapError: the sent schema has other changes than additions, or the additions overlap.
         BadRequestError: a schema is malformed.

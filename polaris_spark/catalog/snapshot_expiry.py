@@ -46,7 +46,7 @@ _DEFAULTS = {
 """Default values of retention properties, as in Iceberg's `TableProperties`. Ages are in milliseconds."""
 
 RECORD_PIECES = 10_000
-"""Maximum number of snapshots in one `ExpiredSnapshots`, and maximum numbers of its statistics files and of its
+"""Maximum number of snapshots in one `ExpiredSnapshots`. The same limit holds for its statistics files, and for its
 partition statistics files."""
 
 DROPPED_BY_A_COMMIT = 100
@@ -229,9 +229,10 @@ def expire_on_commit(
     snapshot and the table property `polaris.expire-on-commit` is true.
 
     The number of rows read does not grow with the number of snapshots. This function reads the oldest items of the
-    snapshot log, the ancestors that each branch keeps regardless of age, and the removed snapshots. Iceberg's expiry
-    would also remove each of the removed snapshots. Snapshots that are not in the snapshot log, such as those that were
-    only committed to another branch, are left to the procedure `expire`.
+    snapshot log, the ancestors that each branch keeps regardless of age, and the removed snapshots. It removes only
+    snapshots that Iceberg's own expiry would remove, too. Snapshots that are neither in the snapshot log nor ancestors
+    of a removed snapshot are left to the procedure `expire`. These are, for example, snapshots that were only committed
+    to another branch.
 
     Args:
         namespace: namespace of the table.

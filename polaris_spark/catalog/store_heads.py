@@ -98,6 +98,6 @@ def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
     for row_name, head in unlisted(store):
         if not head.sealed:
             raise CorruptionError(
-                f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped: "
+                f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped; "
                 "run polaris-spark recover first"
             )

@@ -33,7 +33,8 @@ def number_in(summary: Mapping[str, object], name: str) -> int | None:
 
 def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) -> dict[str, str]:
     """Return the summary of a snapshot, with totals recomputed for its new parent snapshot. A total is left out if the
-    parent's total is missing or malformed, or if the count that was added or removed is malformed.
+    parent's total is missing or malformed, if the count that was added or removed is malformed, or if the new total
+    would be negative.
 
     Args:
         sent: summary of the snapshot that the client sent.

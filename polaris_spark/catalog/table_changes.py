@@ -113,9 +113,9 @@ class CreateTable(TableChange):
 
 
 _ENOUGH_PREPARATIONS = 2
-"""Maximum number of times that a change is prepared because it needs another manifest list. After that, `apply` reads
-the list. Without a maximum, a change could be prepared forever while other commits come first. Reading the list in
-`apply` gives the same result, because manifest lists never change."""
+"""Number of preparations after which a change is not prepared again because a manifest list is missing. Instead,
+`apply` reads the list. Without this limit, a change could be prepared forever while other commits come first. Reading
+the list in `apply` gives the same result, because manifest lists never change."""
 
 
 class TableCommit(NamedTuple):
@@ -200,9 +200,11 @@ class CommitTable(TableChange):
     ) -> TableDraft:
         """Merge or rebase a request that was made on an older state of the table, and return the resulting draft.
 
-        Each kind of merge gets a fresh draft of the table, without the request's updates. It returns the updates that
-        replace those of the request, or None if it cannot merge the request. It checks the requirements that it does
-        not replace. It does no I/O except reading rows, because this is a part of `apply`.
+        Each kind of merge gets a fresh draft of the table, without the request's updates. The merge returns the updates
+        that replace those of the request, or None if it cannot merge the request. It checks all requirements of the
+        request except those whose failure it resolves, such as `assert-current-schema-id` for merged columns. This
+        method is a part of `apply`, so it does no I/O except reading rows. The exception is a manifest list that is
+        still missing after `_ENOUGH_PREPARATIONS` preparations.
 
         Args:
             before: the table as it is now.

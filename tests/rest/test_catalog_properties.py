@@ -302,7 +302,9 @@ def test_a_branch_that_is_not_bound_is_named(
         raise InputError("no")
 
     monkeypatch.setattr(CopyRow, "prepare", fail)
-    with pytest.raises(InputError, match="are set, but branch 'main' is not bound yet: no; set them again"):
+    with pytest.raises(
+        InputError, match="are set, but do not apply to branch 'main' yet: no; set them again"
+    ):
         client.session.set_catalog_properties({"gc.enabled": "false"})
     assert client.session.catalog_properties()["gc.enabled"] == "false"
 

@@ -354,7 +354,7 @@ def test_a_branch_whose_manifests_got_no_row_ids_yet_is_not_appended_to(catalog:
     made = attempt(load(catalog), new_append(1))
     to = {"ref-name": "main", "type": "branch", "snapshot-id": older.snapshot["snapshot-id"]}
     catalog.commit("t", {"action": "set-snapshot-ref", **to})
-    assert "list of main is of format version 2, not 3" in refusal(catalog, made)
+    assert "list of branch main is of format version 2, not 3" in refusal(catalog, made)
 
 
 def test_encrypted_manifest_lists_are_not_rebased(catalog: Client, base: Json) -> None:
