@@ -23,7 +23,7 @@ from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_respo
 from polaris_spark.rest.router import Route
 
 PAGES = ("pageToken", "pageSize")
-"""Names of the query's parameters of a list."""
+"""Names of the query parameters by which a client requests a list page by page."""
 
 _PAGE_SIZE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 

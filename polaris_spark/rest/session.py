@@ -70,7 +70,7 @@ A = TypeVar("A", bound=Resource)
 
 
 class Session:
-    """An open catalog. Thread-safe. Close it to release its store and its lease of ids."""
+    """An open catalog. Thread-safe. Close it to release its connection to the store."""
 
     def __init__(
         self,
@@ -244,8 +244,8 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
     except (StateError, NotFoundError, StoreURIError) as error:
         if properties.create and not create:
             raise InputError(
-                "the catalog cannot be opened, and cannot be created because the property 'warehouse' is missing: "
-                f"{error}"
+                f"the catalog cannot be opened: {error}; and it cannot be created, because the property 'warehouse' is "
+                "missing"
             ) from error
         raise
 

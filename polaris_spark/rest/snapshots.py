@@ -1,10 +1,11 @@
 """An extension of the REST protocol: load the snapshots that a response with `snapshots=refs` left out.
 
-A response with `snapshots=refs` has the header `Polaris-Snapshots: TABLE-VERSION-SET-UUID`, unless branches and tags
-refer to every snapshot. TABLE is the table's stable id, VERSION is the table version in the response, and SET is a
-fingerprint of this version's snapshots, which is equal for versions with the same snapshots; all three are hexadecimal.
-UUID is the table's UUID, or a digest if the UUID is set to a text that is not valid in a header. A client requests the
-other snapshots by table and version. So the result does not change if the table is committed to, renamed or dropped:
+A response with `snapshots=refs` has the header `Polaris-Snapshots: TABLE-VERSION-SET-UUID`, unless the table's row
+shows that branches and tags refer to every snapshot. TABLE is the table's stable id, VERSION is the table version in
+the response, and SET is a fingerprint of this version's snapshots, which is equal for versions with the same snapshots;
+all three are hexadecimal. UUID is the table's UUID, or a digest if the UUID is set to a text that is not valid in a
+header. A client requests the other snapshots by table and version. So the result does not change if the table is
+committed to, renamed or dropped:
 
     GET /v1/{prefix}/tables/{TABLE}/versions/{VERSION}/snapshots?uuid={UUID}&since={another version}
 
@@ -13,8 +14,8 @@ cannot be guessed, so a client that sends it has loaded the table before.
 
 The response is `{"since": "...", "removed": [ids], "snapshots": [...]}`. To get the snapshots of the requested version,
 take the snapshots of the version `since`, remove `removed`, then append `snapshots`. If the request has no `since`, or
-if the version `since` does not exist or is not useful, the response has no `since`, and `snapshots` contains all
-snapshots.
+if the version `since` does not exist or does not lead to the requested version in this way, the response has no
+`since`, and `snapshots` contains all snapshots.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 def pin(stored: StoredContent[Table]) -> dict[str, str]:
     """Return the header that a client needs to request the snapshots that a response left out. Return an empty
-    dictionary if the response left out none."""
+    dictionary if the table's row shows that the response left out none."""
     table = stored.value
     if all_named(table):
         return {}
@@ -62,7 +63,9 @@ def load_snapshots(catalog: Catalog, request: Request) -> Response:
     lives = view.lookup(IDS, id_bytes(table_id)) is not None
     table = _version(view, table_id, version)
     if not lives and (table is None or not uuid or uuid != _uuid(table)):
-        raise NoSuchTableError("Table does not exist: it was dropped")
+        raise NoSuchTableError(
+            f"Table does not exist: the table with the id {table_id:x} was dropped or never existed"
+        )
     if table is None:
         raise NotFoundError(
             f"version {version:x} of this table never existed or was deleted: load the table again"

@@ -69,7 +69,7 @@ def etag(content: int, snapshots: Snapshots) -> str:
     """Return the entity tag (ETag) of one version of a table.
 
     Args:
-        content: id of the version. The index contains this id, so the version itself need not be read.
+        content: object id of the version. The index `names` contains this id, so the version itself need not be read.
         snapshots: which snapshots the response contains. The tag depends on this, because different bodies need
             different tags.
     """

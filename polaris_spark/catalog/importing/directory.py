@@ -111,8 +111,11 @@ class DirectoryTree:
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[SourceEntry | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
-        """Yield a pair for each item in a directory: its entry, or None if it is not an entry; and the directory to
-        search next (path, location, content), or None if there is nothing to search."""
+        """Yield (entry, directory to search) for each item of a directory that has one of them or both.
+
+        The entry is a table, a namespace or a problem; None if the item is only a directory to search. The directory to
+        search is given as (path, location, content); it is None if there is nothing to search in the item.
+        """
         for name, what in found.unread.items():
             yield SourceEntry(path, name, None, f"{at}/{name}", what), None
         if METADATA in found.files:
@@ -145,8 +148,8 @@ class DirectoryTree:
         """Check that a table's folder contains no other tables, whose files the table would own.
 
         Returns:
-            the table and None. If the folder contains other tables, the table with a problem, and the directory in
-            which to search for the other tables.
+            the table and None. If the folder contains other tables, instead the table with a problem, and the
+            directory in which to search for the other tables.
         """
         within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
         waiting, looked = [f"{at}/{name}" for name in within], 0
@@ -155,7 +158,9 @@ class DirectoryTree:
             try:
                 below = self._list(here)
                 if METADATA in below.directories and versions(self._list(f"{here}/{METADATA}")):
-                    problem = f"its folder contains another table, {here}; register the outer one by its metadata file"
+                    problem = (
+                        f"its folder contains another table, {here}; register this table by its metadata file"
+                    )
                     return table._replace(problem=problem), found._replace(directories=within)
             except OSError:  # reported when the folder itself is searched
                 continue

@@ -132,17 +132,18 @@ class Importer:
         self._check = check
         self._ids_each = IDS_EACH
         self._namespaces_left: dict[NamespaceName, dict[str, str]] = {}
-        """If there are patterns: namespaces that were listed, but without a matching table until now, and their
-        properties."""
+        """Properties of listed namespaces in which no table or view that matches `include` was listed yet, by the name
+        of the namespace. Empty if `include` is empty."""
         self._unplaced: dict[NamespaceName, dict[str, str]] = {}
-        """Namespaces that were listed but are not created yet, and their properties. They are created when a table or
-        view was imported, or at the end of the import if no table or view was refused."""
+        """Properties of listed namespaces that are not created yet, by the name of the namespace. They are created as
+        soon as a table or view is imported, or at the end of the import if no table or view was refused."""
         self._placed_any = self._refused_any = False
         self._scratch: State | None = None
         """The state that a dry run changes, in memory only."""
 
     def rows(self, source: Source) -> Iterator[Row]:
-        """Import a source. Yield a row for each table and view of the source as soon as it is done.
+        """Import a source. Yield a `Row` for each table and view of the source that the options select, and for each
+        problem with a namespace or with the whole source.
 
         Raises:
             InputError: listing the source failed at the first entry.
@@ -176,8 +177,8 @@ class Importer:
     def _namespaces(
         self, wave: Sequence[SourceEntry | ListedNamespace]
     ) -> dict[NamespaceName, dict[str, str]]:
-        """Return a dict from the name in this catalog of each listed namespace to its properties. If there are
-        patterns, which apply to tables and views, only namespaces of matching tables and views are returned."""
+        """Return the properties of the listed namespaces to create, by the name of the namespace in this catalog. If
+        `include` has patterns, only namespaces that contain a matching table or view are returned."""
         found = {
             (*self._options.into, *one.name): dict(one.properties)
             for one in wave
@@ -223,7 +224,7 @@ class Importer:
             yield Row(table, kind, entry.metadata_location, outcome.status, message)
 
     def _place_namespaces(self) -> Iterator[Row]:
-        """Create the listed namespaces. Yield a row for each namespace that cannot be created."""
+        """Create the listed namespaces. Yield a `Row` for each namespace that cannot be created."""
         waiting, self._unplaced = iter(self._unplaced.items()), {}
         while some := dict(islice(waiting, WAVE)):
             self._check()
@@ -312,8 +313,8 @@ class Importer:
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, ImportOutcome], kinds: dict[int, bytes | None]
     ) -> dict[int, Placement]:
-        """Return a dict from the position of each item to the name and table or view to add to the catalog. Items that
-        cannot be read get an outcome in `outcomes` instead."""
+        """Return what to add to the catalog for each item, by the item's position. Items that cannot be read get an
+        outcome in `outcomes` instead."""
         if self._options.lazy:
             for item in items:
                 kinds[item.position] = item.kind or TABLE

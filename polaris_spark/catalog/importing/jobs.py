@@ -22,8 +22,8 @@ _READ_TOGETHER = 1_000
 
 
 class UnloadedContents:
-    """Source of an import: the lazily imported tables and views of a catalog whose metadata is not loaded yet.
-    Importing from it loads them."""
+    """Source of an import: the tables and views that were imported into a catalog lazily and are not loaded yet. An
+    import from this source loads their metadata."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -64,7 +64,8 @@ def import_source(
         engine: reads files and writes rows; None to use threads of this process. Its function `progress` is called
             between steps, and may raise an error to stop the import.
     Returns:
-        a row for each table and view of the source.
+        a `Row` for each table and view of the source that the options select, and for each namespace that cannot be
+            created. If listing the source failed later than at the first entry, the last `Row` says so.
     Raises:
         TaskRunningError: another import into this catalog is running. The message contains its owner.
         InputError: listing the source failed at the first entry, or an option cannot be used.
@@ -92,8 +93,8 @@ def load_imported(
     options: ImportOptions,
     engine: Engine | None = None,
 ) -> list[Row]:
-    """Load the metadata of lazily imported tables and views that is not loaded yet. Return a row for each table and
-    view.
+    """Load the metadata of the tables and views that were imported lazily and are not loaded yet. Return a `Row` for
+    each of them that the options select.
 
     Raises:
         BadRequestError: a namespace in the options does not exist.

@@ -1,9 +1,9 @@
 """Reads metadata files and writes their content as rows, which are not in the index of names yet. Executors or threads
 do this part of an import.
 
-Only the driver has a lease of a node number, which new ids require, so the driver reserves ids for each portion (a
-group of metadata files). If a portion has too few ids, nothing is written for its remaining tables, and their results
-contain the number of ids that they need.
+New ids require the lease of a node number, which only the driver (the process that runs the import) has. So the driver
+reserves ids for each portion (a group of metadata files). If a portion has too few ids, nothing is written for its
+remaining tables, and their results contain the number of ids that they need.
 """
 
 from __future__ import annotations

@@ -23,11 +23,13 @@ def open_source(
     Args:
         source: kind of source, one of `SOURCES`.
         location: the root of the tree, or the URI of the catalog.
-        options: options of the source; a value `env:NAME` means the value of that environment variable. `sql` has the
-            options `catalog`, `user` and `password`; `rest` and `pyiceberg` have those of pyiceberg's `load_catalog`.
+        options: options of the source; a value `env:NAME` means the value of the environment variable NAME. `sql` has
+            the options `catalog`, `user` and `password`; `rest` and `pyiceberg` have those of pyiceberg's
+            `load_catalog`.
         file_options: options of pyiceberg's FileIO, for trees that are not on this machine.
     Raises:
-        InputError: the kind of source does not exist, a variable is missing, or the location contains a password.
+        InputError: the kind of source does not exist, an option of `sql` is unknown, an environment variable is not
+            set, or the location is missing or contains a password or another secret.
         SourceError: the source cannot be opened.
     """
     if source not in SOURCES:
@@ -100,8 +102,8 @@ def _refuse_password(location: str) -> None:
     """
     if holds_secret(location):
         raise InputError(
-            "the location of the source contains a password; give the password as an option such as 'password', "
-            "preferably as env:NAME"
+            "the location of the source contains a password or another secret; give the secret as an option such as "
+            "'password', preferably as env:NAME"
         )
 
 

@@ -1,4 +1,7 @@
-"""Changes that add imported tables and views to a catalog, many in one commit. Each gets an outcome and a log entry."""
+"""Changes that add imported tables and views to a catalog, many in one commit.
+
+Each table or view gets an outcome. Each one that is added also gets a log entry.
+"""
 
 from __future__ import annotations
 

@@ -160,7 +160,10 @@ def _engine(uri: str, options: Mapping[str, str]) -> Engine:
     except ImportError as error:
         raise MissingLibraryError(f"the database's driver is not installed: {error}") from error
     except (SQLAlchemyError, ValueError) as error:
-        raise SourceError(f"the URI of the database cannot be used: {type(error).__name__}") from error
+        raise SourceError(
+            "the URI of the database cannot be used: it is malformed, or this kind of database is not supported "
+            f"({type(error).__name__})"
+        ) from error
 
 
 def sqlalchemy_uri(uri: str) -> str:

@@ -19,7 +19,7 @@ class Directory(NamedTuple):
     files: dict[str, float]
     """Names of files, with their modification times in seconds since 1970."""
     unread: dict[str, str]
-    """Maps the name of each link, pipe or other entry that is not read to the reason."""
+    """Reasons why links, pipes and other entries are not read, by the entry's name."""
 
 
 List = Callable[[str], Directory]

@@ -69,8 +69,9 @@ _PROPERTIES: Final = {"set-properties": ("updates", "updated"), "remove-properti
 _encode = msgspec.json.Encoder().encode
 
 _FEW: Final = 1_000
-"""Up to this number, updates, requirements, tables and properties are not checked here, because all of their bounds are
-higher. The bytes of this few properties are checked when they are merged into the existing properties."""
+"""Maximum number of updates, requirements and tables in a request that is not checked, because their bounds are higher.
+The same applies to the properties in an update. Their size in bytes is still checked, when they are merged into the
+existing properties."""
 
 _NESTED: Final = ("element", "key", "value")
 

@@ -32,7 +32,8 @@ _ZONED = re.compile(f"{_DATE}T{_TIME}{_ZONE}", re.ASCII | re.IGNORECASE)
 
 _LEAP_CYCLE_YEARS = 400
 _NANOSECOND_RANGE = ("1677-09-21T00:12:43.145224193", "2262-04-11T23:47:16.854775807")
-"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. Timestamps in this form sort by time."""
+"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. In this form, the alphabetical order of
+timestamps is their order in time."""
 
 
 def default_value(kind: str, type: str, value: Any) -> Any:

@@ -2,8 +2,9 @@
 objects) hold the older items.
 
 An append writes at most one piece, and a log of n items has O(log n) pieces. When the row has more than `TAIL` items,
-all but the newest item become a new piece. Earlier pieces are merged into the new piece, from the newest to the oldest,
-as long as they are not larger (the logarithmic method of Bentley and Saxe, 1980). Only the oldest items can be removed.
+all but the newest item become a new piece. Then earlier pieces are merged into the new piece, from the newest to the
+oldest, until one has more items than the new piece (the logarithmic method of Bentley and Saxe, 1980). Only the oldest
+items can be removed.
 """
 
 from __future__ import annotations

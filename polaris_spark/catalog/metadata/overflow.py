@@ -172,7 +172,7 @@ class Frozen(NamedTuple, Generic[V]):
 
 
 class SpilledValues(MutableMapping[str, V]):
-    """The refs or properties of a draft, as a mapping by name, if an index holds most of them.
+    """Mapping from names to the refs or properties of a draft. An index holds most of them.
 
     A lookup reads only the needed parts of the index.
     """
@@ -282,7 +282,7 @@ class SpilledValues(MutableMapping[str, V]):
                 self._changed[name] = change(value)
 
     def freeze(self, new_id: NewId, rows: NewRows, bound: float) -> Frozen[V]:
-        """Return the values that the row embeds and the index of the others; add new shards to `rows`.
+        """Return the values that the row embeds, and the index of the others; add new shards to `rows`.
 
         If the indexed values take less than a quarter of `bound` bytes, all of them move back into the row. Call this
         method only once.
@@ -307,7 +307,7 @@ class SpilledValues(MutableMapping[str, V]):
 def spill(
     values: Mapping[str, V], reader: ObjectReader, codec: Codec[V], bound: float, new_id: NewId, rows: NewRows
 ) -> Frozen[V]:
-    """Return the values that a row embeds and a new index of the others; add new shards to `rows`.
+    """Return the values that a row embeds, and a new index of the others; add new shards to `rows`.
 
     The row embeds all values if the values that may move into an index take at most `bound` bytes.
 

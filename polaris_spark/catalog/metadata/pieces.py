@@ -138,7 +138,7 @@ class NumberedPieces:
         return max(least, 1 - self._highest[0]) if self._highest else least
 
     def digest(self, value: Json) -> bytes:
-        """Return the digest of a piece, which `like` and `add` take: a hash that is the same for equal pieces."""
+        """Return the digest of a piece: a hash that is the same for equal pieces. `like` and `add` take this digest."""
         return form_digest(self._form(value))
 
     def like(self, digest: bytes) -> int | None:

@@ -142,7 +142,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     statistics: IndexRoot
     partition_statistics: IndexRoot
     next_order: int
-    """Sort key of the next snapshot or statistics file that is added, in its JSON array of the metadata."""
+    """Sort key that the next added snapshot or statistics file gets. The arrays `snapshots`, `statistics` and
+    `partition-statistics` of the metadata are sorted by it."""
     encryption_keys: tuple[tuple[str, bytes], ...]
     """The id and the JSON text of each encryption key."""
     snapshot_log: Log
@@ -153,8 +154,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     snapshot_log_gaps: bool = False
     """Whether the snapshot log contains ids of snapshots that were already missing in the imported metadata."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations in the imported metadata that are outside the folder of its metadata file. The table reads and writes
-    there, but does not own these locations (`catalog.ownership`)."""
+    """Locations in the imported metadata where the table reads and writes, but which it does not own
+    (`catalog.ownership`), such as locations outside the folder of its metadata file."""
     more_refs: Overflow | None = None
     """Index of the refs that are not in `refs`: all except the branch `main`. None if `refs` holds all refs."""
     more_properties: Overflow | None = None
@@ -210,8 +211,8 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     metadata_location: str
     extra: bytes
     unconfirmed: tuple[str, ...] = ()
-    """Locations in the imported metadata that are outside the folder of its metadata file. The view does not own these
-    locations (`catalog.ownership`)."""
+    """Locations in the imported metadata that the view does not own (`catalog.ownership`), such as locations outside
+    the folder of its metadata file."""
 
 
 EMPTY_VIEW = View(
@@ -247,7 +248,7 @@ class ObjectReader(Protocol):
         """Prepare for reads of these objects, which may have different types.
 
         A reader whose single reads are slow, such as the reader of a database, reads all of the objects now, in one
-        batch.
+        request.
         """
 
     @property

@@ -1,4 +1,4 @@
-"""Schemas as JSON: an index of their columns, checks, comparison, and assignment of new column ids.
+"""Schemas as JSON: lookup of their columns, checks, comparison, and assignment of new column ids.
 
 The rules are those of Iceberg's `Schema`, `SchemaParser`, `Types` and `AssignFreshIds`
 (specification: https://iceberg.apache.org/spec/#schemas-and-data-types).
@@ -228,10 +228,10 @@ def check_format(index: SchemaIndex, format_version: int) -> None:
 
 
 def check_new_types(index: SchemaIndex) -> None:
-    """Refuse a new schema with a type that has no values: `fixed` of 0 bytes, or `decimal` with a precision of 0 or
-    with a scale above its precision.
+    """Refuse a new schema with a type that makes Spark and Parquet fail: `fixed` of 0 bytes, or `decimal` with a
+    precision of 0 or with a scale above its precision.
 
-    Iceberg's Java code reads schemas with these types, but Spark and Parquet fail with them.
+    Stored schemas may contain these types, because Iceberg's Java code accepts them.
 
     Raises:
         BadRequestError: a column has a refused type; the message names the column.
@@ -248,8 +248,8 @@ def check_new_types(index: SchemaIndex) -> None:
 
 
 def schema_form(schema: Json) -> object:
-    """Return the fields by which schemas are compared: all except the schema's id, also fields unknown to this release.
-    Schemas with the same values in these fields count as equal."""
+    """Return the fields by which schemas are compared: all except the schema's id, including fields unknown to this
+    release. Schemas with the same values in these fields count as equal."""
     return normal_form(normal_schema(schema))
 
 

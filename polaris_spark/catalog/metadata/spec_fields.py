@@ -75,7 +75,7 @@ class SpecFields:
         return found[next(reversed(found))] if found else None
 
     def needs_name_check(self, schema: SchemaIndex) -> bool:
-        """Return whether the caller must run `check_names` on the specs with this schema.
+        """Return whether the caller must call `check_names` with each of the specs and this schema.
 
         False means that `check_names` would accept every spec. True means that it might refuse a spec. A result of
         False is cached for the schema until a spec is added or removed.

@@ -7,27 +7,30 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | --- | --- | --- |
 | assign-uuid | replaces the uuid if it differs | test_table_updates |
 | upgrade-format-version | not to an older version; up to 4; the same version changes nothing | test_table_updates |
-| add-schema | an equal schema keeps its id, otherwise it is the highest id + 1 | test_schemas |
+| add-schema | an equal existing schema is reused; a new schema gets the highest id + 1 | test_schemas |
 | | last-column-id only grows; types and defaults must exist in the format version | test_schemas |
 | | a default must fit its column's type; types and defaults are stored in normalized form | test_defaults |
 | set-current-schema | -1 means the schema added last; the schema must exist | test_schemas |
 | | partition names must not be names of other columns; default spec and order must fit the schema | test_schemas |
 | | in every spec, also in old specs, the transform must accept the type of its source column | test_partitioning |
 | remove-schemas | not the current schema | test_schemas |
-| add-spec | must fit the current schema; an equal spec keeps its id, otherwise highest id + 1 | test_partitioning |
+| add-spec | must fit the current schema | test_partitioning |
+| | an equal existing spec is reused; a new spec gets the highest id + 1 | test_partitioning |
 | | version 1 needs sequential field ids; missing field ids are assigned | test_partitioning |
 | set-default-spec | -1 means the spec added last; it must exist after all updates | test_partitioning |
 | remove-partition-specs | not the default spec | test_partitioning |
-| add-sort-order | must fit the current schema; an equal order keeps its id; unsorted is 0 | test_partitioning |
+| add-sort-order | must fit the current schema; an equal existing order is reused | test_partitioning |
+| | the id of the unsorted order is 0; another new order gets the highest id + 1 | test_partitioning |
 | set-default-sort-order | -1 means the order added last; it must exist after all updates | test_partitioning |
 | add-snapshot | the id must be new; the sequence number must grow, unless the snapshot has no parent | test_snapshots |
 | | after all updates, no sequence number may be above the table's last sequence number | test_snapshots |
-| | a summary has an operation (default overwrite) or is left out; embedded manifests have no row ids | test_snapshots |
+| | a summary has an operation (default overwrite) or is left out | test_snapshots |
+| | a snapshot without a manifest list (with `manifests` instead) is stored without row ids | test_snapshots |
 | | version 3: first-row-id must not be below next-row-id, which grows by added-rows | test_snapshots |
 | set-snapshot-ref | the snapshot must exist; main must be a branch; an equal ref changes nothing | test_snapshots |
 | | main sets the current snapshot and logs it, with the snapshot's time if it is new, otherwise now | test_snapshots |
 | remove-snapshot-ref | without main, there is no current snapshot; an unknown ref changes nothing | test_snapshots |
-| remove-snapshots | also removes their statistics, refs and log entries, and all earlier entries | test_snapshots |
+| remove-snapshots | also removes their statistics, refs and log entries, and all earlier log entries | test_snapshots |
 | set-statistics, set-partition-statistics | replaces all statistics of the snapshot | test_snapshots |
 | remove-statistics, remove-partition-statistics | an unknown snapshot changes nothing | test_snapshots |
 | set-location | trailing slashes are removed; the same location changes nothing | test_table_updates |
@@ -37,10 +40,12 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | add-encryption-key | a known id changes nothing | test_table_updates |
 | remove-encryption-key | an unknown id changes nothing | test_table_updates |
 
-Four rules differ from Java, where Java fails by accident or writes inconsistent metadata: removing more unknown
-snapshots than the table has changes nothing (Java fails); partition fields without ids get the next free ids (Java
-starts at 1000 again); a part that a request removed cannot be used by later updates of that request (Java can still
-make it current); locations that differ only in trailing slashes are the same.
+Four rules differ from Iceberg's Java code, because that code fails by accident or writes inconsistent metadata:
+
+- `remove-snapshots` ignores unknown ids, even if there are more ids than the table has snapshots (Java then fails);
+- partition fields without ids get the next free ids (Java starts at 1000 again);
+- a part that a request removed cannot be used by later updates of that request (Java can still make it current);
+- locations that differ only in trailing slashes are the same.
 """
 
 from __future__ import annotations
@@ -166,7 +171,7 @@ def upgrade_format_version(draft: TableDraft, update: Json) -> None:
 
 
 def newer_name(update: Json, newer: str, older: str) -> str:
-    """Return the name under which an update holds a renamed field.
+    """Return the name that an update uses for a field that the specification renamed.
 
     This is `older` if the update has a field `older` and no field `newer`, otherwise `newer`.
     """

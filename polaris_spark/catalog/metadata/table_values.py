@@ -310,7 +310,7 @@ class TableValues:
         return self.next_order - 1
 
     def current_schema(self) -> SchemaIndex:
-        """Return the index of the columns of the current schema.
+        """Return the columns of the current schema, by id and by name.
 
         Raises:
             BadRequestError: the table has no current schema yet.
@@ -321,7 +321,7 @@ class TableValues:
         return found
 
     def schema_index(self, id: int) -> SchemaIndex | None:
-        """Return the index of the columns of the schema with this id; None if there is no schema with this id."""
+        """Return the columns of a schema, by id and by name; None if there is no schema with this id."""
         found = self._schema_indexes.get(id)
         if found is None:
             schema = self.schemas.get(id)

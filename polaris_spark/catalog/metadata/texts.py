@@ -55,12 +55,12 @@ def compact(text: bytes | msgspec.Raw) -> bytes:
 
 
 def invalid(message: str) -> BadRequestError:
-    """Return the error for a request that Java refuses with `IllegalArgumentException`."""
+    """Return the error for a request that Iceberg's Java code refuses with `IllegalArgumentException`."""
     return BadRequestError(message, type="IllegalArgumentException")
 
 
 def refused(message: str) -> BadRequestError:
-    """Return the error for a request that Java refuses with `ValidationException`."""
+    """Return the error for a request that Iceberg's Java code refuses with `ValidationException`."""
     return BadRequestError(message, type="ValidationException")
 
 

@@ -131,7 +131,7 @@ def check_names(spec: Json, schema: SchemaIndex) -> None:
 
 def check_spec(spec: Json, schema: SchemaIndex) -> None:
     """Refuse a spec with a field whose source column does not exist, is in a list or map, or has a type that the
-    field's transform does not accept.
+    field's transform does not accept. Fields with the transform `void` are not checked.
 
     Raises:
         BadRequestError: the spec is refused; the message names the field or the type.

@@ -4,15 +4,17 @@ The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests
 
 | update | rule | test |
 | --- | --- | --- |
-| assign-uuid | only once | test_views |
+| assign-uuid | a uuid that is set cannot be changed | test_views |
 | upgrade-format-version | not to an older version; 1 is the only version | test_views |
-| add-schema | an equal schema keeps its id, otherwise it is the highest id + 1 | test_views |
-| add-view-version | an equal version keeps its id, otherwise it is the sent id or the highest id + 1 | test_views |
-| | schema -1 means the schema added last; queries must be SQL, one for each dialect | test_views |
+| add-schema | an equal existing schema is reused; a new schema gets the highest id + 1 | test_views |
+| add-view-version | an equal existing version is reused | test_views |
+| | a new version gets the sent id, or the highest id + 1 if that is larger | test_views |
+| | schema -1 means the schema added last; queries must be SQL, at most one for each dialect | test_views |
 | set-current-view-version | -1 means the version added last; the version must exist | test_views |
 | | the change is logged, with the time of the version if it is new, otherwise the current time | test_views |
 | set-location | the same location changes nothing; trailing slashes are kept | test_views |
-| set-properties, remove-properties | unknown names are ignored; all names and values are allowed | test_views |
+| set-properties | all names and values are allowed | test_views |
+| remove-properties | unknown names are ignored | test_views |
 """
 
 from __future__ import annotations
