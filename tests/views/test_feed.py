@@ -391,7 +391,7 @@ def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
         return followed
 
     monkeypatch.setattr(FeedReader, "_follow", slow)
-    with pytest.raises(HistoryTrimmedError, match=r"its history was trimmed meanwhile .*history-retention"):
+    with pytest.raises(HistoryTrimmedError, match=r"history was trimmed meanwhile .*history-retention"):
         stream.batch()
 
 
