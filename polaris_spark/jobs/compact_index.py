@@ -1,4 +1,4 @@
-"""`compact_index`: rewrites the indexes of references (branches, tags) into fewer, fuller shards."""
+"""`compact_index`: rewrites the indexes of references, such as branches of catalogs, into fewer, fuller shards."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def levels_named(
     The first level is the name of the catalog only if no namespace has this name.
 
     Args:
-        snapshot: the commit whose namespaces count.
+        snapshot: the commit in which the namespace is looked up.
         catalog: name of the catalog, with which the identifier may begin.
         argument: name of the procedure's argument, which tells what the identifier is. A view is a "table", too.
         text: the identifier.

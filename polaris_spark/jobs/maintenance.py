@@ -1,4 +1,4 @@
-"""Maintenance jobs: procedures that report progress, and of which only one of each kind runs at a time."""
+"""Maintenance jobs. They are procedures that report progress. Only one job of each kind runs at a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def job(
     idle: Callable[[tuple[Any, ...]], bool] | None = None,
     over_http: bool = False,
 ) -> Procedure:
-    """Return a procedure that runs as a coordinated task with its name.
+    """Return a procedure that holds the lease of a task while it runs. The kind of the task is the procedure's name.
 
     Args:
         name: name of the procedure, and kind of its task in the view `tasks`.
@@ -58,8 +58,8 @@ def job(
         run: runs the job. It must call `Call.progress` often, which raises an error if the task's lease is lost.
         scope: scope within which one job of this kind runs at a time.
         deletes: returns whether a call with given arguments deletes old or dropped data; None if the job never does.
-            If it is not None, the job has the parameter `clock_is_right`. A call that deletes is then refused if the
-            store does not trust the clock, and any other call, such as a dry run, only logs a warning.
+            If it is not None, the job has the parameter `clock_is_right`. If this machine's clock is wrong or
+            in doubt, a call that deletes is then refused, and any other call, such as a dry run, only logs a warning.
         finds_faults: whether each row of the result reports a fault. If so, the command line exits with a failure
             status when there are rows.
         idle: returns whether a row of the result only reports that there was nothing to do.
@@ -113,12 +113,12 @@ def unless_dry_run(arguments: Mapping[str, Any]) -> bool:
 
 
 def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> None:
-    """Refuse a call that deletes data if the store does not trust the clock. For other calls, log a warning.
+    """Refuse a call that deletes data if this machine's clock is wrong or in doubt. For other calls, log a warning.
 
     This check comes before the job acquires a node lease or writes.
 
     Raises:
-        ClockError: the call deletes data, and the clock is wrong or not trusted.
+        ClockError: the call deletes data, and the clock is wrong or in doubt.
     """
     clock = session.connection.store_clock
     if deletes:
@@ -129,7 +129,10 @@ def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> No
     except ClockError as error:
         doubt = str(error)
     if doubt is not None:
-        log.warning("this dry run uses a clock with which deletions would be refused: %s", doubt)
+        log.warning(
+            "this call deletes nothing; with this machine's clock, a call that deletes would be refused: %s",
+            doubt,
+        )
 
 
 def task_scope(session: Session, scope: Scope) -> str:

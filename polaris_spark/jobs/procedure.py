@@ -71,7 +71,7 @@ class Call:
         self.session = session
         """The opened catalog."""
         self.held: HeldTask | None = None
-        """The coordinated task of a running maintenance job; None for other calls."""
+        """The task lease that a running maintenance job holds; None for other calls."""
         self.over_http = over_http
         """Whether the arguments come from an HTTP client, which may access only the served realm."""
         self._by_operator = by_operator
@@ -269,6 +269,7 @@ class Procedure:
 
         Raises:
             InputError: an argument is not valid, or the caller may not use an environment variable in it.
+            ForbiddenError: a location is outside the allowed locations of the catalog.
             TypeError: the procedure has a bug: a row does not match the columns.
         """
         given = self.checked_arguments(arguments)

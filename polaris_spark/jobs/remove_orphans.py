@@ -160,8 +160,8 @@ def _uri(parts: tuple[str, ...]) -> str:
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     """Return the resources that one run of a job uses.
 
-    Unless it is a dry run, first end the registrations of branches that were dropped longer ago than the grace period.
-    These branches can then no longer be restored, so their files are not needed.
+    Unless it is a dry run, first permanently remove from the registry the references that were dropped longer ago than
+    the grace period. Branches among them can then no longer be restored, so their files are not needed.
     """
     from polaris_spark.catalog.overlapping_tables import heads_around
     from polaris_spark.commits.change import Operation

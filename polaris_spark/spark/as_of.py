@@ -109,7 +109,8 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
 def pinned_in_realm(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
     """Return the head of a reference as it was at a point of the realm's history; `head` if the point is None.
 
-    The point can be a commit of any reference of the realm. In other references, the time of this commit counts.
+    The point can be a commit of any reference of the realm. If it is a commit of another reference, return the head at
+    the time of this commit.
 
     Raises:
         HistoryTrimmedError: the point is older than the oldest commit that is still stored.
@@ -124,7 +125,7 @@ def pinned_in_realm(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
 
 
 def moment(store: ObjectStore, as_of: AsOf) -> int:
-    """Return the time of a point in history, in milliseconds since 1970. The time of a commit id is the commit's time.
+    """Return the time of a point in history, in milliseconds since 1970. For a commit id, return the commit's time.
 
     Raises:
         InputError: the point is neither a time nor the id of a commit of this realm.

@@ -59,10 +59,10 @@ class Bridge:
     def request(self, head: str, body: str) -> tuple[str, str]:
         """Answer a request of the JVM. Return the head and the body of the answer.
 
-        A head consists of lines that each end with a newline; newlines and backslashes within a line are escaped by a
-        backslash. The lines of a request are: the catalog's name (returned by `add`), method, path, number of query
-        parameters, then name and value of each query parameter and of each header. The lines of an answer are: status,
-        then name and value of each header.
+        Here, a head is all lines before a body. Each line ends with a newline; newlines and backslashes within a line
+        are escaped by a backslash. The lines of a request are: the catalog's name (returned by `add`), method, path,
+        number of query parameters, then name and value of each query parameter and of each header. The lines of an
+        answer are: status, then name and value of each header.
 
         The catalog answers requests of the Iceberg REST protocol and requests of the extension
         (:mod:`polaris_spark.extension`).
@@ -157,8 +157,8 @@ def open_catalog(configuration: dict[str, str]) -> Session:
 
 
 class ControlChannel:
-    """A channel for lines of JSON to and from the JVM. Other code in this process cannot read or write its pipes by
-    mistake."""
+    """A channel for lines of JSON to and from the JVM. After `take_over`, other code in this process cannot read
+    from the channel or write to it by mistake."""
 
     def __init__(self, read_from: IO[bytes], write_to: IO[bytes]) -> None:
         self._read_from = read_from

@@ -41,7 +41,9 @@ class Position(NamedTuple):
     """A position in a log: the last commit that was read, completely or in part."""
 
     commit: int
+    """Id of this commit."""
     number: int
+    """Commit number of this commit."""
     entries: int | None = None
     """Number of the commit's log entries that have been read; None if all have been read."""
 
@@ -51,7 +53,7 @@ class Position(NamedTuple):
         return self.number + (self.entries is None)
 
     def __str__(self) -> str:
-        read = "" if self.entries is None else f", {self.entries} entries of it"
+        read = "" if self.entries is None else f", {self.entries} of its log entries"
         return f"commit {self.commit} (number {self.number}{read})"
 
 
@@ -73,9 +75,10 @@ class FeedTask(NamedTuple):
 
     history: HistoryTask
     skip: int
-    """Number of log entries of the first commit that the task skips, because an earlier batch has read them."""
+    """Number of log entries at the start of the first commit that an earlier batch has read, so the task skips them."""
     until: int | None
-    """Position of the first log entry of the last commit that the task does not read; None if it reads all entries."""
+    """Number of log entries of the last commit after which the task stops, counted from the start of the commit. None
+    to read all its log entries."""
 
     def wants(self, number: int, position: int) -> bool:
         """Return whether the task reads the log entry at `position` (from 0) of the commit with this commit number."""
@@ -146,8 +149,8 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
     head = followed.head
     if at.next < head.floor_number:
         raise HistoryTrimmedError(
-            f"the stream has read {followed.name!r} up to {at}, but its history was trimmed meanwhile and begins "
-            f"with commit number {head.floor_number}: this stream has missed changes; begin a new stream, with "
+            f"the stream has read {followed.name!r} up to {at}, but the reference's history was trimmed meanwhile and "
+            f"begins with commit number {head.floor_number}: this stream has missed changes; begin a new stream, with "
             "another checkpoint, and keep history for longer (history-retention)"
         )
     if at.number > head.number:

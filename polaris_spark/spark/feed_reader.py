@@ -59,7 +59,7 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class FeedReader(DataSourceStreamReader):
-    """Reads the log of one reference in order. Spark runs the reader in a Python process on the driver's machine, which
+    """Reads the log of one reference in order. Spark runs the reader on the driver's machine, in a Python process that
     lives as long as the query."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:

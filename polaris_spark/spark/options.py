@@ -16,7 +16,8 @@ from polaris_spark.spark.as_of import AsOf
 
 DESCRIPTIONS = {
     "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",
-    "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME of a listed variable",
+    "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME, if NAME is listed in the "
+    "driver's environment variable POLARIS_SPARK_VARIABLES",
     "view": "name of the view to read",
     "realm": "name of the realm (default: default)",
     "catalog": "name of the catalog (default: all catalogs of the realm)",
@@ -190,7 +191,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _PROPERTIES = ("store", "realm", "catalog", "branch")
 _FILES = "files."
 _OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
-"""Options that only one view has, each with the name of its view."""
+"""Options that are refused for all views but one, each with the name of this view."""
 
 
 def location_of(properties: Properties) -> StoreLocation:

@@ -1,4 +1,4 @@
-"""Stores that Spark's workers open only for reading. Each process opens a store once."""
+"""Access to stores in Spark's workers, mostly for reading. Each process opens a store once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RealmReader:
     def live(self, name: str) -> tuple[Registered, Head]:
         """Return a reference and its current head (newest commit).
 
-        A new reference may have no row yet. The head is then the first head, from its entry in the registry.
+        A new reference may have no row yet. The head is then the reference's first head, according to the registry.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference with this name.

@@ -31,4 +31,4 @@ def test_a_view_is_counted_for_the_driver(local: Asking, tmp_path: Path) -> None
     assert local.send("POST", "views/tables/columns", {"options": options})[1]["counted"] is True
     status, body = local.send("POST", "views/snapshots/count", {"options": options})
     assert status == 400
-    assert "cannot count" in body["error"]["message"]
+    assert "cannot be counted" in body["error"]["message"]

@@ -184,7 +184,7 @@ def test_the_first_batch_begins_where_it_began_before_a_crash(busy: Catalog) -> 
     trim(busy, 4)  # what is left begins later than the batch did
     assert late.batch() == []
     assert [order(row) for row in late.batch()] == logged(busy)[-5:]
-    with pytest.raises(HistoryTrimmedError, match=r"\(number 0, 0 entries of it\).* commit number 4"):
+    with pytest.raises(HistoryTrimmedError, match=r"\(number 0, 0 of its log entries\).* commit number 4"):
         early.batch()
     assert len(expected) == 20
 
@@ -237,7 +237,8 @@ def test_history_that_was_trimmed_beneath_the_checkpoint_is_an_error_and_no_gap(
     assert order(whole.batch()[0]) == (10, 0)
     for _ in range(2):
         with pytest.raises(
-            HistoryTrimmedError, match=r"number 9, 3 entries of it\), but .* begins with commit number 10"
+            HistoryTrimmedError,
+            match=r"number 9, 3 of its log entries\), but .* begins with commit number 10",
         ):
             partial.batch()
         with pytest.raises(HistoryTrimmedError):
@@ -390,7 +391,7 @@ def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
         return followed
 
     monkeypatch.setattr(FeedReader, "_follow", slow)
-    with pytest.raises(HistoryTrimmedError, match=r"its history was trimmed meanwhile .*history-retention"):
+    with pytest.raises(HistoryTrimmedError, match=r"history was trimmed meanwhile .*history-retention"):
         stream.batch()
 
 

@@ -1,4 +1,4 @@
-"""Changes that expiry commits: removal of snapshots from many tables, and removal of expired-snapshots records.
+"""The changes that an expiry run commits. They remove snapshots from tables, and remove expired-snapshots records.
 
 An expired-snapshots record (`ExpiredSnapshots`) lists snapshots that were removed from a table but whose files are not
 deleted yet. If a commit for several tables is refused, its tables are split into halves, and each half is tried again.
@@ -116,7 +116,9 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         return (found, decision) if decision and decision.updates() else None
 
     def prepare(self, view: State) -> tuple[Prepared, NameEntry, Decision]:
-        raise AssertionError("_ExpireTables prepares this change together with other tables")
+        raise AssertionError(
+            "_ExpireTable cannot be committed alone: _ExpireTables prepares the changes of all its tables"
+        )
 
     def apply(self, state: State, prepared: tuple[Prepared, NameEntry, Decision]) -> StoredContent[Table]:
         fixed, found, decision = prepared
@@ -230,7 +232,7 @@ class _Removing:
 
     def _try(self, parts: Sequence[_ExpireTable]) -> None:
         if self._refused >= REFUSALS:
-            why = f"not tried, because writing files of {REFUSALS} tables before it failed: {self._problem}"
+            why = f"not tried, because the files of {REFUSALS} tables before it could not be written: {self._problem}"
             self.done += [Removed(part.table, NOTHING, why) for part in parts]
             return
         self._progress(len(self.done))
@@ -287,7 +289,7 @@ class Settled(NamedTuple):
 
 
 class SettleExpired(TimedChange[None]):
-    """Change that removes expired-snapshots records (`ExpiredSnapshots`) after their files were deleted.
+    """Change that removes expired-snapshots records (`ExpiredSnapshots`) whose snapshots' files were deleted.
 
     It adds a log entry with the counts of deleted files for each table that still exists.
     """

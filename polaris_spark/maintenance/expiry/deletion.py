@@ -3,7 +3,7 @@
 Before each wave, a *look* reads the heads of the store again, and searches the tables that were changed, registered,
 branched or dropped since the last look. Files that these tables name are kept. If such a file belongs to the expired
 snapshots of a table, all remaining manifests and manifest lists of these snapshots are kept as well. If one of the
-searched tables cannot be read, all remaining files are kept (`files_in_use` treats missing manifests differently).
+searched tables cannot be read, all remaining files are kept (missing manifests are an exception: see `files_in_use`).
 Looks are needed because an old table version can come back into use during a run: for example, a branch is made from an
 old commit, or the metadata file of an old version is registered.
 
@@ -54,7 +54,7 @@ class Deleting:
     ) -> None:
         """
         Args:
-            watching: check whether tables have begun to need the files, which is repeated before each wave.
+            watching: the check whether tables have begun to need the files. It is repeated before each wave.
             catalog_properties: returns the catalog's properties, as they were at the last look.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
         """

@@ -1,7 +1,7 @@
 """Search for the files that only expired snapshots need. Each function works on one table.
 
-`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only these files
-are read, in this order:
+`maintenance.needed_files` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, the search reads
+only the following files, in this order:
 
 1. the manifest lists of expired snapshots;
 2. the manifest lists of other snapshots, until each manifest from step 1 has been found in one of them;
@@ -84,7 +84,7 @@ class DecideTables(MapFunction[ToDecide, Decision]):
         try:
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
-                return Decision(left_alone="imported, and not loaded yet")
+                return Decision(left_alone="the table was imported lazily, and is not loaded yet")
             specs_of = partial(_specs_of, files=reach.files)
             found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
         except PolarisError as error:
@@ -166,7 +166,7 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
             return Examined(
-                problem=f"the imported table of {table.metadata_location} shares its location, and is not loaded yet"
+                problem=f"the lazily imported table of {table.metadata_location} may need them, and is not loaded yet"
             )
         owner = "a table that shares its location" if position else "the table"
         found = needs_of(Content(owner, table), reader, reach.files, without=version.without)

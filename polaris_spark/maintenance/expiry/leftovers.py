@@ -117,7 +117,7 @@ class Leftover:
         return (file for file in self.files.values() if file.kind in kinds and self.may_delete(file))
 
     def may_delete(self, file: File) -> bool:
-        """Whether a file may still be deleted."""
+        """Return whether a file may still be deleted."""
         if self.problem or (self.shared and file.kind in LEADING):
             return False
         return file.location in self.files
@@ -141,8 +141,8 @@ class Leftover:
             self.files, self.complete = {}, False
 
     def settled(self) -> Settled:
-        """Return the table's expired-snapshots records. They can be removed, because all their files have been
-        deleted."""
+        """Return the table's expired-snapshots records. They can be removed, because all files of their snapshots have
+        been deleted."""
         keys = tuple(expired_key(self.entity_id, record) for record in self.records)
         summary = {f"deleted-{kind}": str(number) for kind, number in sorted(self._deleted.items())}
         return Settled(self.entity_id, keys, summary)

@@ -99,7 +99,7 @@ class ExpiryRun:
         """
         Args:
             engine: runs the work on tables and files. Its `progress` may raise an error to stop the run.
-            asked: which snapshots expire.
+            asked: the parameters of the run, which decide which snapshots expire.
             grace_ms: the grace period of the session, in milliseconds.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
             check_files: which tables to check for references to a file before it is deleted.
@@ -277,7 +277,7 @@ class ExpiryRun:
         """Return a table with expired snapshots as a `Leftover`; None if the table's files must be kept.
 
         Args:
-            drop: where the table was dropped; None if it was not dropped, or the drop is no longer in the history.
+            drop: the drop of the table; None if it was not dropped, or the drop is no longer in the history.
         """
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
@@ -294,7 +294,7 @@ class ExpiryRun:
         levels = namespace_levels(view, name.namespace if name else home)
         outcome = self._outcome(entity_id, name)
         if isinstance(table, Unloaded):
-            outcome.notes.append("files are left: imported, and not loaded yet")
+            outcome.notes.append("files are left: the table was imported lazily, and is not loaded yet")
             return None
         levels = [table.properties, *levels]
         if not gc_enabled([*levels, self._catalog_properties(heads)]):

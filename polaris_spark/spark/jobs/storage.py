@@ -22,8 +22,8 @@ AGES = (
 OLDEST = "90 days and more"
 
 _SPLITS_PER_PART = 8
-"""Number of splits for each part of the engine. Small splits matter if this process reads them: a call can be cancelled
-only between two splits."""
+"""Number of splits for each unit of `Engine.parts`. Splits are small because, if this process reads them, a call can be
+cancelled only between two splits."""
 
 
 class StoredSize(NamedTuple):

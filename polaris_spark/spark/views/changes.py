@@ -33,7 +33,8 @@ byte."""
 
 
 class ChangeRow(NamedTuple):
-    """An entry of a commit's log, with the decoded names of the changed entity after (`key`) and before (`old_key`)."""
+    """A log entry of a commit. `key` is the decoded key of the changed entity. `old_key` is its decoded key before a
+    rename; None for other changes."""
 
     logged: Logged
     position: int

@@ -35,11 +35,11 @@ class Deletions(BatchesView[Deletion]):
         "Files that maintenance deleted, one row each; a file that could not be deleted has a second row"
     )
     columns = (
-        ViewColumn("catalog", STRING, "Catalog whose table it was", lambda row: row.catalog),
+        ViewColumn("catalog", STRING, "Catalog for which the job ran", lambda row: row.catalog),
         ViewColumn(
             "deleted_at", TIMESTAMP, "Time at which the deletion began", lambda row: micros(row.batch.time)
         ),
-        ViewColumn("principal", STRING, "For whom", lambda row: row.batch.principal),
+        ViewColumn("principal", STRING, "Principal that ran the job", lambda row: row.batch.principal),
         ViewColumn("job", STRING, "Maintenance job that deleted it", lambda row: row.batch.job),
         ViewColumn("table", STRING, "Name of the table at that time", lambda row: row.batch.table),
         ViewColumn("entity_id", LONG, "Stable id of the table", lambda row: row.batch.entity_id),

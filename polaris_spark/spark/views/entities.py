@@ -189,10 +189,10 @@ def with_contents(
 def with_loaded(
     store: ObjectStore, entries: Iterator[EntityEntry], cls: type[S]
 ) -> Iterator[tuple[list[tuple[EntityEntry, S]], list[tuple[EntityEntry, Unloaded]]]]:
-    """Yield the entries of tables or views, each with the object that describes it. Each pair of lists was read in one
-    batch.
+    """Yield the entries of tables or views in pairs of lists. Each pair was read in one batch.
 
-    The second list contains the entries that were imported lazily and whose metadata was not loaded yet.
+    The first list contains the entries that are loaded, each with the object that describes the table or view. The
+    second list contains the entries that were imported lazily and are not loaded yet, each with its `Unloaded` object.
     """
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.read([entry.content_id for entry in run])

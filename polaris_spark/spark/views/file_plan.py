@@ -33,7 +33,11 @@ assumes that all tables have equally many files."""
 
 
 class FilesPart(NamedTuple):
-    """Tables whose files a task shows. The task reads every `parts`-th manifest, starting with manifest `number`."""
+    """Tables whose files a task shows.
+
+    If `parts` is more than 1, the range is a single large table that several tasks share: this one reads every
+    `parts`-th manifest of the table, starting with manifest `number`, counted from 0.
+    """
 
     tables: NamesTask
     number: int = 0
@@ -48,8 +52,11 @@ _decode = msgspec.json.Decoder(_Summary, strict=False).decode
 
 
 def plan_files(request: ScanRequest) -> Iterator[Weighted[FilesPart]]:
-    """Yield the tasks that read the requested tables. To count files, read summaries of the tables' current
-    snapshots."""
+    """Yield the tasks that read the requested tables, each with its approximate cost.
+
+    Planning takes the number of files of each table from the summary of the table's current snapshot. If there are more
+    than `WEIGHED_TABLES` tables, it reads no summaries, and assumes that every table costs the same.
+    """
     planned = plan_names(request, TABLE, WEIGHED_TABLES)
     realm = request.store.realm(request.options.realm)
     are_many = sum(planned_range.weight for planned_range in planned) > WEIGHED_TABLES

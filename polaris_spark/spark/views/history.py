@@ -94,7 +94,8 @@ def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
 def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
     """Return the histories without the commits up to the point `since`, which is excluded too.
 
-    The point can be a commit of any reference of the realm. In other references, the time of this commit counts.
+    The point can be a commit of any reference of the realm. In the histories of other references, the time of this
+    commit is the point.
     """
     if since is None:
         return found
@@ -137,7 +138,8 @@ def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -
         times_are_backward = since.time is not None and until.time is not None and since.time > until.time
         if times_are_backward or any(one.first > one.head.number + 1 for one in found):
             raise InputError(
-                f"from {since.text!r} comes after {until.option} {until.text!r}: there are no commits between them"
+                f"the option 'from' ({since.text!r}) comes after the option {until.option!r} ({until.text!r}): there "
+                "are no commits between them"
             )
     return found
 
@@ -183,8 +185,8 @@ def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) 
 
 
 def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
-    """Return tasks that read the requested commits, each with its number of commits. Planning reads heads and few
-    commits."""
+    """Return tasks that read the requested commits, each with its number of commits. Planning reads heads and a
+    few commits."""
     realm = request.store.realm(request.options.realm)
     planned = []
     for history in histories(realm, request):

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class BatchesTask(NamedTuple):
-    """The batches that one task reads. All belong to one catalog."""
+    """The batches of records that one task reads. All belong to one catalog."""
 
     realm: str
     """Instance id of the realm that contains the catalog."""
@@ -30,7 +30,7 @@ class BatchesTask(NamedTuple):
 
 
 class BatchesView(SystemView[BatchesTask, R], Generic[R]):
-    """A system view whose rows are derived from the records in batches."""
+    """A system view whose rows are derived from batches of records."""
 
     index: ClassVar[str]
     """Name of the index that lists the batches."""
@@ -39,7 +39,7 @@ class BatchesView(SystemView[BatchesTask, R], Generic[R]):
 
     @abstractmethod
     def reference(self, catalog: CatalogRow) -> str:
-        """Return the name of the reference that holds a catalog's batches."""
+        """Return the name of the reference in which a catalog stores the batches of this view's records."""
 
     def count(self, batch: Entry) -> int:
         """Return the approximate number of rows of a batch, from the index entry of the batch."""

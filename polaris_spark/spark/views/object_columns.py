@@ -30,7 +30,8 @@ _Columns = dict[str, "pa.Array"]
 """
 
 _START_BYTES = 80
-"""Number of bytes that are read from the beginning of a row. They contain each header with up to seven pointers."""
+"""Number of bytes that are read from the beginning of a row. They contain the whole header of an object with at most
+five pointers, if its type belongs to this package."""
 
 
 class _Asked(NamedTuple):

@@ -109,7 +109,9 @@ class Objects(SystemView[ObjectsTask, ObjectViewRow]):
     )
 
     def plan(self, request: ScanRequest) -> list[Weighted[ObjectsTask]]:
-        request.refuse_as_of("it shows the rows of the database, which never change; look at created_at")
+        request.refuse_as_of(
+            "it shows the rows of the database, which never change; filter by the column created_at"
+        )
         name = request.options.realm
         if not request.condition("realm").allows(name):
             return []

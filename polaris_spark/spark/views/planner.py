@@ -72,7 +72,7 @@ def count(options: dict[str, str]) -> int:
     view = VIEWS[parsed.view]
     if not _is_counted(view):
         raise InputError(
-            f"the index cannot count the rows of the view {parsed.view!r}; read the view to count its rows"
+            f"the rows of the view {parsed.view!r} cannot be counted in an index; read the view to count its rows"
         )
     store = open_for_reading(parsed.location)
     return sum(

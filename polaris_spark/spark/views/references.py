@@ -139,7 +139,9 @@ class References(SystemView[ReferencesTask, ReferenceViewRow]):
     )
 
     def plan(self, request: ScanRequest) -> list[Weighted[ReferencesTask]]:
-        request.refuse_as_of("it shows the rows of the database as they are; look at the view commits")
+        request.refuse_as_of(
+            "it shows the rows of the database as they are now; the view commits shows their history"
+        )
         name = request.options.realm
         if not request.condition("realm").allows(name):
             return []

@@ -257,7 +257,7 @@ SYSTEM_VIEW = Tables()
 
 
 def count(root: IndexRoot, store: ObjectStore) -> int:
-    """Return the number of entries of an index: those in its tree, corrected by the changes embedded in `root`."""
+    """Return the number of entries of an index. It is the number in the tree, corrected by the changes in `root`."""
     if not root.shard:
         return sum(value is not None for value in root.values)
     tree = Index(IndexRoot(root.shard, root.height, root.count), StoredObjects(store).read_shards)

@@ -60,7 +60,7 @@ class ScanRequest:
 
 
 class Weighted(NamedTuple, Generic[T]):
-    """A task, and the approximate number of rows that the task yields (`weight`)."""
+    """A task and its approximate cost (`weight`): for most views, the number of rows that the task yields."""
 
     task: T
     weight: int
@@ -76,7 +76,7 @@ class SystemView(ABC, Generic[T, R]):
     """Approximate minimum number of rows in a partition, because starting a Spark task takes time. It is lower for
     views whose rows take longer to read.
 
-    The number of rows is the sum of the weights that `plan` returns.
+    The weights of the tasks (`Weighted`) count as their numbers of rows.
     """
     has_range: ClassVar[bool] = False
     """Whether the view supports the options `from` and `to`, which select a range of the history."""
@@ -85,7 +85,7 @@ class SystemView(ABC, Generic[T, R]):
     def plan(self, request: ScanRequest) -> list[Weighted[T]]:
         """Read the current heads, and return tasks that together yield every row once.
 
-        The number of tasks is at most a few times the option `splits`.
+        A task must be small: it is never divided further, but a partition can contain several tasks.
         """
 
     @abstractmethod
