@@ -1,9 +1,9 @@
 """Compaction of indexes: rewrites the shards (nodes) of a reference's indexes into fewer, fuller shards.
 
 Other processes can commit meanwhile. Compaction makes several commits. Each rewrites a group of consecutive leaves on
-top of the current head. Changes of the same keys that the head's commit embeds go into the new leaves. Leaves that are
-full enough stay as they are. These commits have no log entry, because they change no table. A writer waits for one such
-commit at most. Compaction can be interrupted and repeated.
+top of the current head. Recent changes to the keys of these leaves, which are still stored in the head's commit itself
+(embedded), go into the new leaves. Leaves that are full enough stay as they are. These commits have no log entry,
+because they change no table. A writer waits for one such commit at most. Compaction can be interrupted and repeated.
 
 The indexes within tables (snapshots, statistics) are not compacted. Each has only a few shards, and loading a table
 reads only the shards that it needs. Rewriting them would make a new version of the table for every client.
@@ -61,7 +61,7 @@ def compact_reference(
 ) -> Iterator[CompactionResult]:
     """Compact every index of a reference except the index `operations`, whose entries expire by themselves.
 
-    Yields the sizes of each index after the index was compacted.
+    When an index has been compacted, yield its sizes before and after.
 
     Args:
         principal: the user in whose name the commits are made.

@@ -85,7 +85,9 @@ class _Record(Change[None, None]):
 def record_deletions(
     catalog: Catalog, operation: Operation, batches: Sequence[DeletedFiles], *, keep_ms: int
 ) -> None:
-    """Add batches to a catalog's record of deleted files: files about to be deleted, or that could not be deleted.
+    """Add batches to a catalog's record of deleted files.
+
+    Each batch lists files that are about to be deleted, or files that could not be deleted.
 
     Args:
         operation: names the principal.

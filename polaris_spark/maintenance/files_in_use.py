@@ -10,7 +10,8 @@ the manifests. They return the locations of manifests, for up to 20,000 tables a
 that were found.
 
 If a manifest list or manifest does not exist, all files in the locations of the tables that name it are kept, but no
-other files (`orphans.search` says why). If it cannot be read for another reason, all files are kept.
+other files (`orphans.search` says why). If a table, manifest list or manifest cannot be read for another reason, all
+files of the given set are kept.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     places: tuple[str, ...]
     """Locations in which the table may have files, whether or not it owns these locations."""
     problem: str
-    """Which files are kept for the table, and one of the missing files or the error."""
+    """Message that says which files are kept for the table, and names one missing file or the error."""
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -107,7 +108,7 @@ class FileDigests:
 
 
 class ListManifests(MapFunction[Holders, ListedFiles]):
-    """Function that reads tables and their manifest lists, and finds which of the wanted files these name.
+    """Function that reads tables and their manifest lists, and finds which of the wanted files they name.
 
     `wanted` is the set of files to search for. The function also returns the locations of the manifests, but does not
     read them.
@@ -148,7 +149,7 @@ def _named_by(
     Args:
         missing: set to which the locations of missing manifest lists are added, unless the table was dropped.
     Returns:
-        two sets of locations: the named files, and those of them that are manifests that may list live files.
+        two sets of locations: the named files, and the manifests among them that may list live files.
     Raises:
         OSError, ValueError, PolarisError: the table cannot be read.
     """
@@ -383,9 +384,9 @@ class Watching:
         self._oldest_purge_ms = oldest_purge_ms
 
     def look(self) -> set[str]:
-        """Read the heads again, and search the tables that were changed, registered or branched since the last call.
+        """Read the heads again, and search the tables that were changed or registered since the last call.
 
-        Tables that were dropped since the last call are searched, too.
+        Tables on new branches, and tables that were dropped since the last call, are searched, too.
 
         Returns:
             the files that are needed now and were not needed at the last call.

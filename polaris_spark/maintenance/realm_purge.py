@@ -3,8 +3,8 @@
 | step | state after a crash right after the step |
 | --- | --- |
 | the realm record becomes PURGING | a realm that cannot be opened; a second purge continues |
-| delete reference rows, the registry's first, then object rows; repeat until none is left | fewer rows; the same |
-| the realm record becomes PURGED, then GONE, which frees the name | a realm record without rows; the same |
+| delete reference rows, the registry's first, then object rows; repeat until none is left | a second purge continues |
+| the realm record becomes PURGED, then GONE, which frees the name | the purge is complete |
 
 If a writer opened the realm before it was deactivated, none of its commits can take effect any more, because the
 reference row that it would change is deleted. Rows that it was writing may still arrive after the purge. Their instance
@@ -209,7 +209,7 @@ class Purge:
 
 
 def _delete_objects(backend: Backend, splits: Sequence[Split]) -> Iterable[int]:
-    """Delete the object rows in the given ranges. Yield the number of rows after each batch that was deleted."""
+    """Delete the object rows in the given ranges, in batches. After each batch, yield the number of its rows."""
     for split in splits:
         for batch in backend.scan(split):
             by_realm: dict[str, list[ObjectKey]] = {}

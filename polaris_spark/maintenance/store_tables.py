@@ -1,7 +1,7 @@
 """Search for all table versions whose files must be kept.
 
 These are the versions in the heads of a store (the newest commits of its branches), and dropped versions whose files
-are still kept. The module also finds those that are new since the heads were last read.
+are still kept. The module also finds the versions that are new since the heads were last read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dropped: bool = False
     """Whether this version was dropped, so that its files may have been deleted."""
     problem: str = ""
-    """If not empty, this stands for a part of a log that cannot be read and may contain drops: the error."""
+    """The error, if this stands for a part of a log that cannot be read and may contain drops; empty for a version."""
 
 
 def tables_of_store(
@@ -52,8 +52,8 @@ def tables_of_store(
 
     Args:
         own: instance id and reference name of the branch on which the job works.
-        without: ids of the snapshots that are about to be removed from tables of this branch, by the object id of the
-            table's row.
+        without: maps the object id of a table's row to the ids of the snapshots that are about to be removed from this
+            table, for tables of the branch `own`.
     """
     families: dict[tuple[str, str], list[StoreHead]] = {}
     for head in heads:
@@ -88,7 +88,7 @@ class StoreDrops:
         return self._read[key]
 
     def last(self, head: StoreHead) -> dict[int, Drop]:
-        """Return the last drop of each table and view in the history of a head, by entity id."""
+        """Return the last drop of each table and view in the history of a head, as a dict from entity id to drop."""
         found: dict[int, Drop] = {}
         for one in self.of(head):
             if isinstance(one, Drop):
@@ -100,8 +100,8 @@ class StoreDrops:
     ) -> Iterator[tuple[str, Holder]]:
         """Yield all dropped versions of tables and views whose files are still kept, each only once.
 
-        The result has pairs of the realm's instance id and the version. For a part of a log that cannot be read, it has
-        a `Holder` with a `problem`.
+        Each item is a pair of the realm's instance id and the version. For a part of a log that cannot be read, the
+        pair has a `Holder` with a `problem`.
 
         Args:
             oldest_purge_ms: time in milliseconds since 1970: the files of a table dropped with PURGE are only kept if
@@ -159,8 +159,8 @@ def changed_since(
 ) -> Iterator[tuple[str, Holder]]:
     """Yield the versions of tables and views that are new since earlier heads were read.
 
-    The result has pairs of the realm's instance id and the version. It also has versions that were both made and
-    dropped since, if their files are still kept. A new branch is compared with another branch of its catalog.
+    Each item is a pair of the realm's instance id and the version. Versions that were both made and dropped since are
+    yielded, too, if their files are still kept. A new branch is compared with another branch of its catalog.
 
     Args:
         seen: the earlier heads.

@@ -78,7 +78,7 @@ def sweep(
         engine: finds and deletes the rows; by default in this process.
         dry_run: whether to change nothing, and only count the rows that would be deleted.
     Raises:
-        ClockError: this machine's clock is too far behind the store's.
+        ClockError: this machine's clock differs from the database's, or is too far behind the time noted in the store.
         TryAgainError: another sweep is running.
         CorruptionError: an object that is needed is missing or unreadable; nothing was deleted.
         NewerFormatError: a newer release wrote an object that is needed; nothing was deleted.

@@ -161,7 +161,7 @@ def trim_fence_and_list_roots(
     restored any more. For a dry run, use `list_roots_only`, which changes nothing.
 
     Raises:
-        ClockError: this machine's clock is too far behind the store's.
+        ClockError: this machine's clock differs from the database's, or is too far behind the time noted in the store.
         TryAgainError: another sweep is running.
         CorruptionError: a commit that is needed is missing or unreadable.
     """
@@ -182,7 +182,7 @@ def _trim_fence_and_list_roots(
         retention_ms=policy.retention_of,
         progress=lambda done, of: progress("trimming history", done, of),
     )
-    progress("giving up dropped references", 0, 0)
+    progress("removing dropped references", 0, 0)
     references.end_expired(policy.grace_of, operation)
     try:
         fencing = _Fencing(references, progress, _replace_by_tombstones(references))
@@ -229,7 +229,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
 
 
 def was_overtaken(references: References, roots: Roots) -> bool:
-    """Whether the history of a reference was trimmed or given up since the roots were listed.
+    """Whether the history of a reference was trimmed, or replaced by a tombstone, since the roots were listed.
 
     Another sweep may then have deleted objects that only this history needed.
     """

@@ -59,7 +59,9 @@ class StoreConnection:
         """
         found = self.realms.find(name)
         if found is None and not create:
-            raise RealmStateError(f"realm {name!r} does not exist; to create it, set create to true")
+            raise RealmStateError(
+                f"realm {name!r} does not exist; to create it, open a catalog with create=true and a warehouse"
+            )
         if found is not None and (not create or found.state.value not in ("CREATED", "INITIALIZING")):
             return self.realms.active(name)
         return self.realms.create(

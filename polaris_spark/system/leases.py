@@ -1,12 +1,12 @@
-"""Leases of node numbers, which are part of every id. Each is a record `node/<n>` in the system realm, changed by
-compare-and-swap.
+"""Leases of node numbers. Every id contains a node number, which only the holder of the number's lease may use. The
+lease is a record `node/<n>` in the system realm, changed by compare-and-swap.
 
-A record is never deleted. If a holder gives a lease back, the record contains the first millisecond that the holder did
-not use, and the node's next lease begins at that millisecond or later. If a lease runs out, the node's next lease
-begins at the end of the lease's span or later. So the spans of one node never overlap, whatever clocks say. If a
-holder's clock was far ahead, the node's next lease would begin in the future, so the node is used only if no other node
-is free. The record `clock` decides whose clocks are accepted (`system.clocks`), and contains the millisecond before
-which no lease may begin (`start_over`).
+A record is never deleted. The span of a lease is the time from its beginning to its end. If a holder gives a lease
+back, the record contains the first millisecond that the holder did not use, and the node's next lease begins at that
+millisecond or later. If a lease runs out, the node's next lease begins at the end of the lease's span or later. So the
+spans of one node never overlap, whatever clocks say. If a holder's clock was far ahead, the node's next lease would
+begin in the future, so the node is used only if no other node is free. The record `clock` decides whose clocks are
+accepted (`system.clocks`), and contains the millisecond before which no lease may begin (`start_over`).
 """
 
 from __future__ import annotations
@@ -192,11 +192,11 @@ def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
     - Every remaining record gets a fresh version. So neither its holder nor an earlier holder whose record was restored
       can renew a lease. A process whose lease was lost can use that lease until its end.
 
-    If the database has no clock, a holder's clock may have been far ahead of all others. The returned time is then late
-    enough for its lease only if the store still holds one of these: the record of its lease; the time that it wrote to
-    the record `clock` when it last acquired or renewed the lease; a head that it made after that. If all of these were
-    lost and the holder's process still runs, end that process first, together with every other process that uses the
-    store.
+    If the database has no clock, a holder's clock may have been far ahead of all others. Then the returned time is
+    after the end of that holder's lease only if the store still contains one of these: the record of the lease; the
+    time that the holder wrote to the record `clock` when it last acquired or renewed the lease; a head that the holder
+    made after that. If all of these were lost and the holder's process still runs, end that process before the call,
+    together with every other process that uses the store.
 
     The cost: for about an hour, the times in new ids are up to an hour too late. Ids are compared with each other. They
     are compared with times only to find old data, which is then found up to an hour later.

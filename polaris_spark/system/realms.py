@@ -79,7 +79,7 @@ class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
 Initialise = Callable[[RealmRecord], None]
 """Type of a function that writes a new realm's references under its instance id. Several processes may call the
 function at once, and a process may call it after the realm has become ACTIVE. So the function must insert a row only if
-the row is absent, and must insert only rows that are never deleted before the realm is."""
+the row is absent, and must insert only rows that are not deleted as long as the realm exists."""
 
 
 class Realms:
@@ -183,7 +183,7 @@ class Realms:
         revisions: Mapping[str, int],
         properties: Mapping[str, str] | None = None,
     ) -> RealmRecord:
-        """Create a realm in the state LOADING and return it. An import fills the realm and then moves it to ACTIVE.
+        """Create a realm in the state LOADING and return it. A migration fills the realm and then moves it to ACTIVE.
 
         Raises:
             InputError: the name is not a valid realm name.

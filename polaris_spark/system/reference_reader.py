@@ -1,4 +1,4 @@
-"""Reading of a realm's references without write access: nothing is created, completed, leased or remembered.
+"""Reading of a realm's references without writing: no row is written, no lease is taken, and no head is cached.
 
 Opening a reference in order to commit to it (`registry`) writes the row of the reference if the row is missing. The
 reader in this module returns the reference's first head instead, and its caller decides what happens if the row was
@@ -35,8 +35,9 @@ class ReferenceReader:
     def __init__(self, store: ObjectStore, *, missing: Callable[[Registered], None] | None = None) -> None:
         """
         Args:
-            missing: called if a live reference has no row; it should raise an error if the row was lost, and return if
-                the row was never written. If it returns, the row is read again. If None, missing rows are accepted.
+            missing: called with a live reference that has no row. It should raise an error if the row was lost, and
+                return if the row was never written. If it returns, the row is read again. If `missing` is None, missing
+                rows are accepted.
         """
         self.store = store
         self._missing = missing

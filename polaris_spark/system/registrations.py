@@ -31,7 +31,11 @@ ENDED = "end-reference"
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
     """Registration of a reference: the value of its entry in the registry's index. The entry's pointer is the id of the
-    commit that the reference started from."""
+    commit that the reference started from.
+
+    `number` and `commit_time` are the number and time of that commit. `floor_number` and `floor_time` are the number
+    and time of the history floor that the reference started with.
+    """
 
     generation: int
     state: Literal["live", "dropped"]
@@ -221,7 +225,8 @@ class Create(RegistryChange[tuple[int, Head | None]]):
         found = None if entry is None else registered_by(name, entry)
         if found is None or found.row_name != source.row_name or found.registration.state != "live":
             raise ReferenceGoneError(
-                f"cannot create {self.name!r}: its source, reference {name!r} ({generation}), no longer exists"
+                f"cannot create {self.name!r}: its source, reference {name!r} of generation {generation}, no longer "
+                "exists"
             )
         fresh, old = self.references.read(name), source.head
         if fresh.row_name != source.row_name:

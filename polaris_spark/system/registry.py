@@ -7,8 +7,8 @@ hence a new row: an old row is never recreated. To drop a reference, a process c
 row by a swap. A process that reads a sealed row looks in the registry again.
 
 Rows are never deleted: otherwise a delayed process that began to create a reference long ago could recreate the row.
-When a dropped reference is given up permanently, its registration ends and its row becomes a *tombstone*, which is
-sealed and has no commit.
+A dropped reference can be restored until its registration *ends*, which means that the registration is removed from the
+registry. After that, a sweep replaces the reference's row by a *tombstone*: a sealed row without a commit.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class References:
         raise _dropped_again(name)
 
     def commit(self, name: str, change: Change[P, R]) -> R:
-        """Commit a change to a reference, and return its result. If the reference was dropped and created again, commit
-        to the new reference of that name."""
+        """Commit a change to a reference, and return the change's result. If the reference was dropped and created
+        again, commit to the new reference of that name."""
         try:
             for committer in self._live(name):
                 try:
@@ -243,7 +243,8 @@ class References:
         its new registration.
 
         Raises:
-            NotFoundError: no dropped reference has this name; it may have been given up after the grace period.
+            NotFoundError: no dropped reference has this name. If there was one, its registration may have ended after
+                the grace period.
         """
         registered = self.root.commit(Undrop(name, operation, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
@@ -251,10 +252,11 @@ class References:
         return registered
 
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
-        """Permanently give up the references that were dropped at least the grace period ago.
+        """End the registrations of the references that were dropped at least the grace period ago.
 
-        They can no longer be restored, so their rows and files can be deleted. Deleting jobs read from the registry
-        that a reference was given up. They do not decide this by their own clock.
+        These references can no longer be restored, so their objects and files can be deleted. Jobs that delete objects
+        or files look in the registry to see whether a reference can still be restored. They do not decide this by their
+        own clocks.
 
         Args:
             grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
@@ -262,8 +264,8 @@ class References:
         self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> None:
-        """End the registrations of dropped references, which gives them up permanently. Skip registrations that have
-        changed.
+        """End the registrations of dropped references, so that they can no longer be restored. Skip registrations that
+        have changed since they were read.
 
         Rows are sealed first, so that the last head of each reference contains every change that was committed to it.
         """
@@ -340,8 +342,8 @@ class References:
         )
 
     def fence(self, row_name: str) -> int:
-        """Set a new fence in a row. Every commit attempt that began earlier, in any process, then fails its swap, and
-        the process writes the objects that it prepared again, under new ids.
+        """Set a new fence in a row. Every commit attempt that began earlier, in any process, then fails its swap. For
+        its next attempt, the process writes the prepared objects once more, under new ids.
 
         Returns:
             the fence: an id above every id and fence that this process has seen, and above any earlier fence of this

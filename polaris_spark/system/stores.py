@@ -76,8 +76,8 @@ def open_checked(
 
     Args:
         options: options of the store: the catalog properties that begin with `store.`, without that prefix.
-        check: raises an error if the store cannot be used; the backend is then closed. The default is `check_store`,
-            which requires a store and writes nothing.
+        check: function that raises an error if the store cannot be used; the backend is then closed. The default,
+            `check_store`, raises an error if the database contains no store, and writes nothing.
     """
     backend = open_backend(uri, options)
     try:

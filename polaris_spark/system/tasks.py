@@ -5,7 +5,7 @@ The record `task/<kind>/<scope>` contains the holder, the end of the lease, and 
 by compare-and-swap and is never deleted. The lease avoids duplicate work but does not protect data, because a holder
 that slept past the end of its lease may still be running. The commit protocol alone makes the writes of a task safe. So
 it is enough that the wall clock decides when another process takes a lease over: more than a minute (`BEHIND_MS`) after
-the end of the lease. If a lease ends later than a holder with a right clock could have set, the holder's clock is
+the end of the lease. If the end of a lease is further in the future than its duration allows, the holder's clock is
 ahead. Then the other process watches the lease for its whole duration, and takes it over if it was not renewed.
 """
 
@@ -291,14 +291,14 @@ class HeldTask:
 
 
 def _may_run(record: TaskRecord, now: int) -> bool:
-    """Whether a task's holder may still be running. False means that its lease has ended, even if its clock is behind
-    this machine's clock by a minute."""
+    """Whether the holder of a task's lease may still be running the task. False if the lease was released, or ended
+    more than a minute ago. The minute is there because the holder's clock may be behind this machine's clock."""
     return not record.released and now <= record.until_ms + BEHIND_MS
 
 
 def _running(kind: str, scope: str, record: TaskRecord) -> TaskRunningError:
     return TaskRunningError(
-        f"task {kind!r} of {scope} is being run by {record.holder} since {iso_text(record.started_ms)}; wait until it "
-        f"ends. Its lease lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its process has "
-        f"died, try again {BEHIND_MS // 1_000} s after the end of the lease"
+        f"{record.holder} has been running task {kind!r} of {scope} since {iso_text(record.started_ms)}; wait until "
+        f"the task ends. Its lease lasts until {iso_text(record.until_ms)} and is renewed while it runs: if its "
+        f"process has died, try again {BEHIND_MS // 1_000} s after the end of the lease"
     )

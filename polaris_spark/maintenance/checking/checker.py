@@ -54,7 +54,7 @@ from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
-"""Age in milliseconds. A younger object that is incomplete is no problem, because its writer may still be at work."""
+"""Age in milliseconds. If an object is younger, missing parts of it are no problem: its writer may still be at work."""
 
 GRACE_MS = 3 * 60 * 60_000
 """Default grace period: minimum time for which the objects of a dropped reference are kept, in milliseconds."""
@@ -230,7 +230,10 @@ class Check:
         for split in self._backend.splits("references", None, self._parts):
             for batch in self._backend.scan(split):
                 for realm in set(batch.column("realm").to_pylist()) - known - {SYSTEM_REALM}:
-                    message = "references of an instance without a realm: purge_realm deletes them"
+                    message = (
+                        "there are reference rows with this instance id, which belongs to no realm: purge_realm "
+                        "deletes them"
+                    )
                     yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
 
 

@@ -145,7 +145,7 @@ class ContentCheck:
             if said is None:
                 yield id, f"its text is not a JSON object with a {field}: {bytes(value.text[:60])!r}"
             elif said != number:
-                yield id, f"its text says {field} {said}; the index of {what}s says {number}"
+                yield id, f"its text says {field} {said}, but the table or view lists it as {what} {number}"
 
     def _indexed(
         self, root: IndexRoot, cls: type[Piece], next_order: int, what: str
@@ -224,7 +224,10 @@ class ContentCheck:
     def _log(self, log: Log, what: str) -> Iterator[tuple[int, str]]:
         items = sum(segment.items for segment in log.segments)
         if log.skip < 0 or (log.skip and log.skip >= (log.segments[0].items if log.segments else 1)):
-            yield 0, f"its {what} skips {log.skip} of {items} items"
+            yield (
+                0,
+                f"its {what} skips {log.skip} of {items} items; it may skip only a part of its first segment",
+            )
         new = [s for s in log.segments if (s.piece, s.items, what) not in self._pieces]
         self._pieces.update((segment.piece, segment.items, what) for segment in new)
         found = self._rows.read([segment.piece for segment in new])
@@ -243,7 +246,11 @@ def _ref_faults(ref: Ref, known: dict[int, tuple[int, int]]) -> Iterator[str]:
     if ref.snapshot_id not in known:
         yield f"names snapshot {ref.snapshot_id}, which does not exist"
     elif known[ref.snapshot_id] != (ref.snapshot, ref.order):
-        yield f"names snapshot {ref.snapshot_id} as {ref.snapshot}; the index says {known[ref.snapshot_id][0]}"
+        pointer, order = known[ref.snapshot_id]
+        yield (
+            f"says that snapshot {ref.snapshot_id} is object {ref.snapshot} at position {ref.order}; the index of "
+            f"snapshots says object {pointer} at position {order}"
+        )
     said = _number(ref.text, "snapshot-id")
     if said != ref.snapshot_id:
         yield f"says snapshot-id {said} in its text, {ref.snapshot_id} in its row"

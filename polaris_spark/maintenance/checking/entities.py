@@ -199,7 +199,7 @@ class _Head:
         except CorruptionError:
             return
         if not isinstance(value, _CLASSES.get(kind, ())):
-            message = f"its content {entry.pointer} is of type {type!r}"
+            message = f"its content is object {entry.pointer}, which has the wrong type {type!r}"
             yield self._entry_problem(NAMES, key, message)
             return
         assert isinstance(value, Namespace | Table | View | Unloaded | CatalogRow)
@@ -213,7 +213,7 @@ class _Head:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
     def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Yield a problem for each location of a table or view that lacks its entry in the index of locations.
+        """Yield a problem for each location of a table or view if the location's index entry is missing or wrong.
 
         A location that the entity owns must be in the index `LOCATIONS`, and a location that it uses without owning it
         must be in `UNCONFIRMED`. The entry must contain the entity's id.
@@ -257,7 +257,7 @@ class _Head:
         for (key, entry), found in zip(entries, named, strict=True):
             if found is None or found.value != key:
                 there = "nothing" if found is None else f"entity {id_from(found.value)}"
-                message = f"its value is {entry.value!r}, but at this key, index names has {there}"
+                message = f"its value is {entry.value!r}, but under that key, index names has {there}"
                 yield self._entry_problem(IDS, key, message)
 
     # Locations
@@ -283,7 +283,7 @@ class _Head:
                 yield self._entry_problem(index, key, str(error))
                 continue
             if kind != _LOCATION or name != f"{entity:x}" or len(entry.value) != 8:
-                message = f"its key contains the entity id {name!r}, but its value {entity:x}"
+                message = f"its key contains the entity id {name!r}, but its value contains {entity:x}"
                 yield self._entry_problem(index, key, message)
             held = used.get(entity, Holdings())
             if held is None:

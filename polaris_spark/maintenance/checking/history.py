@@ -20,8 +20,8 @@ WRONG_HEAD = "wrong-head"
 NO_LOG = "no-log"
 
 _ROW = 0
-"""Value that stands for the reference's row in a list of holders. Other holders are commits, listed by their ids. A
-holder states which id the commit with a certain number has."""
+"""Value that stands for the reference's row in a list of holders. A holder is the row or a commit. It states that the
+commit with a certain number has a certain id. Commits are listed by their own ids."""
 
 
 class Root(NamedTuple):
@@ -70,9 +70,9 @@ class _Claims:
 def history(rows: RowReader, root: Root) -> CommitHistory:
     """Return the commits of a reference, and the problems of its history.
 
-    The 20 next commits, and some later ones, state the number and id of each commit. If they disagree, the id that most
-    of them state counts as right, and the other statements are problems. A commit that cannot be read is still part of
-    the history; the module `lost` reports it.
+    For each commit, the next 20 commits and some later ones state the commit's number and id. If they disagree, the id
+    that most of them state counts as right, and the other statements are problems. A commit that cannot be read is
+    still part of the history; the module `lost` reports it.
     """
     walk = _Walk(rows, root)
     walk.run()
@@ -179,7 +179,7 @@ class _Walk:
             self._blame(
                 WRONG_NUMBER,
                 id,
-                f"its row contains commit number {commit.number}, but its number is {number}",
+                f"its row contains the commit number {commit.number}, but in this history, it is commit {number}",
             )
         parents = min(INLINE_PARENTS, number)
         skips = max(0, (number - 1).bit_length() - FIRST_SKIP) if number else 0
@@ -197,7 +197,7 @@ class _Walk:
         times, head = self._times, self._root.head
         if times.get(head.number, head.time) != head.time:
             self._blame_row(
-                f"its row contains the head time {head.time}; the time of that commit is {times[head.number]}"
+                f"it states that the time of its head commit is {head.time}, but the commit has {times[head.number]}"
             )
         for number in sorted(times):
             newer, older = times[number], times.get(number - 1)
@@ -220,10 +220,14 @@ class _Walk:
             if self.commits[recent.number] != recent.commit:
                 right = self.commits[recent.number]
                 self._blame_row(
-                    f"its recent heads have {recent.commit} as commit {recent.number}, but this commit is {right}"
+                    f"its recent heads have {recent.commit} as commit {recent.number}, but commit {recent.number} is "
+                    f"{right}"
                 )
             elif self._times.get(recent.number, recent.time) != recent.time:
-                self._blame_row(f"it contains commit {recent.number} with a different time")
+                self._blame_row(
+                    f"its recent heads have the time {recent.time} for commit {recent.number}, but the commit has "
+                    f"{self._times[recent.number]}"
+                )
 
 
 def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
@@ -239,11 +243,14 @@ def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
     if head.commit <= 0:
         yield f"its commit id is {head.commit}, which no commit can have"
     if not 0 <= head.floor_number <= head.number:
-        yield f"its history floor is commit {head.floor_number}, its head commit {head.number}"
+        yield f"its history floor, commit {head.floor_number}, is not between 0 and its head, commit {head.number}"
     if head.floor_time > head.time and not any(number > head.floor_number for number in head.time_resets):
-        yield f"the time of its history floor is {head.floor_time}, and of its head {head.time}"
+        yield f"the time of its history floor, {head.floor_time}, is later than the time of its head, {head.time}"
     if head.fence < 0 or (head.fence and id_time_ms > latest_ms):
         yield f"its fence {head.fence} is later than any possible id: {REPAIR}"
     numbers = [recent.number for recent in head.recent]
     if numbers != sorted(set(numbers), reverse=True) or any(n > head.number for n in numbers):
-        yield f"its recent heads are commits {list(islice(numbers, 20))}, not the newest first"
+        yield (
+            f"its recent heads are commits {list(islice(numbers, 20))}; they must be in descending order, and not "
+            f"above its head, commit {head.number}"
+        )

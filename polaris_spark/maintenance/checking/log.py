@@ -118,7 +118,10 @@ class _Commits:
         for position, entry in enumerate(entries):
             source = entry.old_key or entry.key
             if at(source) != entry.before:
-                yield f"entry {position} ({entry.action}) says that {source!r} was {entry.before}; it was {at(source)}"
+                yield (
+                    f"entry {position} ({entry.action}) says that {source!r} pointed to object {entry.before} before; "
+                    f"it pointed to {at(source)}"
+                )
             at(entry.key)
             if entry.old_key:
                 state[entry.old_key] = 0
@@ -127,10 +130,13 @@ class _Commits:
             found = new.get(key)
             there = 0 if found is None else found.pointer
             if there != pointer:
-                yield f"after its log entries, {key!r} is {pointer}; in its index names, it is {there}"
+                yield (
+                    f"according to its log entries, {key!r} points to object {pointer}; in its index names, it points "
+                    f"to {there}"
+                )
         for key, _, _ in diff(self._root(before, NAMES), self._root(after, NAMES), self._rows.shards):
             if key not in state:
-                yield f"{key!r} changed without an entry"
+                yield f"{key!r} changed without a log entry"
         entities = {id_bytes(entry.entity) for entry in entries}
         for name in (IDS, LOCATIONS, UNCONFIRMED):
             for key, one, other in diff(self._root(before, name), self._root(after, name), self._rows.shards):
@@ -145,14 +151,17 @@ class _Commits:
             found = new.get(key)
             source = entry.after or entry.before
             if found is not None and source and found.pointer != source:
-                yield f"after its log entries, {key!r} is {source}; in its index references, it is {found.pointer}"
+                yield (
+                    f"according to its log entries, {key!r} points to commit {source}; in its index references, it "
+                    f"points to {found.pointer}"
+                )
             if found is None and entry.after:
                 yield f"{key!r} is missing from the index references, although a log entry of the commit created it"
         for key, _, _ in diff(
             self._root(before, REFERENCES), self._root(after, REFERENCES), self._rows.shards
         ):
             if key not in last:
-                yield f"{key!r} changed without an entry"
+                yield f"{key!r} changed without a log entry"
 
     def _index(self, commit: Commit, name: str) -> Index:
         return Index(self._root(commit, name), self._rows.shards)

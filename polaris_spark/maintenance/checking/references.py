@@ -182,8 +182,8 @@ class _References:
         elif head is not None:
             if not head.sealed:
                 message = (
-                    "it was dropped but is not sealed, because the process that dropped it died; drop or undrop it "
-                    "again"
+                    "it was dropped but is not sealed, because the process that dropped it died; the next sweep seals "
+                    "it"
                 )
                 self._blame(WRONG_SEAL, name, row_name, message, warning=True)
             if said.time >= self._times.dropped_ms and not head.given_up:
@@ -192,7 +192,8 @@ class _References:
     def _no_row(self, registered: Registered) -> None:
         """Report a problem if the row of a live reference was lost.
 
-        It was lost if later commits of the reference exist. Otherwise, the row was never written, which is no problem.
+        It counts as lost if there are commits that may have been made to the reference. Otherwise, the row was never
+        written, which is no problem.
         """
         try:
             newer = commits_of_missing(self._rows.store, registered)

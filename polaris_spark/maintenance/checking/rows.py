@@ -68,7 +68,7 @@ class CheckedRealm(NamedTuple):
 class RowReader:
     """Reader of the objects of one realm, with a cache of its own.
 
-    The cache that the process shares is not used, because it may contain objects whose rows the database has lost.
+    The cache of the process is not used, because it may contain objects whose rows the database has lost.
     """
 
     def __init__(self, backend: Backend, place: CheckedRealm) -> None:
@@ -153,7 +153,10 @@ def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
             yield from _first_parts(place, rows, unit.young_ms)
             yield from _further_parts(place, rows, unit.young_ms)
     for realm, count in strangers.items():
-        message = f"{count:,} or more objects of an instance without a realm: purge_realm deletes them"
+        message = (
+            f"{count:,} or more object rows have this instance id, which belongs to no realm: purge_realm deletes "
+            "them"
+        )
         yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
 
 
@@ -195,12 +198,17 @@ def _decoded_problems(place: RowReader, id: int, data: bytes) -> Iterator[Proble
         yield place.problem(UNREADABLE, id, str(error))
         return
     if header != decoded.header:
-        message = f"its header says {_pointers(decoded.header)}, its payload {_pointers(header)}"
+        message = (
+            f"its header has {_pointers(decoded.header)}, but its payload needs {_pointers(header)} (the first "
+            "strong pointers are listed)"
+        )
         yield place.problem(WRONG_HEADER, id, message)
 
 
 def _pointers(header: objects.Header) -> str:
-    return f"{len(header.strong)} strong pointers {list(header.strong[:3])} and {len(header.weak)} weak ones"
+    return (
+        f"{len(header.strong)} strong pointers {list(header.strong[:3])} and {len(header.weak)} weak pointers"
+    )
 
 
 def _further_parts(
@@ -215,7 +223,7 @@ def _further_parts(
             value = first.get(ObjectKey(id))
             if value is None:
                 if id_time_ms(id) < young_ms:
-                    message = f"part {part} of an object whose first part is missing"
+                    message = f"it is part {part} of an object whose first part is missing"
                     yield place.problem(ORPHAN_PART, id, message, part=part, severity=WARNING)
                 continue
             try:
@@ -223,5 +231,5 @@ def _further_parts(
             except (CorruptionError, NewerFormatError):
                 continue  # reported for the first part
             if part >= parts:
-                message = f"part {part} of an object of {parts} parts"
+                message = f"it is part {part} of an object that has only the parts 0 to {parts - 1}"
                 yield place.problem(ORPHAN_PART, id, message, part=part)

@@ -89,11 +89,15 @@ class _System:
         elif kind == _TASK:
             task = self._read(name, TaskRecord)
             if task is not None and (task.duration_ms <= 0 or task.until_ms < task.started_ms):
-                yield f"it began at {task.started_ms} for {task.duration_ms} ms and ends at {task.until_ms}"
+                yield (
+                    f"its run began at {task.started_ms}, its lease ends at {task.until_ms}, and each renewal lasts "
+                    f"{task.duration_ms} ms; the end must not be before the beginning, and the duration must be "
+                    "positive"
+                )
 
     def _node_faults(self, number: str, node: NodeRecord) -> Iterator[str]:
         if not number.isdecimal() or int(number) >= NODES:
-            yield f"there is no node {number!r}"
+            yield f"{number!r} is not a node number: node numbers are 0 to {NODES - 1}"
         if node.end_ms < node.start_ms:
             yield f"its lease ends at {node.end_ms}, before it begins at {node.start_ms}"
         longest = max(self._latest, node.start_ms if node.start_ms <= self._latest + LEASE_MS else 0)

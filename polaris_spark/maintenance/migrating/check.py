@@ -47,9 +47,8 @@ MOST = 1_000
 
 
 _MANY = 10_000
-"""Number of objects with differences. If at least this number of objects differ, all needed objects are compared one by
-one. If fewer differ, this is done only if one of them can be reached from a head, or from an object that does not
-differ."""
+"""If at least this number of objects differ, all objects that can be reached from the heads are compared one by one. If
+fewer differ, this is done only if one of them can be reached from a head, or from an object that does not differ."""
 
 _SPLITS_PER_PART = 2
 _DIGESTS = "id bigint, part int, digest binary"
@@ -67,8 +66,8 @@ def compare(
 
     The rows of both databases are joined by key. A row that differs may be harmless: a commit attempt that failed after
     the copy leaves rows in the source only, and no object points to these rows. If an object that differs can be
-    reached from a head, or from an object that does not differ, all needed objects are then compared one by one in this
-    process, and only these differences are returned.
+    reached from a head, or from an object that does not differ, then all objects that can be reached from the heads are
+    compared one by one in this process, and only the differences of this comparison are returned.
 
     Args:
         engine: an engine whose store is the source.

@@ -60,7 +60,7 @@ class Copied(NamedTuple):
 
 
 class CopySplit(MapFunction[Split, Copied]):
-    """Function that copies the rows of one split (a range of rows). Progress is reported between the `waves`."""
+    """Function that copies the rows of one split (a range of rows)."""
 
     result = Copied
     few = 0
@@ -101,7 +101,7 @@ def copy_all(
 
 
 def copy_split(source: RealmRows, target: RealmRows, split: Split) -> Copied:
-    """Copy the rows of one split (a range of rows). Return their number and size."""
+    """Copy the rows of one split (a range of rows). Return their number, total size and highest id."""
 
     def once() -> Copied:
         copied = Copied()

@@ -40,7 +40,8 @@ _FIRST = (
     f"kind int, location string, {NAME}, owner string, strict boolean, kept boolean, partitions string, "
     "unconfirmed boolean, problem string"
 )
-"""Columns of the rows for the files and locations that metadata names. `partitions` is a JSON array."""
+"""Columns of the rows for the files and locations that metadata names. `strict` is described in `Content`, and `kept`,
+`partitions` (here a JSON array) and `unconfirmed` in `OwnedLocation`."""
 _NEXT = f"source string, location string, {NAME}, problem string, missing boolean"
 """Columns of the rows for files in manifest lists and manifests. `source` is the manifest list or manifest."""
 
@@ -87,7 +88,8 @@ class KnownFilesTask(NamedTuple):
     start: bytes = b""
     end: bytes | None = None
     commits: tuple[int, int] | None = None
-    """If given, the task reads the tables and views that these commits dropped: first and last commit number."""
+    """The numbers of the first and last commit of a range. If given, the task reads the tables and views that the
+    commits in this range dropped."""
     drops: tuple[Drop, ...] = ()
     """If not empty, the task reads these dropped tables and views."""
 

@@ -17,9 +17,9 @@ No file is deleted that a live or recoverable head needs, for these reasons:
    A manifest list or manifest that does not exist is treated differently. Storage has confirmed that it is missing, and
    no reader can find the files that it listed. If it is restored from a backup, it lists files again, nearly always in
    the table's own locations. So all files in these locations are kept. It may also have listed files elsewhere, which
-   were added by `add_files`. Files in another table's location belong to that table, for which they could always be
-   deleted. Files outside all locations are deleted like any file that no reader can find, when they are old enough. If
-   these files were kept, any client that can commit to one table could stop the search in the whole store. Expiry
+   were added by `add_files`. Files in another table's location count as files of that table, so a search could always
+   delete them. Files outside all locations are deleted like any file that no reader can find, when they are old enough.
+   If these files were kept, any client that can commit to one table could stop the search in the whole store. Expiry
    follows the same rule. If the metadata file of a lazily imported table is missing, the table counts as a table that
    cannot be read, because its locations are not known without that file.
 4. Right before each wave of files is deleted, heads are read again. Files that are named by tables that were changed or
@@ -54,7 +54,7 @@ WOULD_DELETE, DELETED, FAILED, KEPT, EMPTY = "would delete", "deleted", "failed"
 
 
 class FileOutcome(NamedTuple):
-    """The result of a search for one file, or for a table or folder that cannot be read.
+    """What a search for orphan files did with one file. Also stands for a table or folder that cannot be read.
 
     `outcome` is one of the constants `WOULD_DELETE`, `DELETED`, `FAILED`, `KEPT` and `EMPTY`.
     """

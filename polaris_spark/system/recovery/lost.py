@@ -56,11 +56,13 @@ def strict_reader(store: ObjectStore, clock: Clock) -> ReferenceReader:
 
 
 def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known]:
-    """Return the complete commits of a registered reference whose row is missing, newest first.
+    """Return the commits that may have been made to a registered reference whose row is missing, newest first.
 
-    The returned commits descend from the commit that the reference began from, have ids above the reference's
-    generation (an id made when the reference was created), and do not descend from a later commit of another reference.
-    The result may contain commits that never took effect: failed attempts to commit to another reference.
+    The returned commits descend from the commit that the reference began from, which is called the base here. Their ids
+    are above the reference's generation (an id made when the reference was created). Commits that were made to other
+    references after the base are left out, and so are the descendants of these commits. Commits that need a missing or
+    unreadable object are left out, too. The result may still contain commits that never took effect: failed attempts to
+    commit to another reference.
     """
     objects = Completeness(store.backend, store.realm)
     stored = StoredCommits(store.backend, store.realm, objects)
@@ -77,8 +79,8 @@ def _show_loss(registered: Registered, newer: list[Known]) -> bool:
     """Whether the commits in `newer` prove that the reference had a row.
 
     If the commit from which the reference began is shared with other references, one or two commits after it do not
-    prove this. They may be attempts to commit to another reference: a failed attempt, and the next batch, which was
-    written before the outcome of the failed attempt was known.
+    prove this. They may be attempts to commit to another reference: a failed attempt, and a second attempt that the
+    same process wrote before it knew that the first had failed.
     """
     said = registered.registration
     is_own = (said.number, said.commit_time) == (0, said.time) and registered.source > said.generation

@@ -25,7 +25,8 @@ class RecoveryStep(NamedTuple):
     found: SurveyedReference
     action: Action
     head: Head | None
-    """For `set` and `insert`: the head to which the commit that records the recovery is added."""
+    """For `set` and `insert`: the head to set. On top of it, the recovery adds a commit that records the recovery,
+    unless the head is sealed or is the first head of the reference. For other actions: the head in the row."""
     registry: Registry
     why: str
     """Reason for the step, in words; empty if there is nothing to do."""

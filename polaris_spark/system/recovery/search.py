@@ -87,11 +87,11 @@ class StoredCommits:
         return id < base.id if stored is None else stored.known.number < base.number
 
     def of_missing(self, base: int, *, others: Collection[int], above: int) -> list[Known]:
-        """Return the commits that descend from the commit `base`, but not from a later commit of another reference,
-        newest first.
+        """Return the commits that descend from the commit `base`, newest first. The commits in `others` are left out,
+        and so are their descendants.
 
         Args:
-            others: ids of commits after `base` that belong to other references.
+            others: ids of commits that were made to other references after `base`.
             above: only commits with ids higher than this id are returned.
         """
         found = {base}

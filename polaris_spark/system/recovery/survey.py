@@ -32,7 +32,9 @@ class HeadState(NamedTuple):
     """A present or earlier head of a reference."""
 
     known: Known
+    """The commit to which the head points."""
     complete: bool
+    """Whether all objects that are needed to read this head exist and can be read."""
     lost: tuple[Lost, ...]
     """The lost objects that are needed to read this head."""
 
@@ -139,7 +141,7 @@ class Survey:
         self._stored: StoredCommits | None = None
         self._lineages: dict[str, Lineage] = {}
         self.highest_id = 0
-        """The highest id that was found: of fences and heads in rows, and of commits of the references."""
+        """The highest id found so far among the fences and heads in rows and the commits of the references."""
 
     def run(self, name: str | None = None, to: int | None = None) -> list[SurveyedReference]:
         """Survey the references, and return the results: the registry first, then the other references, ordered by
@@ -167,7 +169,10 @@ class Survey:
         return [one for one in found if not one.given_up]
 
     def _others(self, root: Known | None) -> list[_Reference]:
-        """Return every reference except the registry that has a registration or a row, ordered by name.
+        """Return the references that have a row or a live registration, ordered by name, without the registry.
+
+        Of the rows that the registry does not list, return the newest of each name, and only if it is newer than the
+        registered reference of that name.
 
         Args:
             root: the registry's newest complete commit, which contains the registrations; None if there is none.
@@ -208,7 +213,8 @@ class Survey:
         return _Reference(name, row_name, state, registered, head)
 
     def _commits(self, row: _Reference) -> Lineage:
-        """Return the commits of a reference that are reachable from its row or its registration, by number."""
+        """Return a dict from number to commit, with the commits that are reachable from a reference's row or its
+        registration."""
         if row.row_name not in self._lineages:
             began = _began(row)
             named = [*([] if row.head is None else named_by(row.head)), *([] if began is None else [began])]
