@@ -182,7 +182,8 @@ class Properties:
 
     store: StoreURI
     store_options: Mapping[str, str | Secret] = field(default_factory=dict)
-    """Properties under `store.`, without the prefix. Secrets, and values of the form `env:NAME`, are `Secret`s."""
+    """Properties under `store.`, without the prefix. Secrets are `Secret`s, and so are values of the form `env:NAME`,
+    except those of options that distinguish stores (`Database.locating`)."""
     warehouse: str | None = None
     realm: str = "default"
     catalog: str | None = None
