@@ -1,5 +1,5 @@
-"""An Iceberg catalog for Spark. It keeps all its state as immutable rows in a database, which can be any database with
-compare-and-swap of one row.
+"""An Iceberg catalog for Spark. It keeps all its state in rows of a database. Any database that can compare-and-swap
+one row can hold them.
 
 `connect(store=..., warehouse=...)` opens a catalog in this process; `configure(builder, store=..., warehouse=...)`
 adds it to a PySpark session.

@@ -1,4 +1,4 @@
-"""The only source of time. All code that needs the time gets a clock as an argument, so that tests can control it.
+"""The source of time. Code that needs the time gets a clock as an argument, so that tests can control it.
 
 Code that waits for another thread during database operations also gets its signals and locks from the clock, so that a
 simulation can run many processes on one thread.

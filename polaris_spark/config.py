@@ -182,7 +182,8 @@ class Properties:
 
     store: StoreURI
     store_options: Mapping[str, str | Secret] = field(default_factory=dict)
-    """Properties under `store.`, without the prefix. Secrets, and values of the form `env:NAME`, are `Secret`s."""
+    """Properties under `store.`, without the prefix. Secrets are `Secret`s, and so are values of the form `env:NAME`,
+    except those of options that distinguish stores (`Database.locating`)."""
     warehouse: str | None = None
     realm: str = "default"
     catalog: str | None = None
@@ -330,7 +331,8 @@ def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
 
 
 class Property(NamedTuple):
-    """Definition of a catalog property, used by `Properties.parse` and by the reference in the documentation."""
+    """Definition of a catalog property, used by `Properties.parse` and by the list of properties in the
+    documentation."""
 
     parse: Callable[[str, str], object]
     default: str
@@ -466,7 +468,8 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     options = dict(pairs)
     if len(options) != len(pairs):
         raise StoreURIError(
-            f"an option of a {scheme}: store URI is given twice; its options are {', '.join(n for n, _ in pairs)}"
+            f"an option of a {scheme}: store URI is given twice; the options of the URI are "
+            f"{', '.join(n for n, _ in pairs)}"
         )
     for name, text in pairs:
         if "\0" in name + text:
@@ -498,7 +501,10 @@ def _unescaped(scheme: str, text: str) -> str:
 
 def _store_name(scheme: str, rest: str) -> str:
     if rest.startswith("//"):
-        raise StoreURIError(f"a {scheme}: store has no host or path; write {scheme}: or {scheme}:name")
+        raise StoreURIError(
+            f"a {scheme}: URI must not contain '//', because the store has only a name, and no host or path; "
+            f"write {scheme}: or {scheme}:name"
+        )
     if not _STORE_NAME.fullmatch(rest):
         raise StoreURIError(
             f"the name of a {scheme}: store must consist of at most 128 letters, digits, '_', '.' and '-'"

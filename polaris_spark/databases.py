@@ -30,8 +30,8 @@ class Database:
     """Options that are part of a store's identity: stores that differ only in such an option are different stores."""
     files: tuple[str, ...] | None = None
     """Suffixes, such as `""` or `-wal`. The URI's path with one of them appended is the name of a file or folder of the
-    store, which no maintenance job deletes. If None, and if the address is a path, all files and folders whose names
-    begin with the path belong to the store."""
+    store. Maintenance jobs do not delete these files and folders. If None, and if the address is a path, all files and
+    folders whose names begin with the path belong to the store."""
     extra: str | None = None
     """The extra of polaris_spark that installs the database's driver library."""
 

@@ -265,7 +265,7 @@ class NamespaceNotEmptyError(RequestError):
 
 class CommitFailedError(RequestError):
     """Nothing was changed. The newest state does not meet a requirement of the commit, or a temporary failure prevented
-    a commit of updates (`rest.table_routes.commit_updates`)."""
+    the commit of a table's or view's updates (`rest.table_routes.commit_updates`)."""
 
     status = 409
     type = "CommitFailedException"

@@ -185,8 +185,8 @@ class IdGenerator:
         return [id for block in self.next_blocks(n) for id in block]
 
     def next_blocks(self, n: int) -> list[range]:
-        """Return `n` new ids, in ascending order, as ranges of consecutive ids. Ranges are small enough to send to
-        another process that makes objects for this process.
+        """Return `n` new ids, in ascending order, as ranges of consecutive ids. Unlike a list of ids, ranges take few
+        bytes. So they can be sent to another process, which uses the ids for objects that it makes for this process.
 
         Raises:
             ClockError: this machine's clock is wrong or cannot be confirmed.
@@ -221,10 +221,10 @@ class IdGenerator:
     def observe_head(self, commit: int, fence: int) -> None:
         """From now on, make only ids above the id of a reference's newest commit, and above the reference's fence.
 
-        If the commit's id is more than `AHEAD_MS` ahead of the current time, a process with a wrong clock made it. The
-        id is then ignored, because otherwise the ids of all readers would run ahead equally far. The only loss is that
-        ids do not ascend along the history. A fence is never ignored, because a sweep requires that new ids are above
-        the fence.
+        If the time in the commit's id is more than `AHEAD_MS` ahead of the current time, a process with a wrong clock
+        made the id. The id is then ignored, because otherwise every process that reads the reference would make ids
+        that are equally far ahead. The only loss is that ids do not ascend along the history. A fence is never ignored,
+        because a sweep requires that new ids are above the fence.
 
         Args:
             commit: id of the reference's newest commit.
@@ -292,8 +292,8 @@ class IdGenerator:
         return self._ms if self._used < SEQUENCE else self._ms + 1
 
     def _leased(self, ms: int) -> Lease:
-        """Return a lease that contains `ms`, or begins later than `ms`. It is the current lease, if possible after
-        renewal, or a new lease."""
+        """Return a lease that contains `ms`, or begins later than `ms`. It is the current lease, which is renewed if
+        possible, or a new lease."""
         lease = self._lease
         if lease is not None:
             usable = ms < lease.end_ms

@@ -5,8 +5,9 @@ revision, and the ids that the object points to, in separate lists of strong and
 payload. The payload contains each pointer as its position in the header, counted from 1; 0 means "none". Code that
 finds garbage, or checks or copies rows, reads only headers, so it also works for types that are not installed.
 
-An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. With
-`gc=False`, Python's garbage collector skips the objects, which cannot form reference cycles because they are immutable:
+An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name, as in the
+example below. With `gc=False`, Python's garbage collector skips the objects. They cannot form reference cycles, because
+they are immutable.
 
     @object_type("example", revision=1)
     class Example(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,8 +87,9 @@ TAG = slice(_PREAMBLE.size, _PREAMBLE.size + 2)
 """Slice of a row that contains the first two bytes of the header. `end_of_type` needs only these bytes."""
 
 TYPE_BYTES = TAG.stop + 31 + 1
-"""Number of bytes at the start of a row that contain its type and revision, in all rows of this package. Other types
-can need more bytes: type names of more than 31 bytes, or revisions above 127."""
+"""Number of bytes at the start of an object's first row that contain its type and revision, for all object types of
+this package. Types of other packages can need more bytes, if their names have more than 31 bytes or their revisions are
+above 127."""
 
 
 def end_of_type(tag: bytes) -> int | None:
@@ -162,8 +164,9 @@ def object_type(
         name: short stable name, never reused for another type.
         revision: revision of the fields, increased by one whenever fields are appended.
         appended: names of the fields that each of the latest revisions appended, one tuple per revision, the newest
-            last. An object whose appended fields are all empty is written in the revision before, so that older
-            releases can read it. Leave a revision out if empty fields do not mean the same as missing fields.
+            last. If the fields that a revision appended are all empty in an object, the object is written in the
+            revision before, so that older releases can read it. If empty fields of a revision do not mean the same as
+            missing fields, leave out this revision and all earlier ones.
     Raises:
         InputError: another class is registered under the name (raised by the decorator).
     """
@@ -214,8 +217,8 @@ def load_plugins() -> None:
 
 
 def known_types() -> dict[str, int]:
-    """Return the newest revision that this process supports of each type of this package and of plugins, by type
-    name."""
+    """Return the newest revision that this process supports, by type name, for all types of this package and of
+    plugins."""
     for module in dict.fromkeys(BUILT_IN.values()):
         importlib.import_module(module)
     load_plugins()
@@ -329,10 +332,13 @@ def refuse_newer(header: Header, key: str) -> None:
     """
     entry = _types.get(header.type) or _find(header.type)
     if entry is None or header.revision > entry.revision:
-        known = "is not installed" if entry is None else f"is supported only up to revision {entry.revision}"
+        known, allowed = "is not installed", "it cannot be changed"
+        if entry is not None:
+            known = f"is supported only up to revision {entry.revision}"
+            allowed = "it can be read but not changed"
         raise NewerFormatError(
             f"object {key} has revision {header.revision} of type {header.type!r}, which {known} here: "
-            f"it can be read but not changed; use a release that supports revision {header.revision}"
+            f"{allowed}; use a release that supports revision {header.revision}"
         )
 
 
@@ -431,7 +437,7 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
                 continue
             if is_weak is None:
                 values[position] = pack_field(found, strong, weak)
-            else:  # does what `pack_field` does for a single pointer, but without a call: most fields are such
+            else:  # does what `pack_field` does, but without a call, because most pointing fields are single pointers
                 ids = weak if is_weak else strong
                 ids.append(found)
                 values[position] = len(ids)

@@ -88,7 +88,7 @@ class PolarisCatalog(RestCatalog):
 
     def _shown(self) -> dict[str, Any]:
         """Return the properties for the FileIO of tables. They include neither the store and its password, nor other
-        properties that polaris_spark defines."""
+        properties that polaris_spark defines, except the warehouse."""
         others = self._opened.properties.other.keys() - {PY_CATALOG_IMPL}
         shown = {key: value for key, value in self._given.items() if {key, key.replace("_", "-")} & others}
         return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}

@@ -1,5 +1,5 @@
-"""`polaris-spark heads`: list recent heads of references, which are their newest commits, and whether their rows
-exist."""
+"""`polaris-spark heads`: list the present and earlier heads (newest commits) of references, and tell for each head
+whether all rows that it needs exist."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _show(found: SurveyedReference, console: Console) -> None:
             )
         console.print(table)
     if found.lost_history:
-        console.print(Text(f"history lost {lost_words(found.lost_history)}"), soft_wrap=True)
+        console.print(Text(f"lost objects of the history: {lost_words(found.lost_history)}"), soft_wrap=True)
     for known in found.newer:
         line = f"commit {known.number:,} {known.id:x} of {utc(known.time)} is later than this head, and is complete"
         console.print(Text(line, style="yellow"), soft_wrap=True)

@@ -161,7 +161,8 @@ def _drawn_change(change: Json, widths: tuple[int, int]) -> Text:
 
 def told(summary: dict[str, str]) -> str:
     """Return the summary of a log entry as a short text. If the entry is about a snapshot, the text is the snapshot's
-    operation with counts of records and files. Otherwise the text consists of the actions and the other fields."""
+    operation with counts of records and files. Otherwise the text consists of the value of the field `action` and of
+    the other fields."""
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")

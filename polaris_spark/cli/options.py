@@ -69,7 +69,11 @@ OnlyReference = Annotated[
     str | None, typer.Option(help="Only this reference, such as root or catalogs.", show_default=False)
 ]
 Search = Annotated[
-    bool, typer.Option("--search", help="Search the whole realm for commits that are later than the heads.")
+    bool,
+    typer.Option(
+        "--search",
+        help="Search the whole realm for complete commits that follow a head, and that no reference points to.",
+    ),
 ]
 
 
@@ -97,8 +101,8 @@ def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
         second: the second argument on the command line; None if there is only one.
         what: name of the second argument, for messages.
     Raises:
-        InputError: there is only one argument, and `STORE_VARIABLE` is not set, or the argument is the URI in
-            `STORE_VARIABLE`.
+        InputError: there is only one argument, and either `STORE_VARIABLE` is not set, or the argument is the URI that
+            the variable contains.
     """
     if second is not None:
         return first, second
@@ -106,5 +110,7 @@ def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
     if not named:
         raise InputError(f"give both STORE and {what}; STORE may be left out only if {STORE_VARIABLE} is set")
     if named == first:
-        raise InputError(f"{what} is missing: the only argument is the URI of the store")
+        raise InputError(
+            f"{what} is missing: the only argument given is the URI of the store; give {what} too"
+        )
     return named, first

@@ -134,8 +134,8 @@ def _activate(records: Realms, name: str) -> None:
     """Set the state of a realm to ACTIVE, so that it can be opened.
 
     Raises:
-        RealmStateError: the store has no realm of that name; or the realm was moved to another store; or a migration or
-            `create=true` has not finished creating the realm.
+        RealmStateError: the store has no realm of that name; the realm was moved to another store; a migration or
+            `create=true` has not finished creating the realm; or the realm was purged or is being purged.
     """
     from polaris_spark.system.realms import RealmState
 

@@ -184,7 +184,9 @@ def _show(steps: list[RecoveryStep], running: list[str], done: Recovered | None,
     console.print(Text(f"{whole:,} of {len(steps):,} references keep their heads.", style="dim"))
     if done is not None:
         console.print(
-            f"Every reference has a new version. New ids contain times from {utc(done.ids_from_ms)} or later."
+            "The rows of these references have new version tokens, so a commit that began before the recovery must "
+            f"start again. New ids contain times from {utc(done.ids_from_ms)} or later.",
+            soft_wrap=True,
         )
         console.print(Text(_AFTERWARDS, style="bold"), soft_wrap=True)
         return
@@ -206,11 +208,14 @@ def _show_step(step: RecoveryStep, done: Recovered | None, console: Console) -> 
         console.print(line, soft_wrap=True)
     if step.action == "leave":
         console.print(
-            "  not changed: the remaining rows can still be read; restore the lost rows from a backup (see heads)",
+            "  not changed: the remaining rows can still be read; restore the lost rows from a backup "
+            "(see polaris-spark heads)",
             soft_wrap=True,
         )
     if step.action == "give-up":
-        console.print(f"  {tense} given up", soft_wrap=True)
+        console.print(
+            f"  {tense} given up: its row {tense} sealed, and then takes no commits", soft_wrap=True
+        )
     if step.registry:
         console.print(
             f"  {tense} {'listed again' if step.registry == 'list' else 'dropped again'} in the registry"

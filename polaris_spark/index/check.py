@@ -103,8 +103,8 @@ def _shard_problems(shard: Shard, place: ExpectedShard) -> Iterator[str]:
     elif not place.height and isinstance(shard, Leaf):
         yield from _leaf_problems(shard, place)
     else:
-        kind = type(shard).__name__.lower()
-        yield f"shard {place.id} is a {kind} {place.height} levels above the leaves"
+        kind, expected = type(shard).__name__.lower(), "branch" if place.height else "leaf"
+        yield f"shard {place.id} is a {kind} instead of a {expected}"
 
 
 def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
@@ -132,7 +132,7 @@ def _branch_problems(branch: Branch, place: ExpectedShard) -> Iterator[str]:
     if len(branch.children) < 2:
         yield f"shard {place.id} is a branch with only one child"
     if not all(branch.children):
-        yield f"shard {place.id} is a branch with a child that is not a shard"
+        yield f"shard {place.id} is a branch with a child whose id is 0, which is not the id of a shard"
     if sum(branch.counts) != place.entries:
         yield f"shard {place.id} counts {sum(branch.counts)} entries below it, but its parent counts {place.entries}"
 

@@ -35,10 +35,10 @@ class Compacted(NamedTuple):
     leaves: int
     """Number of leaves before compaction."""
     tree: IndexRoot
-    """The new tree: the old tree after applying the embedded changes of the run's keys."""
+    """The new tree, into which the embedded changes of the run's keys were moved; the old tree if the run was full
+    enough."""
     shards: Sequence[tuple[int, Shard]]
-    """New shards with their ids, children first. Empty if the run was full enough, so that the tree is unchanged, or if
-    the new tree is empty."""
+    """New shards with their ids, children first. Empty if the tree is the old tree, or if the new tree is empty."""
 
 
 class _Run(NamedTuple):

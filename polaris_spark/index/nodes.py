@@ -23,6 +23,7 @@ _POINTER_BYTES = 11
 class Node:
     """The root of a subtree. `lower` is the separator before the subtree, and `count` the number of its entries.
     Exactly one of `id` (an old shard), `leaf` and `children` is set. `size` is the size of a new node's row, in bytes.
+    `front_coded` holds the separators between the children, if `children` is set.
 
     Do not change a node. The class is not frozen, because creating a frozen instance takes several times as long, and
     thousands of nodes are created at once when embedded changes are moved into the tree.

@@ -24,7 +24,8 @@ def key_ranges(
     """Divide the keys from `start`, inclusive, to `end`, exclusive (None: to the last), into about `n` ranges of about
     equal size, by reading the upper levels of the tree.
 
-    Leaves are not read. The embedded changes of the index belong to no range: each reader of a range must merge them.
+    Leaves are not read. The ranges divide only the tree. Each reader of a range must also apply the embedded changes
+    of the keys in its range, as `Index.range` does.
     """
     embedded = sum(1 for key in root.keys if key >= start and (end is None or key < end))
     if not root.shard:

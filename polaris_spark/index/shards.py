@@ -35,8 +35,9 @@ _INT_BYTES = 32
 
 
 class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Sorted byte strings, front-coded. The fields are, for each string, the number of bytes that it shares with the
-    previous string, and the length of its remaining bytes; then the remaining bytes of all strings, joined."""
+    """Sorted byte strings, front-coded. For each string, `shared` holds the number of bytes that it shares with the
+    previous string, and `lengths` the number of its remaining bytes. `rests` is the remaining bytes of all strings,
+    joined."""
 
     shared: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -147,7 +148,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         if len(self.value_lengths) != count or sum(self.value_lengths) != len(self.joined_values):
             raise CorruptionError(
                 f"a leaf of an index is corrupt: it has {count} keys and {len(self.value_lengths)} values with a "
-                f"total length of {sum(self.value_lengths)}, but {len(self.joined_values)} bytes"
+                f"total length of {sum(self.value_lengths)}, but {len(self.joined_values)} bytes of values"
             )
         values = []
         position = 0

@@ -114,8 +114,9 @@ def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> lis
     """Return groups in the order in which to rewrite their leaves: most changed keys per rewritten shard first.
 
     Rewriting a leaf also rewrites its branch, so the leaves of one branch are rewritten together. Branches are ordered
-    by their number of changed keys per rewritten shard, which counts the leaves with changed keys and the branch
-    itself. Among equal branches, the one with the oldest change comes first.
+    by the number of their changed keys divided by the number of shards that are rewritten for them, highest first. The
+    rewritten shards are the leaves with changed keys and the branch itself. Among equal branches, the one with the
+    oldest change comes first.
     """
     keys, leaves, oldest = Counter[int](), Counter[int](), dict[int, int]()
     for group in groups:

@@ -36,7 +36,7 @@ class Unreadable(NamedTuple):
     missing: bool = False
     """Whether the part `part` is missing from the database; False if it is present but damaged."""
     newer: NewerFormatError | None = None
-    """The error that was found if a newer release may have written the object; else None."""
+    """The error, if the object cannot be read because a newer release may have written it; else None."""
 
 
 def read_each(
@@ -52,7 +52,7 @@ def read_each(
     Args:
         realm: instance id of the realm.
         whole: True reads and joins all parts of an object; False only checks that further parts exist.
-        on_read: called after each batch with the number of objects read.
+        on_read: called after each read of first parts, with the number of objects in this read.
     """
     result: dict[int, Read | Unreadable] = {}
     further: list[ObjectKey] = []

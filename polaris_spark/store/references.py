@@ -83,7 +83,7 @@ class ReferenceStore:
             return Versioned(row.version, _decoder(cast("Hashable", cls)).decode(row.value))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptionError(
-                f"reference {self.realm}/{name} is not a {cls.__name__}: {error}"
+                f"the value of reference {self.realm}/{name} cannot be decoded as {cls.__name__}: {error}"
             ) from error
 
     def rows(self) -> Iterator[tuple[str, ReferenceRow]]:

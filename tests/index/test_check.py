@@ -117,16 +117,16 @@ def test_shapes_that_cannot_be_are_found(shelf: Shelf, root: IndexRoot) -> None:
     found = problems_with(shelf, root, placed.id, Leaf(FrontCoded()))
     assert any("leaf without entries" in problem for problem in found)
     found = problems_with(shelf, root, placed.id, Branch(FrontCoded(), (1,), (len(leaf.keys),)))
-    assert found == [f"shard {placed.id} is a branch 0 levels above the leaves"]
+    assert found == [f"shard {placed.id} is a branch instead of a leaf"]
     (problem, *_) = check(msgspec.structs.replace(root, height=root.height + 1), shelf.read)
-    assert "levels above the leaves" in problem
+    assert "is a leaf instead of a branch" in problem
     single = Branch(FrontCoded(), (root.shard,), (1000,))
     shelf.rows[1] = objects.encode(single)
     (problem, *_) = check(IndexRoot(1, root.height + 1, 1000), shelf.read)
     assert problem == "shard 1 is a branch with only one child"
     childless = Branch(FrontCoded.of([b"m"]), (root.shard, 0), (1000, 0))
     shelf.rows[2] = objects.encode(childless)
-    assert "shard 2 is a branch with a child that is not a shard" in list(
+    assert "shard 2 is a branch with a child whose id is 0, which is not the id of a shard" in list(
         check(IndexRoot(2, root.height + 1, 1000), shelf.read)
     )
     assert list(check(IndexRoot(0, 1, 5), shelf.read)) == ["an empty tree has height 1 and 5 entries"]

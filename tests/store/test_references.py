@@ -88,7 +88,7 @@ def test_a_swap_and_a_delete_need_the_version_read(references: ReferenceStore) -
 
 def test_a_value_of_another_shape_is_corrupt_and_named(references: ReferenceStore) -> None:
     references.insert("name", ReferenceRow(b"1", b"\xc1"))
-    with pytest.raises(CorruptionError, match="realm/name is not a Value"):
+    with pytest.raises(CorruptionError, match="the value of reference realm/name cannot be decoded as Value"):
         references.read("name", Value)
 
 

@@ -56,8 +56,8 @@ class DemoCatalog(NamedTuple):
 
 
 def start(place: DemoCatalog) -> SparkSession:
-    """Start a local Spark session with the catalog, and return it. The output of the JVM goes to `spark.log` in the
-    demo's directory.
+    """Start a local Spark session with the catalog, and return it. The standard error of the JVM goes to `spark.log`
+    in the demo's directory.
 
     Raises:
         MissingLibraryError: Java 17 or newer is not installed.

@@ -45,13 +45,13 @@ class Lake:
     counted: bool = True
     """Whether all tables, views and namespaces were counted within the time limit."""
     read: int = 0
-    """Number of tables that were read. If not all were read, they are a random sample."""
+    """Number of tables that were read. If not all were read, they are a random sample of the counted tables."""
     unloaded: int = 0
     """Number of tables read that were imported but never loaded. They are not included in the figures below."""
     total: Storage = field(default_factory=Storage)
     by_namespace: dict[str, Storage] = field(default_factory=dict)
     largest: list[tuple[int, str]] = field(default_factory=list)
-    """(bytes, name) of each table with files, the largest first."""
+    """(bytes, name) of the 100 largest tables with files, the largest first."""
     ages: list[int] = field(default_factory=list)
     """Ages of the current snapshots, in milliseconds."""
     empty: int = 0

@@ -68,8 +68,8 @@ class ObjectFigures:
     days: dict[int, Amount] = field(default_factory=dict)
     """Amount of objects by the day on which they were made, in days since 1970 (UTC)."""
     unneeded: dict[tuple[str, int], Amount] | None = None
-    """Amount of objects that no commit of a reference, from its history floor to its head, leads to, by the keys of
-    `groups`; None if not determined."""
+    """Amount of unneeded objects, by the keys of `groups`; None if not determined. An object is unneeded if strong
+    pointers do not lead to it from any commit between the history floor and the head of a reference."""
     why_not: str = ""
     """Why `unneeded` was not determined; empty if it was."""
 
