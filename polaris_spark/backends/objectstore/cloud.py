@@ -162,7 +162,7 @@ class CloudRequests(Requests):
             )
         if code in _NO_BUCKET:
             return StateError(
-                f"the bucket of {where} does not exist: create it, or check its name and the endpoint"
+                f"the bucket of {where} does not exist: create the bucket, or check its name and the endpoint"
             )
         if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)) or (
             code in _CREDENTIALS
