@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend
 
 Options = Mapping[str, "str | Secret"]
-"""Options of a store, by name. They come from the store's URI and from the properties `store.*`; names have no prefix
-`store.`."""
+"""Options of a store, by name. They come from the store's URI and from the properties `store.*`, whose names are given
+here without the prefix `store.`."""
 
 
 class OpenBackend(Protocol):
@@ -41,7 +41,7 @@ def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend
             the URI.
     Raises:
         StoreURIError: the URI or an option is malformed, or the scheme is unknown.
-        MissingLibraryError: the driver library is not installed; the message names the extra.
+        MissingLibraryError: the driver library is not installed; the message says how to install it.
     """
     if isinstance(uri, str):
         uri = StoreURI.parse(uri)
@@ -61,7 +61,7 @@ def require_backend(scheme: str) -> None:
 
     Raises:
         StoreURIError: the scheme is unknown.
-        MissingLibraryError: the driver library is not installed; the message names the extra.
+        MissingLibraryError: the driver library is not installed; the message says how to install it.
     """
     _opener(scheme)
 

@@ -16,8 +16,8 @@ BATCH_ROWS = 1_024
 """Maximum number of rows in a record batch."""
 
 BATCH_BYTES = 4 * 2**20
-"""Size at which a record batch is complete, in bytes: the row with which the total size of the values reaches this
-number is the last row of the batch."""
+"""Size at which a record batch is complete, in bytes. A batch ends with the row at which the total size of the values
+reaches this number."""
 
 SIZES = ["realm", "id", "part", "size", "start"]
 """Names of the columns of the record batches that `Backend.scan_sizes` yields."""

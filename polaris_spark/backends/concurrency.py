@@ -38,7 +38,7 @@ class OperationLimit:
         """
         self._places = [threading.RLock() for _ in range(number)]
         self._timeout = timeout
-        # One queue for each waiting thread, in order of arrival. An item in a queue notifies its thread to look for a
+        # One queue for each waiting thread, in order of arrival. An item in a queue tells its thread to look for a
         # permit. Only the first waiter may take a permit, so that later arrivals cannot overtake it.
         self._waiting: list[queue.SimpleQueue[None]] = []
 
@@ -87,6 +87,6 @@ class OperationLimit:
 
 
 def _tell(waiting: list[queue.SimpleQueue[None]]) -> None:
-    """Notify the thread that has waited longest to look for a permit."""
+    """Notify the first waiting thread, so that it looks for a permit."""
     for first in waiting[:1]:
         first.put(None)

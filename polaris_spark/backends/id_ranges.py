@@ -17,8 +17,9 @@ _LAST_ID: Final = 2**63 - 1
 
 
 class IdRangesBackend(Backend):
-    """Base class of backends that scan a range of ids of one realm, or the references of one realm, at a time. A split
-    is a tuple of `(realm, first id, last id)` or of `(realm,)`."""
+    """Base class of backends that scan a range of ids of one realm, or the references of one realm, at a time. The
+    detail of a split of `objects` is a tuple of ranges, each `(realm, first id, last id)`; of a split of `references`,
+    a tuple of realms, each `(realm,)`."""
 
     @abstractmethod
     def _realms(self, table: Table) -> list[str]:
@@ -51,8 +52,8 @@ class IdRangesBackend(Backend):
 
 
 def starting_at(starts: Iterable[int]) -> list[tuple[int, int]]:
-    """Return ranges (both ends inclusive) that cover every id. The first range starts at 0, and one at each of
-    `starts`, which are in order."""
+    """Return consecutive ranges (both ends inclusive) that cover every id. The first range starts at 0. Each further
+    range starts at one of `starts`, which must be in ascending order."""
     firsts = [0, *starts]
     lasts = [first - 1 for first in firsts[1:]] + [_LAST_ID]
     return list(zip(firsts, lasts, strict=True))

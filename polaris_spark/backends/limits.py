@@ -1,5 +1,5 @@
-"""Checks of names and rows against the limits of the storage interface, which every backend makes before it sends a
-request; and of the version of the format of a store's tables."""
+"""Checks that backends share. Before each request, every backend checks names and rows against the limits of the
+storage interface. When it opens a store, it checks the version of the format of the store's tables."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Registry of the local files that a database library in this process has open. Other code must not open these files,
-because the process would then lose its locks on them.
+"""The local files that the database libraries in this process have open. Other code must not open these files: when it
+closes them, the process loses its locks on them.
 
 When a process closes any descriptor of a file, it loses all record locks that it holds on that file (POSIX,
 `fcntl(2)`). SQLite and RocksDB hold such locks on their files; without the locks, two processes could write at once.
-So only the database library may open these files. Other code that reads a file whose name it did not choose itself
-opens the file with `open_to_read` and closes it with `close`.
+So only the database library may open these files. Other code must open a file with `open_to_read` and close it with
+`close`, unless it chose the name of the file itself.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def release(*files: Identity) -> None:
 
 @contextlib.contextmanager
 def opening(*paths: str) -> Iterator[None]:
-    """Protect the files at these paths from deletion until the block ends, because a database opens or creates them
-    within the block. The database calls `hold` when they are open, which protects them from then on."""
+    """Make `is_held` return True for the files at these paths until the block ends, because a database opens or creates
+    them within the block. The backend must call `hold` before the block ends, if the files are then open."""
     with _guard:
         _opening.update(paths)
     try:
@@ -127,7 +127,7 @@ def _subtract(counts: Counter[Identity] | Counter[str], keys: tuple[object, ...]
 
 
 def _start_in_child() -> None:
-    """Clear the registry in a forked child, which does not inherit the record locks of its parent."""
+    """Forget all files in a forked child: it does not inherit its parent's file locks, so it has none to lose."""
     global _guard
     _guard = threading.RLock()
     _held.clear()

@@ -4,8 +4,8 @@ detected before use.
 The connection pools of drivers open connections in background threads, where a wrong password is logged and not raised
 to the caller. They detect a dead connection only when a request fails, or with an extra round trip before each request.
 They also do not work in a forked child. In this pool, the calling thread connects. Before an idle connection is used,
-the pool checks its socket (1 us) and drops the connection if the server has closed it. So a server restart causes no
-errors on idle connections.
+the pool checks the connection's socket (1 us), and drops the connection if the server has closed it. So a server
+restart causes no errors on idle connections.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Sessions(ABC, Generic[S]):
         self._idle: deque[S] = deque()
 
     def begin_in_child(self) -> None:
-        """Start without sessions in a forked child. References to the parent's connections are kept, because garbage
-        collection would close the connections."""
+        """Start without sessions in a forked child. The parent's idle sessions are kept in a list and not used, because
+        garbage collection would close their connections, which the parent still uses."""
         self._inherited.append(self._idle)
         self._begin()
 

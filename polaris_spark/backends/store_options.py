@@ -55,8 +55,8 @@ class Given:
         """The values of all options except the password, by name, as the user wrote them."""
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Return the value of an option that is a duration, in milliseconds, more than 0. `default` is the value as
-        text if the option is missing."""
+        """Return the value of an option that is a duration, in milliseconds, more than 0. `default` is used as the text
+        of the option if the option is missing."""
         try:
             found = duration_ms(name, self.texts.get(name, default))
         except InputError as error:
@@ -116,7 +116,7 @@ def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
 def endpoint(given: Given) -> str | None:
     """Return the value of the option `endpoint`: the URL of a service, without credentials and without a trailing
     slash. Return None if the option is missing."""
-    found = given.matching("endpoint", _ENDPOINT, "a URL without credentials: https://host:port")
+    found = given.matching("endpoint", _ENDPOINT, "a URL without credentials, such as https://host:port")
     return None if found is None else found.rstrip("/")
 
 
@@ -124,7 +124,7 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
     """Return the servers in the authority of a URI, where commas separate them.
 
     Args:
-        port: the port of servers that the URI gives no port.
+        port: the default port, for servers without a port in the URI.
     Raises:
         StoreURIError: the URI names no server, or a server is malformed.
     """
@@ -132,6 +132,8 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
     for one in uri.authority.split(","):
         match = _HOST.fullmatch(one)
         if match is None or not 0 < int(match["port"] or port) < 65_536:
-            raise StoreURIError(f"{uri}: {one!r} is not of the form host:port, with a port from 1 to 65535")
+            raise StoreURIError(
+                f"{uri}: the server {one!r} is not of the form host:port; the port is optional, and from 1 to 65535"
+            )
         found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
     return found

@@ -25,7 +25,8 @@ _KEY: Final = re.compile(
     r"/(?:objects/[^/]+/[0-9a-f]/[0-9a-f]/(?:[0-9a-f]{16}-[0-9]+|p[0-9]+-[0-9a-f]+)"
     r"|references/[^/]+/[0-9a-f]/[0-9a-f]/[^/]+)\Z"
 )
-"""Pattern of the keys of a store's objects in a bucket, after the store's prefix (`objectstore.keys`)."""
+"""Pattern for the part after the store's prefix of the keys of objects in a bucket that hold rows of a store (see
+`objectstore.keys`)."""
 
 
 def is_database(path: str) -> bool:
@@ -51,7 +52,7 @@ def is_store_folder(folder: str) -> bool:
 
 
 def is_key(path: str) -> bool:
-    """Whether a path in a bucket is the key of a store's object."""
+    """Whether a path in a bucket is the key of an object that holds rows of a store."""
     return _KEY.search(path) is not None
 
 

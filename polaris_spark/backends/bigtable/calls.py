@@ -24,8 +24,11 @@ from polaris_spark.backends.bigtable.settings import Settings
 from polaris_spark.errors import StateError, TryAgainError
 
 Settle = Callable[[Any, Sequence[Any]], None]
+"""Function that handles a request and all its answers (see `Calls.each`)."""
 Ask = Callable[[str, Iterable[Any], Settle, str], None]
+"""Function that sends requests, with the parameters of `Calls.each`."""
 Check = Callable[[Ask, Settings], None]
+"""Function that raises an error if the store cannot be used."""
 
 _SIDE_BY_SIDE: Final = 3
 """Maximum number of calls that one operation has in flight."""

@@ -112,7 +112,7 @@ def open_channel(settings: Settings, host: str, transport: Any) -> Any:
         if settings.credentials is not None:
             with (
                 warnings.catch_warnings()
-            ):  # of files from untrusted sources; this path comes from the operator
+            ):  # the warning is about files from untrusted sources; this path comes from the operator
                 warnings.simplefilter("ignore", DeprecationWarning)
                 credentials, _ = load_credentials_from_file(settings.credentials)  # type: ignore[no-untyped-call]  # untyped in the library
         return transport.create_channel(host, credentials=credentials, options=_OPTIONS)

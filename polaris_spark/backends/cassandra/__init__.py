@@ -1,8 +1,8 @@
 """`cassandra://user@host:9042,host2/keyspace`: Apache Cassandra 4 and 5, for any number of processes and machines.
 
-A store is two tables in a keyspace. `setup` creates a missing keyspace, with the replication factor of `?replication=`:
-`3` in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` is the datacenter whose nodes receive the requests (default:
-the datacenter of the hosts).
+A store is two tables in a keyspace. `setup` creates a missing keyspace, with the replication factor that
+`?replication=` gives: `3` for every datacenter, or `dc1:3,dc2:3`. `?datacenter=` is the datacenter whose nodes receive
+the requests (default: the datacenter of the hosts).
 
 - **References** change only by lightweight transactions (LWT, Paxos). Each reference is a partition. References are
   also read by Paxos, which completes unfinished transactions, so reads and swaps of a reference are linearizable. A
@@ -10,24 +10,26 @@ the datacenter of the hosts).
 - **Rows** are written and read at a quorum, so that an acknowledged row is found whichever replica is down.
 - With `?serial=SERIAL` (the default), clients in all datacenters agree on swaps, and rows use `QUORUM`. With
   `?serial=LOCAL_SERIAL`, clients of one datacenter agree without contacting the other datacenters, and rows use
-  `LOCAL_QUORUM`. The store records the level and its datacenter, and refuses clients with another level or
-  datacenter, because these clients would lose each other's swaps.
+  `LOCAL_QUORUM`. The comments of the tables record the level, and for `LOCAL_SERIAL` the datacenter. A client with
+  another level or datacenter is refused, because such clients would lose each other's swaps.
 - **Deletion** writes tombstones. Writes and deletions carry a timestamp of the client, strictly ascending within a
-  process, so a row that is written again right after its deletion exists. With several processes whose clocks differ,
-  the row might stay deleted; but ids are never reused, and a deleted row is never written again.
+  process. So if a process deletes a row and writes it again, the row exists. If another process with a different clock
+  wrote it again, the row might stay deleted. This does not happen, because ids are never reused, and a deleted row is
+  never written again.
 - **Scans** read token ranges in parallel. If a node has to read too much for one request, narrower ranges are used,
   down to ranges of ids within a single partition (`scans`). A realm's rows are spread over the whole ring, so for a
   scan of one realm the nodes look at the start of every partition, but read and send only rows of the requested realms.
-- **`drop_realm`** deletes whole partitions, each with one tombstone that hides all rows, and references by LWT. If
-  thousands of rows were deleted one by one, reads would have to skip them until they are compacted away.
+- **`drop_realm`** deletes whole partitions of `objects`, each with one tombstone that hides all rows of the partition.
+  It deletes references by LWT. If thousands of rows were deleted one by one, reads would have to skip them until they
+  are compacted away.
 
 Durability depends on the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on
 disk: the write survives a power failure only if at least one of the replicas that acknowledged it keeps its power.
 `group` and `batch` flush the log first.
 
-All waits are bounded: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
-heartbeats for a dead network. Idempotent requests are retried during the first third of the time-out. `?concurrency=`
-(128) bounds the requests in flight. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, enables TLS.
+All waits are bounded: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation. Heartbeats
+detect a dead network. Idempotent requests are retried during the first third of the time-out. `?concurrency=` (128)
+bounds the requests in flight. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, enables TLS.
 
 The user needs CREATE on the keyspace once, for `setup` (on ALL KEYSPACES if the keyspace is missing); later SELECT and
 MODIFY on the keyspace.

@@ -119,7 +119,7 @@ def open_session(settings: Settings) -> ClusterSession:
         control_connection_timeout=patience,
         idle_heartbeat_interval=silence,
         idle_heartbeat_timeout=silence,
-        schema_metadata_enabled=False,  # of all keyspaces
+        schema_metadata_enabled=False,  # it would load the schemas of all keyspaces
         monitor_reporting_enabled=False,
     )
     try:

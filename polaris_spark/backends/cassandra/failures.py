@@ -102,7 +102,7 @@ def connecting(where: str, error: Exception) -> PolarisError:
 
 
 def described(error: Exception) -> str:
-    """Return the driver's message on one line."""
+    """Return the driver's message on one line. For `Unavailable`, return only the consistency level."""
     if causes := _causes(error):
         return "; ".join(sorted({described(cause) for cause in causes}))
     if isinstance(error, Unavailable):

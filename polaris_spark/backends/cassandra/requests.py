@@ -34,7 +34,8 @@ logging.getLogger("cassandra").addHandler(logging.NullHandler())  # failures are
 
 class Request(NamedTuple):
     """A request to run a statement. `title` is the statement's title in `statements`, and `values` are its parameters.
-    If `several` is not empty, it holds several tuples of parameters, which are sent as one batch for one partition."""
+    If `several` is not empty, it holds several tuples of parameters, which are sent as one CQL batch for one
+    partition."""
 
     title: str
     values: tuple[object, ...] = ()
@@ -85,8 +86,8 @@ class Requests:
         """Send read-only requests in parallel, repeat those that fail, and return the answer to each.
 
         Raises:
-            TryAgainError: a request still failed after a third of the time-out, or Cassandra refused a request with
-                a `narrower` form because it reads too many rows. `__cause__` is the driver's error.
+            TryAgainError: a request still failed after a third of the time-out, or a request with `narrower` failed,
+                perhaps because it reads too many rows. The `__cause__` of the error is the driver's error.
             StoreURIError, StateError: see `failures`.
         """
         return self._repeated(requests, writes=False)

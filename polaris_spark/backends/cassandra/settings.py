@@ -64,8 +64,8 @@ class Settings:
         if not _KEYSPACE.fullmatch(uri.path) or uri.path.lower().startswith("system"):
             raise StoreURIError(
                 f"{uri} names a keyspace that cannot be used for a store: {uri.path!r}; write "
-                f"{uri.scheme}://host:9042/keyspace "
-                "where keyspace has at most 48 letters, digits and underscores, and is not a system keyspace"
+                f"{uri.scheme}://host:9042/keyspace, where keyspace has at most 48 letters, digits and underscores, "
+                "begins with a letter, and does not begin with 'system'"
             )
         tls = given.one_of("tls", VERIFICATIONS)
         if tls is None and "tls_ca" in given.texts:

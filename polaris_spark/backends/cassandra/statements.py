@@ -2,9 +2,10 @@
 
 Only `insert`, `swap` and `delete` write to `references`, and each is a lightweight transaction. A plain write would
 carry a client's clock as its timestamp, and win or lose against a Paxos ballot at random. `swap` and `delete` state the
-version that they replace. `UPDATE ... IF version = null` would create a missing row; so an expected version is never
-null, and the condition `value != null`, true for every existing row, keeps a missing row from being created. The
-condition also makes a refused transaction return the existing row, read in the same round.
+version that they replace. `UPDATE ... IF version = null` would create a missing row, so an expected version is never
+null. The second condition, `value != null`, is true for every existing row, and keeps a missing row from being created.
+Because the conditions name both columns, a refused transaction returns the existing row, which it has read in the same
+round.
 """
 
 from __future__ import annotations

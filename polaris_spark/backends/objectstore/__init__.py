@@ -1,12 +1,13 @@
 """`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a store without any database.
 
-Rows of `objects` that are written together share an object, called a pack (see `packs` and `pack_writer`). Each large
-row is a separate object, and so is each row of `references`. Packs and references change by conditional PUTs, the
-only atomic operation of these stores.
+In this package, an object is an object of the bucket, or a file of the directory. Rows of the table `objects` that are
+written together share one object, called a pack (see `packs` and `pack_writer`). Each large row is a separate object,
+and so is each row of `references`. Packs and references change by conditional PUTs, the only atomic operation of these
+stores.
 
 Consistency: a read or listing sees every acknowledged write (Amazon S3 since December 2020, Google Cloud Storage, Azure
-Blob Storage). Of several conditional PUTs that expect the same state of a key, at most one succeeds. `setup` tests the
-conditions, and refuses a store that ignores them. `file:` stores use locks instead (see `local`).
+Blob Storage). Of several conditional PUTs that expect the same state of a key, at most one succeeds. `setup` tests
+this, and refuses a bucket where conditions are ignored. `file:` stores use locks instead (see `local`).
 
 - **Swap.** Read the object (version, value, ETag), compare the version, and PUT with `If-Match: ETag`. Versions never
   repeat, so no two states of a key share an ETag, even if the ETag is a digest of the content. A process remembers the
@@ -14,12 +15,13 @@ conditions, and refuses a store that ignores them. `file:` stores use locks inst
   reads the object. The store's own comparison always decides.
 - **Insert.** PUT with `If-None-Match: *`.
 - **Delete.** Most stores have no conditional DELETE, and reading before deleting could delete a row that another
-  process has swapped in between. So the object is replaced, with `If-Match`, by a *tombstone*, which counts as absent.
-  An insert finds the tombstone and replaces it in the same way. Tombstones contain random bytes, so a delayed PUT that
-  expects an older state always fails. Tombstones stay until `drop_realm`; there are few, because references are seldom
-  deleted.
-- **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused, and the object already
-  has the content of the PUT, an earlier attempt of the same change succeeded. Then success is reported.
+  process has changed in the meantime. So the object is replaced, with `If-Match`, by a *tombstone*, which counts as
+  absent. An insert finds the tombstone and replaces it in the same way. Tombstones contain random bytes, so a delayed
+  PUT that expects an older state always fails. Tombstones stay until `drop_realm`; there are few, because references
+  are seldom deleted.
+- **A lost answer** to a conditional PUT is an unknown outcome, because the PUT is sent only once. The caller may then
+  repeat the change. If the repeated PUT is refused, and the object already has the content of the PUT, the earlier
+  attempt succeeded. Then success is reported.
 
 Options: `endpoint` (a URL, for other stores with an S3 API), `region`, `virtual-hosted` (true or false), `timeout` of
 one request including retries (30 s), `connections` (32), the maximum number of concurrent requests. The user of the URI
@@ -171,7 +173,7 @@ class ObjectStoreBackend(Backend):
         return True
 
     def _start(self) -> None:
-        """Start with empty caches: of packs, and of the ETags of references."""
+        """Start with an empty cache of packs, and an empty cache of the ETags of references."""
         self._rows = PackedRows(self._requests, self._timeout_ms)
         self._marks = _Marks()
 

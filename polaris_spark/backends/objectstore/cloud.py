@@ -161,7 +161,9 @@ class CloudRequests(Requests):
                 "nothing was changed; give the URI a user, and set store.password, or check the service"
             )
         if code in _NO_BUCKET:
-            return StateError(f"{where} does not exist: create the bucket, or check its name and endpoint")
+            return StateError(
+                f"the bucket of {where} does not exist: create the bucket, or check its name and the endpoint"
+            )
         if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)) or (
             code in _CREDENTIALS
         ):
@@ -170,7 +172,7 @@ class CloudRequests(Requests):
                 "put, list and delete objects there"
             )
         if isinstance(error, (exceptions.NotFoundError, FileNotFoundError)) and code in _ABSENT:
-            return _AbsentError(f"{where} does not have the object: {doing}")
+            return _AbsentError(f"{where}: {doing} failed: the object does not exist")
         if isinstance(error, NotImplementedError) or status == "501":
             return StoreURIError(
                 f"{where} cannot hold a catalog: it has no conditional writes ({said}); use a service that "

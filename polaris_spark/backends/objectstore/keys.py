@@ -3,7 +3,7 @@
     objects/<realm>/<h>/<h>/p<level>-<range>  a pack (see `packs`)
     objects/<realm>/<h>/<h>/<id>-<part>       the value of a single row
     references/<realm>/<h>/<h>/<name>         MessagePack: realm, name, version, value
-    tested/<digest>                           conditional writes were tested on this endpoint and bucket
+    tested/<digest>                           mark: conditional writes were tested on this endpoint and bucket
 
 `<h>/<h>` are two hexadecimal digits of a hash. Ids grow with time. Without the hash, a store that partitions its keys
 by range would receive all writes in one partition. Scans are split by these digits, too. In names, every byte that is
@@ -89,7 +89,7 @@ def segment(name: str) -> str:
     """Encode a realm or reference name as one segment of a key, and return the segment. It has at most 120 characters.
 
     Raises:
-        InputError: the name is empty or not Unicode text. (An empty segment would make a prefix of all names.)
+        InputError: the name is empty or not Unicode text. (An empty segment would make a key prefix match all names.)
         ObjectTooLargeError: the name is longer than `MAX_NAME_BYTES`.
     """
     check_name(name, "realm or reference")
@@ -134,8 +134,8 @@ def reference_key(realm: str, name: str) -> str:
 
 
 def body_prefix(realm: str) -> bytes:
-    """Return the bytes that precede the value in the body of an object that holds one row of `objects`: the realm's
-    name if the key contains only a digest of it, else nothing."""
+    """Return the bytes that precede the value in the body of an object that holds one row of `objects`. These are the
+    length and the bytes of the realm's name if the key contains only a digest of the name, else no bytes."""
     if not is_digest(segment(realm)):
         return b""
     raw = realm.encode()

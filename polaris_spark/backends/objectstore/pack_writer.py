@@ -2,9 +2,9 @@
 
 A pack changes only by conditional PUTs of its whole content, so its states form a sequence, and no update is lost:
 
-- **Write.** The rows that are missing from the pack are added to it. If two processes write to a pack, the second is
-  refused, reads the pack, and adds its rows to the new content. A lost answer is harmless: the pack is read again, and
-  missing rows are added again. Concurrent writes of one process to a pack are combined in one PUT.
+- **Write.** The rows that are missing from the pack are added to it. If two processes write to a pack at the same time,
+  the second is refused, reads the pack, and adds its rows to the new content. A lost answer is harmless: the pack is
+  read again, and missing rows are added again. Concurrent writes of one process to a pack are combined in one PUT.
 - **Delete.** The rows are removed in the same way. If the store has no conditional DELETE, an empty pack of about 50
   bytes remains, because a DELETE could remove rows that another process added in between.
 - **Read.** One GET reads all rows of a pack. If a requested row is missing from a closed pack, another GET reads the
@@ -295,8 +295,8 @@ def _keeping_doubt(seen: _Seen) -> Iterator[None]:
 
 
 def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
-    """Whether, according to the cached content of a pack, rows need no PUT because the pack holds them. The cache may
-    be outdated, so `_add` must then read the pack."""
+    """Whether `_add` must read a pack before it relies on the cached content, which may be outdated. This is so if, by
+    the cache, the pack holds all of the rows, or is closed and holds some of them. `_add` would not write such rows."""
     held = sum((row.id, row.part) in content.rows for row in rows)
     return held == len(rows) or (held > 0 and content.next != OPEN)
 

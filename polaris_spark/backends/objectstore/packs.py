@@ -2,11 +2,12 @@
 
 Ids grow with time, and each process makes its own ids (node, millisecond, sequence), so rows that are written together
 have similar ids. A pack holds rows of a range of ids of one node. The ranges are fixed and have levels: at level 0 a
-range is 64 milliseconds, at the last level 8 ids. The location of a row follows from its id:
+range is 64 milliseconds, at the last level 8 ids. The id of a row tells where the row is. The search begins with the
+pack at level 0 whose range contains the id:
 
-- If the row's pack at level 0 is *open*, the pack holds the row. If the pack is absent, no pack holds the row.
-- A pack that has grown large enough is *closed*, permanently, and names the next level, which holds the rows that the
-  pack does not hold.
+- If this pack is *open* or absent, no other pack holds the row.
+- A pack that has grown large enough is *closed*, permanently, and names a level. If the closed pack does not hold the
+  row, the search continues with the pack at that level whose range contains the id.
 - A row that did not fit into a pack of any level, and every row of more than `LARGEST` bytes, is a separate object.
 
 A closed pack stays closed even if rows are deleted from it, so at any time a row is in at most one pack or object.
@@ -134,8 +135,9 @@ def filled(place: PackRange, old: Content, rows: Collection[ObjectRow]) -> tuple
 
 
 def _below(place: PackRange, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
-    """Return the next level for the rows of a pack that is closed: the first level after `place.level` at which the
-    rows of a range fit into one pack, if they are as dense as `keys`. `size` is the size of the rows, in bytes."""
+    """Return the level for further rows of a pack that is closed: the first level after `place.level` at which the rows
+    of one range fill at most half a pack, if their ids are as dense as `keys`. If there is no such level, return the
+    last level, or `SINGLE` if `place` has the last level. `size` is the total size of the rows of `keys`, in bytes."""
     ordinals = [_ordinal(key.id) for key in keys]
     span = max(ordinals) - min(ordinals) + 1
     for level in range(place.level + 1, SINGLE):

@@ -67,8 +67,9 @@ class Settings:
         prefix = uri.path.strip("/")
         if not _PREFIX.fullmatch(prefix) or len(prefix) > _LONGEST_PREFIX:
             raise StoreURIError(
-                f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it must be at most "
-                f"{_LONGEST_PREFIX} characters: letters, digits and '._=@+-', in parts joined by single slashes"
+                f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it may have at most "
+                f"{_LONGEST_PREFIX} letters, digits and '._=@+-', in parts separated by single slashes; no part may "
+                "begin with '.'"
             )
         region = given.texts.get("region")
         for name, text in (("bucket", uri.authority), ("user", uri.user), ("region", region)):

@@ -1,10 +1,10 @@
 """`rocksdb:///path/of/store`: a store in a directory. One process writes; other processes on the machine read.
 
 A process becomes the writer with its first write, and remains the writer until it closes the store. A write by another
-process raises `StateError`. Rows and a swap are one batch in the log, which is synced before the acknowledgment. With
-`?synchronous=normal` the log is not synced: acknowledged writes survive a crash of the process, but not always a crash
-of the machine. RocksDB has no compare-and-swap, so the writer compares and writes while it holds a lock. Other
-processes follow the writer's log.
+process raises `StateError`. The rows of a commit and its swap are written to the log as one batch, and the log is
+synced before the acknowledgment. With `?synchronous=normal` the log is not synced: acknowledged writes survive a crash
+of the process, but not always a crash of the machine. RocksDB has no compare-and-swap, so the writer compares and
+writes while it holds a lock. Other processes follow the writer's log.
 """
 
 from __future__ import annotations

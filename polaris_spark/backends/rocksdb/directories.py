@@ -93,11 +93,11 @@ def check(path: str) -> None:
 
 
 def refuse_damaged(path: str) -> None:
-    """Check before a database is created that the directory has no files of a damaged database. RocksDB would delete
-    them.
+    """Check that a directory has no files of a damaged database. Call this before a database is created, because
+    RocksDB would delete these files.
 
     Raises:
-        CorruptionError: there are files with rows, but the file CURRENT is missing, without which RocksDB ignores them.
+        CorruptionError: there are files with rows, but the file CURRENT, which every database has, is missing.
     """
     rows = [name for name in os.listdir(path) if name.endswith((".sst", ".log"))]
     if rows and not os.path.exists(f"{path}/CURRENT"):

@@ -2,8 +2,8 @@
 
 RocksDB allows one process to open a database for writing. A process becomes the writer with its first write, not
 earlier, so that Spark's workers and the command line, which only read, never lock the writer out. The process remains
-the writer until the store is closed by every part of the process that uses it. A process that only reads follows the
-writer's log, and catches up with the log before every read.
+the writer until all its backends for this store are closed. A process that only reads follows the writer's log, and
+catches up with the log before every read.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Handle:
                 self._lock = open_files.identity(lock)
                 if self._lock is not None:
                     open_files.hold(self._lock)
-        except BaseException:  # the database may be open although its lock file is not registered
+        except BaseException:  # the database may be open although `hold` was not called for its lock file
             self._failed = True
             raise
         self._syncs = Syncs(self._sync)

@@ -1,8 +1,9 @@
 """Keys and values of a RocksDB store. Both tables share one ordered key space; the first byte of a key is the table.
 
-An object's key is `o`, realm, id, part; a reference's key is `r`, realm, name. A realm ends with the bytes 0 and 1, and
-a zero byte within the realm is followed by 0xff, so the keys of a realm are contiguous. Numbers are big-endian, so keys
-sort like (realm, id, part). A reference's value is the length of its version, the version, and the value.
+An object's key is `o`, realm, id, part; a reference's key is `r`, realm, name. The name of a realm ends with the bytes
+0 and 1, and a zero byte within the name is followed by 0xff, so the keys of a realm are contiguous. Numbers are
+big-endian, so keys sort like (realm, id, part). A reference's value is the length of its version, the version, and the
+value.
 """
 
 from __future__ import annotations
@@ -82,5 +83,5 @@ def unpacked(value: bytes) -> ReferenceRow:
     """
     end = _LENGTH.size + (_LENGTH.unpack_from(value)[0] if len(value) >= _LENGTH.size else len(value))
     if end > len(value):
-        raise CorruptionError(f"the row of {len(value)} bytes is truncated")
+        raise CorruptionError(f"a row of the table references is truncated: it has only {len(value)} bytes")
     return ReferenceRow(value[_LENGTH.size : end], value[end:])
