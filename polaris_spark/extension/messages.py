@@ -8,8 +8,8 @@ from polaris_spark.rest.messages import ErrorModel, Message
 
 
 class Driver(Message, frozen=True, rename=None, gc=False):
-    """Address and secret with which a procedure reaches the Spark session of its caller; see
-    `polaris_spark.jobs.driver.Driver`."""
+    """Access of a procedure to the Spark session of its caller: the id under which the JVM keeps that session (`call`),
+    and port and secret of the JVM's Py4J gateway. `polaris_spark.jobs.driver.Driver` uses these values."""
 
     call: str
     port: int

@@ -1,7 +1,8 @@
 """Routes of procedures and their runs.
 
-A local caller waits for a procedure on the thread of its request, and can give the procedure a Spark session. An HTTP
-client starts a run in the background, requests its progress, and reads its result in pages.
+If a local caller calls a procedure and sets no limit on the wait, the procedure runs on the thread of the request. A
+local caller can also give the procedure a Spark session. An HTTP client starts a run in the background, requests its
+progress, and reads its result in pages.
 """
 
 from __future__ import annotations

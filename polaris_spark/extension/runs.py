@@ -1,5 +1,5 @@
-"""Runs of procedures, and their results. A run is in the foreground if its request waits for its end; all other
-runs are in the background."""
+"""Runs of procedures, and their results. A run in the foreground uses the thread of the request that started it. A run
+in the background has its own thread."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ServedCatalogs:
         """Return the session of the catalog with this name, after opening the catalog if necessary.
 
         If the name is None, return the default catalog's session. Also return this session if no catalog has the name:
-        the handler then refuses the request, because the name in it is not the default catalog's.
+        the handler then refuses the request, because the catalog name in its path is not the default catalog's.
         """
         if name is None or name == self.default.catalog.name:
             return self.default

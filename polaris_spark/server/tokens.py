@@ -1,5 +1,5 @@
-"""The bearer tokens (RFC 6750) that a server accepts, and the principal whose changes the log records for each
-token."""
+"""The bearer tokens (RFC 6750) that a server accepts. Each token has a role and a principal; the log names this
+principal for the changes made with the token."""
 
 from __future__ import annotations
 

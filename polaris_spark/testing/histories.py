@@ -106,8 +106,8 @@ def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
     """Yield the indexes of the operations that may come next in the order. `done` is a bit mask of the operations that
-    are already in the order. An operation may not come next if another one that is not done returned before it was
-    invoked.
+    are already in the order ("done"). An operation may not come next if it was invoked after the return of another
+    operation that is not done.
     """
     end = _NEVER
     first = (~done & (done + 1)).bit_length() - 1  # index of the first operation that is not done

@@ -164,7 +164,9 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
     number = 0
     try:
         while number < n:
-            assert receiving.poll(PATIENCE_S), f"nothing came after {number} in {PATIENCE_S} s"
+            assert receiving.poll(PATIENCE_S), (
+                f"the process reported no number after {number} for {PATIENCE_S} s"
+            )
             number = receiving.recv()
         process.kill()
         with suppress(EOFError):

@@ -47,8 +47,8 @@ class Faults(NamedTuple):
     """Weight of half-closes: the receiver sees an orderly end of this direction. The sender notices nothing, and its
     bytes are dropped. The other direction continues."""
     stall: float = 1
-    """Weight of stalls: no bytes are forwarded in this direction for `stall_s`, then all are, even if the sender has
-    given up."""
+    """Weight of stalls: no bytes are forwarded in this direction for `stall_s`. Then all bytes are forwarded, even if
+    the sender no longer waits for an answer."""
     delay: float = 4
     """Weight of delays: no bytes are forwarded in this direction for a random time up to `delay_s`."""
     stall_s: float = 3.0
@@ -78,7 +78,7 @@ UNHEARD_ANSWERS: Final = NONE._replace(half_close=1, every=0.01, directions=("an
 the whole request, even if it answers in several parts. With `LOST_ANSWERS`, it could notice the loss and stop."""
 
 SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
-"""Forward no bytes in both directions. Neither client nor server notices an error."""
+"""Forward no bytes in either direction. Neither client nor server notices an error."""
 
 
 class FaultyProxy:

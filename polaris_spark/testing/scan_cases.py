@@ -127,7 +127,7 @@ class ScanCases(StoreCases):
         assert len(seen) == len(set(seen))
 
     def test_references_that_are_swapped_during_a_scan_are_found_once(self, backend: Backend) -> None:
-        large = bytes(MAX_ROW_BYTES)  # a batch holds at most 47 of these values
+        large = bytes(MAX_ROW_BYTES)  # a batch of 16 MiB, the maximum, holds 47 of these values
         current = {f"name {i:03}": row(large) for i in range(60)}
         versions = {name: {new.version} for name, new in current.items()}
 
@@ -151,8 +151,8 @@ class ScanCases(StoreCases):
                     current[name] = new
                 number += 1
         assert number > 1, (
-            f"{len(seen)} references of {MAX_ROW_BYTES} bytes came in {number} batch: batches are too large, of more "
-            f"than BATCH_BYTES, {BATCH_BYTES} bytes"
+            f"{len(seen)} references of {MAX_ROW_BYTES} bytes came in {number} batch; a backend should end a "
+            f"batch when it reaches BATCH_BYTES ({BATCH_BYTES} bytes)"
         )
         assert sorted(name for name, _ in seen) == sorted(current)
         assert all(version in versions[name] for name, version in seen)

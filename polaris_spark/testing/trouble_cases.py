@@ -99,7 +99,10 @@ class TroubleCases(StoreCases):
                 outcome = Swapped()
             proxy.faults = NONE
             assert outcome == Swapped(), change.name
-            wait_until(lambda c=change: backend.read_reference("realm", "name") == c.then, change.name)  # type: ignore[misc]  # bound at once
+            wait_until(
+                lambda c=change: backend.read_reference("realm", "name") == c.then,  # type: ignore[misc]  # bound at once
+                f"the {change.name} takes effect",
+            )
 
     def test_repeating_a_change_of_unknown_outcome_changes_nothing_more(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
@@ -176,7 +179,7 @@ class TroubleCases(StoreCases):
         proxy.faults = UNHEARD_ANSWERS
         with pytest.raises(OutcomeUnknownError):
             far.write_and_swap("realm", _ROWS, "name", first.version, second)
-        wait_until(lambda: backend.read_reference("realm", "name") == second, "it is done")
+        wait_until(lambda: backend.read_reference("realm", "name") == second, "the transaction takes effect")
         assert len(backend.read_objects("realm", _KEYS)) == len(_ROWS)
 
     def test_a_transaction_that_is_cut_off_is_an_unknown_outcome_and_is_done_whole_or_not_at_all(
@@ -335,7 +338,9 @@ def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Back
     with pytest.raises(OutcomeUnknownError):
         change.make(far)
     proxy.faults = NONE
-    wait_until(lambda: backend.read_reference("realm", "name") == change.then, change.name)
+    wait_until(
+        lambda: backend.read_reference("realm", "name") == change.then, f"the {change.name} takes effect"
+    )
 
 
 def _warm_up(backend: Backend) -> None:
@@ -390,7 +395,7 @@ def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callabl
             return Tally(0, 0)
         tally, end = Tally(0, 0), time.monotonic() + 2 * PATIENCE_S
         while not over.is_set() or tally.done < 5:
-            assert time.monotonic() < end, f"{tally} in {2 * PATIENCE_S} s"
+            assert time.monotonic() < end, f"a thread has only {tally} after {2 * PATIENCE_S} s"
             one = increments(counting, "realm", "counter", 1)
             tally = Tally(tally.done + one.done, tally.perhaps + one.perhaps)
         return tally

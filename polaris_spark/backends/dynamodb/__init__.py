@@ -1,8 +1,7 @@
 """`dynamodb://region/prefix`: Amazon DynamoDB, for any number of processes and machines of one region.
 
 A store is two tables, `<prefix>.objects` and `<prefix>.references`, with on-demand billing. Every read is strongly
-consistent. A reference changes by one conditional PutItem; a refused PutItem returns the existing row (`ALL_OLD`). A
-row is replaced by PutItem and not by UpdateItem, because UpdateItem creates a missing row.
+consistent. A reference changes by one conditional PutItem; a refused PutItem returns the existing row (`ALL_OLD`).
 
 Rows are written before the swap, by BatchWriteItem (25 rows, several batches in parallel), so a commit takes two round
 trips. DynamoDB's transactions are not used: TransactWriteItems costs twice the write units for every row. It takes two

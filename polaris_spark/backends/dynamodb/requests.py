@@ -32,7 +32,7 @@ class Requests:
         self.settings = settings
         self._closed = False
         self.workers = Workers(f"the store {settings.where}", settings.connections)
-        """Threads for several requests at a time."""
+        """Threads that send several requests of one operation at the same time."""
         self.begin_in_child()
         begin_anew_in_children(self)
 
@@ -45,7 +45,8 @@ class Requests:
         self.workers.begin_in_child()
 
     def close(self) -> None:
-        """Wait until requests in progress have ended, and close the connections. Later requests raise `StateError`."""
+        """Wait until the requests that `workers` send have ended, and close the connections. Later requests raise
+        `StateError`."""
         with self._lock:
             self._closed = True
             client = self._client
@@ -91,7 +92,7 @@ class Requests:
                     raise
 
     def get_batch(self, table: str, keys: Sequence[Item]) -> list[Item]:
-        """Return the items of a table that exist among `keys`: at most 100 keys, all different."""
+        """Return the items of a table that exist among `keys` (at most 100 keys, all different)."""
         found: list[Item] = []
         pending: Any = {table: {"Keys": keys, "ConsistentRead": True}}
         pauses = _Pauses(self.settings)
@@ -115,7 +116,7 @@ class Requests:
             if pending and not pauses.wait(again=left < before):
                 raise OutcomeUnknownError(
                     f"{self.settings.where} is overloaded: {len(requests) - left} of {len(requests)} rows were "
-                    "written"
+                    "written or deleted"
                 )
 
     def _repeated(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:
@@ -164,7 +165,8 @@ class Requests:
 
 
 class _Pauses:
-    """Random, growing pauses between the attempts of a request. No pause begins after two thirds of the time-out."""
+    """Random, growing pauses between the attempts of a request. All pauses end within the first two thirds
+    of the time-out."""
 
     def __init__(self, settings: Settings) -> None:
         self._allowed = settings.timeout / 1_500

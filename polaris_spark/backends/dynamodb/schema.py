@@ -45,7 +45,8 @@ def _create(requests: Requests, table: Table) -> None:
             raise StateError(f"{requests.settings.where}: table {table!r} cannot be used: it is {status}")
         if time.monotonic() > end:
             raise TryAgainError(
-                f"{requests.settings.where}: table {table!r} is still {status} after {_CREATION_S} s"
+                f"{requests.settings.where}: table {table!r} is still {status or 'missing'} after {_CREATION_S} s; try "
+                "again later"
             )
         time.sleep(pause)
         pause = min(2 * pause, 1.0)

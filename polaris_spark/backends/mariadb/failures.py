@@ -94,8 +94,8 @@ def refused(where: str, error: RefusedError) -> PolarisError:
     if code in _AGAIN:
         return TryAgainError(f"{where} failed: {text}; nothing was changed")
     if code == "1665":
-        return StateError(f"{where} refused: {text}; set its binlog_format to ROW or MIXED")
-    return StateError(f"{where} refused: {text}; check that its tables belong to a store")
+        return StateError(f"{where} refused the statement: {text}; set its binlog_format to ROW or MIXED")
+    return StateError(f"{where} refused the statement: {text}; check that its tables belong to a store")
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
@@ -107,7 +107,8 @@ def connecting(where: str, error: Exception) -> PolarisError:
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE['2026']}")
     if isinstance(error, RuntimeError):  # an authentication method for which PyMySQL lacks a library
         return StoreURIError(
-            f"{where} refuses the connection: {text}; or encrypt the connection with ssl_mode=required"
+            f"{where} cannot be opened: {text}; install this package, or (not for ed25519_password) encrypt the "
+            "connection with ssl_mode=required"
         )
     if code in _ADVICE:
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE[code]}")

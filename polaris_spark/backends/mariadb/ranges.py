@@ -19,7 +19,7 @@ def of_realm(session: MariaDBSession, realm: str, n: int) -> list[tuple[int, int
 
     InnoDB keeps no histogram of a key. But it quickly estimates the number of rows in a range, with one index dive for
     each end. So the range with the most rows is halved, at existing ids, until there are about `4 * n` pieces. The
-    pieces are then combined to `n` ranges.
+    pieces are then combined into at most `n` ranges.
     """
     first, last = session.run(statements.ends(realm))[0].rows[0]
     if first is None or n <= 1:

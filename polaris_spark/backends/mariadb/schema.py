@@ -1,7 +1,7 @@
 """The database and the two tables of a store.
 
-- Names are `VARBINARY`, in UTF-8: character sets would ignore case and accents, and pad with spaces. A key of 512 + 512
-  bytes is within InnoDB's limits: 3,072 bytes with pages of 16 KiB, and 1,536 bytes with pages of 8 KiB.
+- Names are `VARBINARY`, in UTF-8: with `VARCHAR`, a collation could ignore case, accents and trailing spaces. A key of
+  512 + 512 bytes is within InnoDB's limits: 3,072 bytes with pages of 16 KiB, and 1,536 bytes with pages of 8 KiB.
 - Values are `MEDIUMBLOB`: a row is at most 350 kB, and `BLOB` is limited to 64 kB.
 - InnoDB stores the rows in the order of the primary key `(realm, id, part)`. Ids grow with time, so writes fill pages
   one after the other, and rows that were written together are read together.
@@ -19,7 +19,7 @@ from polaris_spark.backends.mariadb.session import MariaDBSession
 from polaris_spark.errors import NoStoreError, StoreURIError
 
 FORMAT: Final = 1
-"""Version of the format of the two tables, in their comments."""
+"""Version of the format of the two tables. It is stored in the comments of both tables."""
 
 _MARK: Final = "polaris_spark store, format "
 _OPTIONS: Final = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET binary"

@@ -104,8 +104,8 @@ class MariaDBSession:
         run.
 
         Raises:
-            StatementFailedError: a statement failed and was undone. In most cases, the session remains usable, and an
-                earlier transaction stays open.
+            StatementFailedError: a statement failed and was undone. In most cases, the session remains usable, and a
+                transaction that was open before stays open.
             LostError: the outcome is unknown.
         """
         results: list[Result] = []

@@ -61,7 +61,10 @@ def _database(uri: StoreURI) -> str:
     if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:3306/database")
     if len(uri.path) > 64 or "/" in uri.path or "\x00" in uri.path or uri.path.endswith(" "):
-        raise StoreURIError(f"{uri}: {uri.path!r} is not a valid database name: 1 to 64 characters, no '/'")
+        raise StoreURIError(
+            f"{uri}: {uri.path!r} is not a valid database name; it must have 1 to 64 characters, no '/' or NUL, and no "
+            "space at its end"
+        )
     return uri.path
 
 
@@ -82,7 +85,7 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
 
 def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
     """Return PyMySQL's arguments for TLS. The values of `ssl_mode` have the same meaning as in MySQL's own clients. The
-    default with `ssl_ca` is `verify-identity`."""
+    default is `verify-identity` with `ssl_ca`, `required` with only `ssl_cert` or `ssl_key`, otherwise `preferred`."""
     files = {name: given.texts[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in given.texts}
     usual = "verify-identity" if "ssl_ca" in files else "required" if files else "preferred"
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual

@@ -19,9 +19,10 @@ A standalone server, which is not a member of a replica set, does not support th
 them.
 
 Options: `timeout` (30 s) of one whole operation, including elections and the wait for a majority; `connect_timeout`
-(10 s) of the first search for a primary; `pool` (32) connections of a process; and MongoDB's own `appName`,
-`authMechanism`, `authSource`, `compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`,
-`tlsCertificateKeyFile` and similar. The user needs the role `readWrite` on the database.
+(10 s) of the first search for a primary, and of opening a connection; `pool` (32), the maximum number of connections of
+a process to one server; and MongoDB's own `appName`, `authMechanism`, `authSource`, `compressors`, `directConnection`,
+`loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and similar. The user needs the role
+`readWrite` on the database.
 
 Commits are not transactions: the rows are acknowledged first, and the swap follows. A transaction of a replica set
 would cost one more round trip, because insert, replacement and commit are sent one after the other.

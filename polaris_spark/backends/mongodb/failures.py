@@ -126,7 +126,7 @@ def _refused(where: str, error: PyMongoError) -> PolarisError:
         )
     if not _AGAIN.isdisjoint(codes):
         return TryAgainError(f"{where} failed: {error}; nothing was changed")
-    return StateError(f"{where} refused: {error}; check that its collections belong to a store")
+    return StateError(f"{where} refused the request: {error}; check that its collections belong to a store")
 
 
 def _codes(error: PyMongoError) -> list[int]:

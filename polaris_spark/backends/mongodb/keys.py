@@ -1,12 +1,14 @@
 """The `_id`s of documents, and ranges of them.
 
-`objects`: binary: realm, id (8 bytes) and part (4 bytes), big-endian. BSON orders binary values by *length* first, and
-then by their bytes (https://www.mongodb.com/docs/manual/reference/bson-type-comparison-order/). All `_id`s of one
-realm have the same length, so they are contiguous and in the order of the ids. The `_id`s of two realms differ in their
-length or in the bytes of the realm. So realm names need no escaping.
+In `objects`, an `_id` is binary: the realm, then id (8 bytes) and part (4 bytes), big-endian. BSON orders binary values
+by *length* first, and then by their bytes
+(https://www.mongodb.com/docs/manual/reference/bson-type-comparison-order/). All `_id`s of one realm have the same
+length, so they are contiguous and in the order of the ids. The `_id`s of two realms differ in their length or in the
+bytes of the realm. So realm names need no escaping.
 
-`references`: a document `{realm, name}`, because names differ in length. Its fields are compared one after the other,
-always in this order. `{realm}` alone sorts before all names of the realm.
+In `references`, an `_id` is a document `{realm, name}`. Names differ in length, so binary `_id`s of one realm would not
+be contiguous. The fields of the documents are compared one after the other, always in this order. `{realm}` alone sorts
+before all names of the realm.
 """
 
 from __future__ import annotations

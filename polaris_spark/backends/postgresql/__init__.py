@@ -15,8 +15,8 @@ All waits are bounded: `?connect_timeout=` (10 s), `?timeout=` (30 s) for a free
 connections of a process. libpq's `sslmode`, `sslrootcert` and similar are options, too. With PgBouncer, use session
 pooling: settings and prepared statements belong to the session.
 
-The user needs CREATE on the database (or on an empty schema of that name) once, for `setup`; later SELECT, INSERT,
-UPDATE and DELETE on the two tables and USAGE on the schema.
+The user needs CREATE on the database once, for `setup`; if the schema exists already and is empty, CREATE on the schema
+is enough. Later, the user needs SELECT, INSERT, UPDATE and DELETE on the two tables, and USAGE on the schema.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The connections of one process to one PostgreSQL database.
 
-psycopg_pool is not used. It is as fast (3 us per use), but has the disadvantages that `polaris_spark.backends.sessions`
-lists.
+psycopg_pool is not used. It is as fast as the pool here (3 us per use), but has the disadvantages that
+`polaris_spark.backends.sessions` lists.
 """
 
 from __future__ import annotations

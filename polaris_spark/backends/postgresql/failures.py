@@ -83,7 +83,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
         return TryAgainError(f"{where} canceled the statement: {text}; nothing was changed")
     if code.startswith(_AGAIN):
         return TryAgainError(f"{where} failed: {text}; nothing was changed")
-    return StateError(f"{where} refused: {text}; check that its tables belong to a store")
+    return StateError(f"{where} refused the statement: {text}; check that its tables belong to a store")
 
 
 def connecting(where: str, message: str) -> PolarisError:

@@ -23,7 +23,7 @@ from polaris_spark.backends.postgresql.session import PostgreSQLSession
 from polaris_spark.errors import NoStoreError, StoreURIError
 
 FORMAT: Final = 1
-"""Version of the format of the two tables, in the comment of `objects`."""
+"""Version of the format of the two tables. It is stored in the comment of the table `objects`."""
 
 _MARK: Final = "polaris_spark store, format "
 _LOCK: Final = 0x506F5370  # advisory lock, held until the end of the transaction that creates the tables

@@ -130,5 +130,7 @@ def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
 
 def _schema(text: str) -> str:
     if not text or "\x00" in text or len(text.encode()) > 63:
-        raise StoreURIError(f"schema={text!r} is not a valid name of a PostgreSQL schema: 1 to 63 bytes")
+        raise StoreURIError(
+            f"schema={text!r} is not a valid name of a PostgreSQL schema; it must have 1 to 63 bytes, and no NUL"
+        )
     return text

@@ -104,7 +104,9 @@ class Statements:
     """Selects the next references. Parameters: realm, name after which to continue, maximum number of rows, total size
     of the values at which to stop, in bytes. Result: name, version, value."""
     object_realms: Statement
+    """Selects the realms that have rows in `objects`. Result: realm."""
     reference_realms: Statement
+    """Selects the realms that have rows in `references`. Result: realm."""
     ends: Statement
     """Selects the smallest and the largest id of a realm's objects. Parameter: realm. Result: first id, last id."""
     following: Statement

@@ -2,7 +2,7 @@
 
 The store uses write-ahead logging (WAL), one short transaction per operation, and `synchronous=FULL` by default. With
 `?synchronous=normal`, commits survive a crash of the process, but not always a crash of the machine; `off` is for
-tests. The threads of a process that write use the same connection, one after the other, so that its cached pages and
+tests. All threads of a process write through one connection, one thread after the other, so that its cached pages and
 prepared statements are reused. Processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is
 fairer than SQLite's own busy handler. Scans read ranges of keys in pages, because SQLite cannot truncate the log during
 a long read. WAL needs a local file system.

@@ -129,8 +129,9 @@ class Connections(Forkable):
             connection.close()
 
     def _replaced(self) -> StateError:
-        """Make all later operations fail, and return the error to raise because other files than the open files are at
-        the path now. SQLite would mix the open files with the new files."""
+        """Make all later operations fail, and return the error to raise. For use when the open files are no longer the
+        files at the store's path, because they were removed or replaced. If SQLite went on, it could mix the open files
+        with new ones."""
         self._refusal = _REPLACED
         return self._unusable()
 
@@ -242,7 +243,7 @@ class Connections(Forkable):
             if files.full(error):
                 raise files.explained(self._path, error) from error
             raise OutcomeUnknownError(
-                f"the commit to sqlite://{self._path} failed ({error}): it may or may not survive a crash"
+                f"the commit to sqlite://{self._path} failed ({error}); the change may or may not have been made"
             ) from error
         if not connection.is_current():
             raise OutcomeUnknownError(f"{self._replaced()}; the last commit may be lost")

@@ -33,8 +33,8 @@ LOOK_AGAIN_S: Final = 1.0
 in seconds."""
 
 _SURE_NS: Final = 5_000_000_000
-"""Age of a folder's change time, in nanoseconds, from which on the next change of the folder certainly gives it another
-change time."""
+"""Minimum age of a folder's change time, in nanoseconds, at which the next change of the folder certainly sets another
+change time. File systems record coarse times, so two changes in quick succession can have the same time."""
 
 _PAGE_BYTES: Final = 4_096
 _creating = threading.Lock()
