@@ -292,8 +292,8 @@ class IdGenerator:
         return self._ms if self._used < SEQUENCE else self._ms + 1
 
     def _leased(self, ms: int) -> Lease:
-        """Return a lease that contains `ms`, or begins later than `ms`. It is the current lease, which is renewed if
-        possible, or a new lease."""
+        """Renew the current lease if possible, and return it if it then ends after `ms`. Otherwise return a new lease,
+        which begins at `ms` or later."""
         lease = self._lease
         if lease is not None:
             usable = ms < lease.end_ms

@@ -281,8 +281,10 @@ def expire_on_commit(
 
 
 def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
-    """Return the ids of the first snapshots in a table's snapshot log, without those that became current at or after
-    `older_than` (milliseconds since 1970)."""
+    """Return the ids of the snapshots that became current before `older_than` (milliseconds since 1970), oldest first.
+
+    Only the first `DROPPED_BY_A_COMMIT` entries of the table's snapshot log are considered.
+    """
     first = logs.first(table.snapshot_log, DROPPED_BY_A_COMMIT, reader)
     entries = read_entries(b",".join(first))
     return list(dict.fromkeys(entry.snapshot_id for entry in entries if entry.timestamp_ms < older_than))

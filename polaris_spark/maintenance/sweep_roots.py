@@ -162,7 +162,7 @@ def trim_fence_and_list_roots(
 
     Raises:
         ClockError: this machine's clock differs from the database's, or is too far behind the time noted in the store.
-        TryAgainError: another sweep is running.
+        TryAgainError: another sweep is running, or the registry was recovered meanwhile.
         CorruptionError: a commit that is needed is missing or unreadable.
     """
     StoreClock(references.store.backend, references.clock).refuse_behind()
@@ -317,7 +317,7 @@ class _Fencing:
         if after.head.commit == before.commit:
             return []
         if after.head.number <= last or ancestor(after.store, after.head, last) != before.commit:
-            raise ReferenceGoneError("the registry was recovered during the sweep")
+            raise TryAgainError("the registry of references was recovered during this sweep; sweep again")
         born: dict[str, Registered] = {}
         for _, commit, _, entry in entries(after.store, after.head):
             if commit.number <= last:

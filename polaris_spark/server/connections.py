@@ -244,8 +244,13 @@ class BoundedConnection(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, type: str, message: str) -> None:
-        """Send an error response without calling the application, then close the connection. If a complete request is
-        still being answered, close the connection after its response instead."""
+        """Send an error response without calling the application, then close the connection.
+
+        There are two exceptions. If the newest request has arrived completely and is not answered yet, this method
+        sends no error: all requests that have arrived are answered, then the connection is closed. If the body of the
+        newest request has not arrived completely, and an earlier request is not answered yet or the newest request's
+        own response has begun, the connection is closed at once.
+        """
         if self.busy and not self._body_awaited:
             self._stop_reading()
             return

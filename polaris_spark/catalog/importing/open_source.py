@@ -109,4 +109,7 @@ def _refuse_password(location: str) -> None:
 
 def _require(location: str, source: str) -> None:
     if not location:
-        raise InputError(f"a {source} source needs a location: the root of its tree, or its URI")
+        raise InputError(
+            f"a {source} source needs a location: the top folder of a directory or hadoop source, or "
+            "the URI of a sql, jdbc or rest source"
+        )

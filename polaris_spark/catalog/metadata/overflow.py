@@ -97,8 +97,11 @@ class Codec(Protocol[V]):
         """
 
     def decode(self, pointer: int, value: bytes) -> tuple[str, V]:
-        """Return the name and the value of an index entry, given its pointer and its value.
+        """Return the name and the ref or property that an index entry holds. This is the inverse of `encode`.
 
+        Args:
+            pointer: the entry's pointer.
+            value: the entry's value, as bytes.
         Raises:
             CorruptionError: the entry cannot be decoded.
         """

@@ -254,7 +254,8 @@ def schema_form(schema: Json) -> object:
 
 
 def normal_form(schema: Json) -> object:
-    """Return the result of `schema_form` for a schema that `normal_schema` returned."""
+    """Return the fields by which schemas are compared, as `schema_form` does, but for a schema that `normal_schema` has
+    already normalized."""
     identifiers = frozenset(schema.get("identifier-field-ids") or ())
     made = _without_case(schema)
     return {**made, "schema-id": None, "identifier-field-ids": identifiers}

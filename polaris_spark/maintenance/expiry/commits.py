@@ -90,7 +90,8 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         self.leave_files()
 
     def leave_files(self) -> None:
-        """Forget the metadata files of earlier tries, so that they are kept. Later tries use other file names."""
+        """Take the metadata files of earlier tries off the list of files to delete (`files`), because a try may have
+        committed them. Later tries use other file names."""
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
         """Locations of metadata files that may have been written by tries that did not commit them."""

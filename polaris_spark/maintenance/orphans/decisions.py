@@ -223,7 +223,7 @@ def judge(
 
 
 def outermost(roots: Iterable[str], name: LocationNames) -> list[str]:
-    """Return the given folders, without folders that are equal to another one of them or inside another one."""
+    """Return the given folders without those inside another one of them. Of equal folders, return the first."""
     found: dict[FileName, str] = {}
     for root in roots:
         found.setdefault(name.of(root), root)

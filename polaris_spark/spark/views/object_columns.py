@@ -113,8 +113,12 @@ def _filtered(batch: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
 def _whole(
     backend: Backend, asked: _Asked, rows: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch | list[StoredObject]]:
-    """Read the given first rows of objects completely, and yield the objects. Skip objects that were deleted
-    meanwhile."""
+    """Read the first row (part 0) of some objects in full, and yield these objects as `read_columns` does: those that
+    can now be decoded as Arrow batches, the others as lists. Objects that were deleted meanwhile are left out.
+
+    Args:
+        rows: the first rows of the objects, of which only the beginning was read.
+    """
     instance = rows.column("realm")[0].as_py()
     wanted = zip(rows.column("id").to_pylist(), rows.column("size").to_pylist(), strict=True)
     for chunk in sized(wanted, itemgetter(1), most_bytes=BATCH_BYTES):

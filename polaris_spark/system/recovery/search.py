@@ -57,12 +57,15 @@ class StoredCommits:
     ) -> list[Known]:
         """Return the commits that descend from the commit `base`, newest first. `base` itself may be lost.
 
+        A commit is found if it lists `base`, or a commit that was found before it, among its ancestors.
+
         Args:
-            besides: ids of commits that belong to another reference. These commits are left out, and so are commits
-                that descend from `base` only through them.
-            forks: ids of commits where references fork. Commits that descend from such a commit may belong to any of
-                these references and are left out. If `forks` is None, these commits are included, and so are commits
-                that descend from `base` only through lost commits.
+            besides: ids of commits that belong to other references. They are left out. A descendant of such a commit
+                is still found if it also lists `base` or a found commit.
+            forks: ids of commits where references fork. If given, descendants of a fork at or after `base` are left
+                out, because they may belong to any of the references that fork there. Only the 20 nearest ancestors of
+                a commit count, so nothing is found behind 20 or more successive lost commits. If None, forks do not
+                matter, and skip pointers count, too, so that commits behind longer gaps can be found.
         """
         found = {base.id}
         later = frozenset() if forks is None else {id for id in forks if not self._is_before(id, base)}
