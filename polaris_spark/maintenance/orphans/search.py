@@ -17,11 +17,11 @@ No file is deleted that a live or recoverable head needs, for these reasons:
    A manifest list or manifest that does not exist is treated differently. Storage has confirmed that it is missing, and
    no reader can find the files that it listed. If it is restored from a backup, it lists files again, nearly always in
    the table's own locations. So all files in these locations are kept. It may also have listed files elsewhere, which
-   were added by `add_files`. Such a file in another table's location counts as a file of that table, and may be deleted,
-   just as while a table cannot be read. Files outside all locations are deleted like any file that no reader can find, when they are old enough.
-   If these files were kept, any client that can commit to one table could stop the search in the whole store. Expiry
-   follows the same rule. If the metadata file of a lazily imported table is missing, the table counts as a table that
-   cannot be read, because its locations are not known without that file.
+   were added by `add_files`. Such a file in another table's location counts as a file of that table, and may be
+   deleted, just as while a table cannot be read. Files outside all locations are deleted like any file that no reader
+   can find, when they are old enough. If these files were kept, any client that can commit to one table could stop the
+   search in the whole store. Expiry follows the same rule. If the metadata file of a lazily imported table is missing,
+   the table counts as a table that cannot be read, because its locations are not known without that file.
 4. Right before each wave of files is deleted, heads are read again. Files that are named by tables that were changed or
    registered meanwhile are kept. If a table begins to name an old file during the seconds in which the file is deleted,
    the file is lost; only the rule about the age of files protects against that.
