@@ -59,7 +59,7 @@ class Reach:
         return StoredObjects(self.own.of_realm(realm))
 
     def writable(self) -> ObjectStore:
-        """Return the objects of the realm that the job is for, for writing.
+        """Return an object store that can write objects of the job's realm.
 
         Raises:
             StateError: the realm was dropped and created anew since the job began.

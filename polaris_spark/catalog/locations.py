@@ -232,8 +232,8 @@ def owner_of(state: State, location: tuple[str, ...], *, but: int = 0) -> tuple[
     """Find an entity other than `but` that owns a location overlapping `location`.
 
     Returns:
-        a location and the id of the entity; None if no entity owns an overlapping location. The returned location is
-        the owned one if that is or contains `location`; if it lies inside `location`, `location` itself is returned.
+        (location, id of the owner); None if no entity owns an overlapping location. The location is the owned one if
+        it equals or contains `location`. If the owned location lies inside `location`, it is `location` itself.
     """
     found = owner_above(state, location[:-1], but=but)
     if found is None:

@@ -27,8 +27,9 @@ _HOMES: Final = ("/home", "/Users")
 def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
     """Return the locations in a metadata file that the table or view does not own, as sorted URIs.
 
-    It owns a location only if that is in the metadata file's own folder, which is the parent of the folder `metadata`,
-    and `unownable` does not refuse it. Local locations are compared by their real paths.
+    The table or view owns a location only if two conditions hold: the location is `folder_of(metadata_location)` or is
+    inside it, and `unownable` does not refuse the location. `folder_of` returns the parent of the folder `metadata`
+    that contains the metadata file. Local locations are compared by their real paths.
 
     Args:
         location: location of the table or view.

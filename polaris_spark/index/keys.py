@@ -103,8 +103,9 @@ def subtree(path: Sequence[str]) -> KeyRange:
 
 
 def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
-    """Return one key for each part of `path`: the entry of the kind `kind` that has the part as its name and is
-    directly under the parts before it.
+    """For each part of `path`, from the first to the last, return the key of the entry of the kind `kind` whose name is
+    this part and whose path is the parts before it. For example, the path `a.b` gives the keys of `a` at the top and
+    of `b` under `a`.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.

@@ -39,12 +39,17 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class IndexSettings:
     """Sizes of shards, as bytes of their rows. The sizes apply when shards are written; shards of any size can be read.
 
-    The defaults come from `benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit, a quota of
-    4 KiB. Thousands of bytes written per commit (embedded + shards), by maximum shard size: 2 KiB: 3.0 + 1.7;
-    4 KiB: 3.0 + 2.8; 6 KiB: 3.0 + 3.7; 8 KiB: 3.0 + 4.6. With 6 KiB, there are 370 leaves of about 4 KB under two
-    branches and a root, and a spill every 60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7
-    thousand bytes in total. Keeping an eighth of the quota embedded costs 2 to 4 % more than keeping nothing, and
-    keeping a quarter costs 4 to 8 % more.
+    The defaults come from `benchmarks/index_sizes.py`, for 100,000 tables of which each commit changes a random one.
+    The quota is the maximum size of the embedded changes (see `IndexRoot`). With a quota of 4 KiB, a commit writes on
+    average this many thousand bytes, as embedded changes + as shards:
+
+        maximum size of a shard   2 KiB      4 KiB      6 KiB      8 KiB
+        embedded + shards         3.0 + 1.7  3.0 + 2.8  3.0 + 3.7  3.0 + 4.6
+
+    With shards of up to 6 KiB, the tree has 370 leaves of about 4 KB under two branches and a root, and a spill, every
+    60 commits, writes 48 shards. Quotas of 2, 6 and 8 KiB give totals of 5.8, 7.6 and 8.7 thousand bytes. If the newest
+    changes, up to an eighth of the quota, stay embedded at a spill, a commit writes 2 to 4 % more bytes than if none
+    stay; for a quarter, it is 4 to 8 %.
     """
 
     max_shard_bytes: int = 6144

@@ -60,7 +60,8 @@ def deletions_reference(row: CatalogRow) -> str:
 
 
 class _Record(Change[None, None]):
-    """Change that adds batches of deleted files, and removes some of the batches from before the time `before`."""
+    """Change that adds batches of deleted files to the record, and removes batches that are older than `before`: the
+    oldest ones, at most `2 * _BATCHES_OF_A_COMMIT` of them."""
 
     def __init__(self, batches: Sequence[DeletedFiles], before: int, operation: Operation) -> None:
         self.batches = batches

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Holders(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some table versions of one realm."""
+    """Up to `TABLES_OF_AN_ITEM` table and view versions of one realm, whose files one call of `ListManifests` looks up."""
 
     realm: str
     """Instance id of the realm."""
@@ -71,7 +71,8 @@ class ListedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A table with missing manifest lists or manifests, or one that cannot be read any more."""
+    """A table that names missing manifest lists or manifests, or a table that can no longer be read: the table itself,
+    or one of its manifest lists."""
 
     owner: str
     """The table's catalog and name, for messages."""

@@ -93,7 +93,8 @@ class Settings:
         return f"{self.prefix}-{table}"
 
     def table_name(self, table: str) -> str:
-        """Return the full name in the API of the table for `objects` or `references`."""
+        """Return the full name of the table for `objects` or `references` in Bigtable's API:
+        `projects/.../instances/.../tables/...`."""
         return f"{self.instance_name}/tables/{self.table_id(table)}"
 
     @property

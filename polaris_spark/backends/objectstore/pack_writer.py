@@ -146,8 +146,9 @@ class PackedRows:
     def _add(
         self, realm: str, key: str, place: PackRange, seen: _Seen, rows: Collection[ObjectRow]
     ) -> _Left[ObjectRow]:
-        """Add rows to a pack if it is open and does not hold them yet. Return the remaining rows, and the level at
-        which to add them."""
+        """Add those rows to a pack that it does not hold yet, as many as fit; none if the pack is closed. Return the
+        rows that the pack then still lacks, and the level of the packs to try next (`SINGLE`: each row becomes a
+        separate object)."""
         stored, fresh = seen.stored, False
         for _ in self._tries(seen):
             if not fresh and stored is not None and _settled(stored.content, rows):
