@@ -88,13 +88,13 @@ def database_of(scheme: str) -> Database | None:
         found = entry.load()
     except (ImportError, AttributeError) as error:
         raise MissingLibraryError(
-            f"the entry point {entry.value!r}, which an installed package declares for the URI scheme {scheme!r}, cannot "
-            f"be imported: {error}"
+            f"the entry point {entry.value!r}, which an installed package declares for the URI scheme {scheme!r}, "
+            f"cannot be imported: {error}"
         ) from error
     if not isinstance(found, Database):
         raise StoreURIError(
-            f"the entry point {entry.value!r}, which an installed package declares for the URI scheme {scheme!r}, is not "
-            "a polaris_spark.databases.Database; the package must correct it"
+            f"the entry point {entry.value!r}, which an installed package declares for the URI scheme {scheme!r}, "
+            "is not a polaris_spark.databases.Database; the package must correct it"
         )
     return found
 

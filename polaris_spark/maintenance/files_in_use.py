@@ -48,7 +48,8 @@ T = TypeVar("T")
 
 
 class Holders(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Up to `TABLES_OF_AN_ITEM` table and view versions of one realm, whose files one call of `ListManifests` looks up."""
+    """Up to `TABLES_OF_AN_ITEM` table and view versions of one realm, whose files one call of `ListManifests` looks
+    up."""
 
     realm: str
     """Instance id of the realm."""

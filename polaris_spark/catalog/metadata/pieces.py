@@ -229,8 +229,8 @@ class IndexedPieces:
         return snapshot_id in self._added or self.place(snapshot_id) is not None
 
     def place(self, snapshot_id: int) -> Placed | None:
-        """Return the index entry of the first snapshot or statistics with this snapshot id; None if the index has none, or
-        if this draft removed it.
+        """Return the index entry of the first snapshot or statistics with this snapshot id; None if the index has none,
+        or if this draft removed it.
 
         Pieces that this draft added are not found, because they get index entries only in `freeze`.
         """
