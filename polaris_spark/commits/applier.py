@@ -11,7 +11,7 @@ import msgspec
 from polaris_spark.clock import Clock, unlimited
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Memo, Pending
-from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.commits.rows import Entries, LogEntry, Slot
 from polaris_spark.commits.settings import OPERATIONS
 from polaris_spark.commits.state import CommitReader, Effects, State
 from polaris_spark.errors import (
@@ -23,6 +23,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
+from polaris_spark.objects import ObjectRow
 
 SLOW_MS = 20.0
 """Duration of a run of `Change.apply`, in milliseconds, above which the change counts as slow. A slow change is not run
@@ -65,6 +66,16 @@ class Applied:
         self.pendings: list[Pending] = []
         self.failed = False
         """Whether any change failed."""
+        self.slots: tuple[Slot, ...] = ()
+        """Slots of the new head."""
+        self.own_slot = 0
+        """Id of this process's next intent according to `slots`; 0 if they have no slot of this process."""
+        self.carried = 0
+        """Number of intents of other processes that were decided."""
+        self.left_out = False
+        """Whether a change of another process could not be made, because what it had read has changed."""
+        self.rows: list[ObjectRow] = []
+        """Rows of objects of changes that other processes applied (`intents`)."""
         self.spent_ms = 0.0
         """Total duration of the runs of `Change.apply` in this batch, in milliseconds."""
 
@@ -173,12 +184,25 @@ class Applier:
                 result = self._run(state, pending, max(SLOW_MS, TURN_MS - applied.spent_ms), _turn_over)
             finally:
                 applied.spent_ms += pending.took_ms
-        mine = state.effects.entries
-        if operation.id and mine:
-            mark = _Mark(operation.digest, len(applied.entries), len(mine))
-            state.put(OPERATIONS, operation.key, Entry(applied.entries_id, _encode_mark(mark)))
-        applied.entries += mine
+        _log(applied, operation)
         pending.succeed(result)
+
+    def redo(self, applied: Applied, operation: Operation, memo: Memo) -> bool:
+        """Make a change that another process applied, after the changes that `applied` already contains. Return False
+        if something that the change read is not the same any more, or if its operation was already carried out."""
+        state = applied.state
+        state.begin()
+        if operation.id and (
+            operation.made_ms < state.base.commit.operations_floor
+            or state.lookup(OPERATIONS, operation.key) is not None
+        ):
+            return False
+        if memo.fence != state.base.head.fence or not state.holds(memo.reads):
+            return False
+        state.redo(memo.effects)
+        _log(applied, operation)
+        applied.effects.append(state.effects)
+        return True
 
     def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
         """Apply a change to the commit `base` outside any batch, and store the outcome in `pending.memo`.
@@ -258,6 +282,15 @@ class Applier:
                 f"this idempotency key was made {-age / 60_000:.0f} minutes ahead of this clock, and would be "
                 f"remembered for longer than {lifetime / 60_000:.0f} minutes: send the request with a new key"
             )
+
+
+def _log(applied: Applied, operation: Operation) -> None:
+    """Add the log entries of the change that was applied last, and record that its operation was carried out."""
+    mine = applied.state.effects.entries
+    if operation.id and mine:
+        mark = _Mark(operation.digest, len(applied.entries), len(mine))
+        applied.state.put(OPERATIONS, operation.key, Entry(applied.entries_id, _encode_mark(mark)))
+    applied.entries += mine
 
 
 def _turn_over() -> NoReturn:

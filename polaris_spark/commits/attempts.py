@@ -4,17 +4,22 @@ compare-and-swap of the reference's row succeeds."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TypeVar
 
+from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
+from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.applier import Applied, Applier
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.publication import Outcome, Publication
+from polaris_spark.commits.intents import Intents, Published
+from polaris_spark.commits.publication import Outcome, Publication, read_head
 from polaris_spark.commits.retry import Turns, backoff_ms
+from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
@@ -27,6 +32,12 @@ from polaris_spark.errors import (
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
+
+MOST_OTHERS = 3
+"""Number of commits of other processes that may leave out an intent, before its process commits the changes itself."""
+
+WITHDRAW_MS = 5_000.0
+"""Time limit for withdrawing an intent while the database fails, in milliseconds."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -55,6 +66,8 @@ class _Run:
         """The head that this batch's commit will produce. The next batch may apply its changes to this head before the
         commit is written."""
         self.cause: Exception | None = None
+        self.made: Published | None = None
+        """The intent of this batch that was published and is not decided yet."""
 
 
 class Attempts:
@@ -81,6 +94,7 @@ class Attempts:
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
+        self._intents = Intents(store, ids, self._applier)
         self._turns = Turns(ids, clock, rng)
         self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
 
@@ -98,11 +112,17 @@ class Attempts:
                 if run.publication is not None and run.publication.in_doubt:
                     raise
                 self._wait_out(run, error, deadline)
+            except Exception as error:
+                run.applied = None
+                if run.made is None or not self._withdrawn(batch, run, error):
+                    raise
             except BaseException:
                 run.applied = None  # the next leader cannot tell how many changes were applied
                 raise
             if not run.settled and self._clock.monotonic_ms() >= deadline:
-                return self._late(run)
+                late = self._late(run)
+                if run.made is None or not self._withdrawn(batch, run, late):
+                    return late
         return None
 
     def _go_on(self, batch: Batch, run: _Run, deadline: float) -> None:
@@ -118,17 +138,20 @@ class Attempts:
         outcome = publication.publish()
         if outcome is Outcome.COMMITTED:
             publication.remember()
+            if run.applied is not None:
+                self._intents.committed(run.applied)
+            run.made = None
             self._heads.advance(publication.new)
             self._turns.won(self._clock.monotonic_ms() - begun)
             run.settled = True
         elif outcome is Outcome.LOST:
-            self.group.unsent(batch)
+            self._unsent(batch, run)
             run.publication = run.applied = None
             run.attempt += 1
             self._turns.lost()
         else:
             if outcome is Outcome.BUSY:
-                self.group.unsent(batch)
+                self._unsent(batch, run)
             self._wait_out(run, publication.cause, deadline)
 
     def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
@@ -149,11 +172,18 @@ class Attempts:
         changes must be applied again.
         """
         early = self._apply_early(batch, run) if run.attempt == 0 else None
-        if not self._await_turn(batch, run, deadline):
+        if not self._await_previous(batch, deadline):
             return None
-        if early is not None and early.base is self._heads.known():
+        if early is not None and early.base is self._heads.known() and not early.base.head.slots:
             return self._ready(batch, run, early)
-        applied = self._applied(batch, run)
+        if self._carried_out(batch, run, deadline):
+            run.settled = True
+            return None
+        if run.made is None:
+            self._pause(batch, run, deadline)
+            applied = self._applied(batch, run)
+        else:
+            applied = self._applied(batch, run, run.fresh)
         if not applied.effects and applied.base is not run.fresh:
             run.fresh = self._heads.read()  # without a swap, only a read shows whether the head has moved
             if run.fresh is not applied.base:  # changes submitted after this read go into the next batch
@@ -164,10 +194,119 @@ class Attempts:
             run.applied = None
             return None
         if not applied.effects:
+            if run.made is not None:
+                self._withdraw(batch, run, run.made, deadline)
             run.settled = True
             return None
+        if applied.base.head.slots or self._turns.contended:
+            self._intents.decide(applied, run.made, competing=self._turns.contended)
         publication = self._built_if_possible(run, applied)
         return None if publication is None else self._ready(batch, run, publication)
+
+    # Intents
+
+    def _carried_out(self, batch: Batch, run: _Run, deadline: float) -> bool:
+        """Let another process carry out the batch, if one is likely to commit. Return True if it did: every change has
+        its result, or must be prepared again. Return False if this process must commit.
+
+        If an intent is published when this returns False, `run.fresh` is a head on which it is not decided.
+        """
+        if run.made is None and not self._published(batch, run):
+            return False
+        made = run.made
+        assert made is not None
+        patience = self._turns.patience()
+        begun = self._clock.monotonic_ms()
+        seen, since, others = run.fresh, begun, 0
+        while True:
+            run.fresh = self._heads.read()
+            carried = self._intents.outcome(made, run.fresh.head)
+            now = self._clock.monotonic_ms()
+            if carried is not None:
+                self._settle(batch, run, made, carried)
+                self._turns.lost()
+                self._turns.waited(now - begun)
+                return True
+            if seen is None or seen.head.commit != run.fresh.head.commit:
+                others += seen is not None
+                seen, since = run.fresh, now
+            if run.attempt or others > MOST_OTHERS or now - since >= patience or now >= deadline:
+                run.attempt = 0
+                return False
+            self._clock.sleep_ms(self._turns.look_ms())
+
+    def _published(self, batch: Batch, run: _Run) -> bool:
+        """Publish an intent of the batch, if another process made the newest known commit and this process has a slot.
+        If other processes keep coming first, get a slot. Return False if no intent was published."""
+        known = self._heads.known()
+        if self._turns.is_leader(known.head) or _contested(batch):
+            return False
+        if not self._intents.own and run.attempt:
+            known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
+        if not self._intents.own:
+            return False
+        self.group.add_waiting(batch)
+        applied = self._applied(batch, run, known)
+        if applied.failed or not applied.effects or not run.files.write(applied.pendings):
+            run.applied = None
+            return False
+        made = self._intents.made(applied)
+        if made is None or not self.group.send(batch, list(applied.pendings)):
+            return False
+        run.fresh, run.made = None, made
+        self._intents.publish(made)
+        return True
+
+    def _settle(self, batch: Batch, run: _Run, made: Published, carried: bytes) -> None:
+        """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
+        for pending in batch.pendings:
+            pending.must_prepare = True
+        self._intents.settle(made, carried)
+        run.made = None
+
+    def _withdraw(self, batch: Batch, run: _Run, made: Published, deadline: float) -> bool:
+        """Withdraw the published intent. Return True if it was decided before; the changes then have their outcome.
+
+        Raises:
+            TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
+        """
+        limit_ms = max(WITHDRAW_MS, deadline - self._clock.monotonic_ms())
+        row = self._amended(lambda head: self._intents.withdrawn(made, head), limit_ms)
+        carried = self._intents.outcome(made, read_head(row, self._name))
+        if carried is not None and any(carried):
+            self._settle(batch, run, made, carried)
+            return True
+        run.made = None
+        self._unsent(batch, run)
+        return False
+
+    def _amended(self, change: Callable[[Head], Head], limit_ms: float) -> ReferenceRow:
+        """Change the head in the reference's row by `change`, without a commit (`amend_row`)."""
+        backend, realm = self._store.backend, self._store.realm
+        return amend_row(
+            backend, realm, self._name, change, clock=self._clock, deadline_ms=limit_ms, rng=self._rng
+        )
+
+    def _withdrawn(self, batch: Batch, run: _Run, error: Exception) -> bool:
+        """Withdraw the published intent before `error` is reported. Return True if it was decided before; the changes
+        then have their outcome, and `error` does not matter.
+
+        Raises:
+            OutcomeUnknownError: the database failed; the intent may still be carried out.
+        """
+        assert run.made is not None
+        try:
+            run.settled = self._withdraw(batch, run, run.made, 0.0)
+        except (TryAgainError, OutcomeUnknownError) as failure:
+            raise OutcomeUnknownError(
+                f"it is not known whether a commit to {self._name!r} took place: {error}; {failure}"
+            ) from failure
+        return run.settled
+
+    def _unsent(self, batch: Batch, run: _Run) -> None:
+        """Mark the batch as not sent, unless another process may carry it out."""
+        if run.made is None:
+            self.group.unsent(batch)
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
         """Apply the changes before the previous batch has ended: to the commit that the previous batch is writing, or,
@@ -200,24 +339,25 @@ class Attempts:
             publication.write_rows()
         return publication
 
-    def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
-        """Wait for the previous batch to end. If other processes also commit to this reference, then pause to let them
-        commit.
-
-        Return False if the deadline passed before the previous batch ended, else True.
-        """
+    def _await_previous(self, batch: Batch, deadline: float) -> bool:
+        """Wait for the previous batch to end. Return False if the deadline passed before."""
         previous = batch.previous
         ended = None if previous is None else previous.ended
-        if ended is not None and not ended.wait(deadline - self._clock.monotonic_ms()):
-            return False
-        if not self._turns.contended:
-            return True
+        return ended is None or ended.wait(deadline - self._clock.monotonic_ms())
+
+    def _pause(self, batch: Batch, run: _Run, deadline: float) -> None:
+        """If other processes also commit to this reference, pause to let them commit."""
+        if not self._turns.contended and not self._intents.own:
+            return
+        if self._intents.own and not self._intents.yields and not _contested(batch):
+            if 2 * self._intents.missing > len(self._heads.known().head.slots):
+                self._clock.sleep_ms(self._turns.look_ms())
+            return  # intents take the place of turns
         now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)
         pause = self._turns.pause_ms(self._heads.known(), run.attempt, age)
         if pause:
             self._clock.sleep_ms(min(pause, max(0.0, deadline - now)))
-        return True
 
     def _applied(self, batch: Batch, run: _Run, base: CommitReader | None = None) -> Applied:
         """Apply every change of the batch to a commit and return the result. The commit is `base`; if `base` is None,
@@ -255,7 +395,7 @@ class Attempts:
 
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)
-        return Publication(self._store, self._name, applied.base, built.snapshot, built.objects)
+        return Publication(self._store, self._name, applied.base, built.snapshot, built.objects, applied.rows)
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
         """Build the commit of the applied changes and return it. Return None if the changes must be applied again.
@@ -293,7 +433,7 @@ class Attempts:
         """Return `publication`. On a first attempt, also let the next batch apply its changes while this commit is
         written, unless other processes are likely to commit first."""
         run.included = [] if run.applied is None else list(run.applied.pendings)
-        if run.attempt == 0 and not self._turns.contended:
+        if run.attempt == 0 and not self._turns.contended and not publication.new.head.slots:
             publication.remember()
             run.next_base = publication.new
             self.group.pass_on(batch)
@@ -329,3 +469,7 @@ class Attempts:
         return TryAgainError(
             f"the commit to {self._name!r} did not succeed in {took:.0f} ms ({why}); nothing was changed: try again"
         )
+
+
+def _contested(batch: Batch) -> bool:
+    return any(pending.contested for pending in batch.pendings)

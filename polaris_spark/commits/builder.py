@@ -72,7 +72,13 @@ class Builder:
         objects.append((id, commit))
         recent = thin(base.head.recent, RecentHead(time, number, id))
         head = msgspec.structs.replace(
-            base.head, commit=id, number=number, time=time, recent=recent, time_resets=resets
+            base.head,
+            commit=id,
+            number=number,
+            time=time,
+            recent=recent,
+            time_resets=resets,
+            slots=applied.slots,
         )
         snapshot = CommitReader(
             self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes

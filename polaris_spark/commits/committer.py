@@ -132,11 +132,12 @@ class Committer:
         """
         begun = self._clock.monotonic_ms()
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
-        apart = change.size > APART_SIZE
+        apart, contested = change.size > APART_SIZE, False
         try:
             view = self.known()
             while True:
                 pending = Pending(change, begun, deadline, self._clock.signal())
+                pending.contested = contested
                 failure = self._prepare(pending, view, apart=apart)
                 if failure is None:
                     self._attempts.group.submit(pending)
@@ -154,7 +155,7 @@ class Committer:
                 # A failure on an old head is not the final outcome.
                 if self._clock.monotonic_ms() >= deadline:
                     raise failure if isinstance(failure, TryAgainError) else self._contended()
-                view, apart = newest, apart or pending.too_long
+                view, apart, contested = newest, apart or pending.too_long, pending.contested
         except (ReferenceGoneError, RealmMovedError) as error:
             return self.result_if_already_done(change, error)
 

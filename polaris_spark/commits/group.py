@@ -46,6 +46,7 @@ class Pending:
     __slots__ = (
         "batch",
         "change",
+        "contested",
         "deadline",
         "error",
         "memo",
@@ -84,6 +85,9 @@ class Pending:
         """The batch that contains this change; None if the change is not in a batch yet."""
         self.must_prepare = False
         """Whether the thread that submitted the change must prepare and submit it again."""
+        self.contested = False
+        """Whether another process changed what this change reads, instead of carrying it out. If so, this process
+        commits the change itself."""
         self.slow = False
         """Whether the last run of `apply` took longer than `SLOW_MS`."""
         self.took_ms = 0.0

@@ -10,11 +10,12 @@ database may be reported as "nothing was changed".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
 
-from polaris_spark.backends.base import Conflict, ReferenceRow, Swapped, fits_transaction
+from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped, fits_transaction
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
@@ -45,12 +46,14 @@ class Publication:
         base: CommitReader,
         new: CommitReader,
         objects: list[tuple[int, msgspec.Struct]],
+        rows: Sequence[ObjectRow] = (),
     ) -> None:
         """
         Args:
             base: the head that the commit replaces.
             new: the head that the commit produces.
             objects: (id, value) of every new object, including the commit.
+            rows: rows of further new objects, which other processes made.
         """
         self.base = base
         self.new = new
@@ -59,6 +62,7 @@ class Publication:
         self.cause: Exception | None = None
         """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
         self._rows = store.rows(objects)
+        self._rows += rows
         self._row = ReferenceRow(new.version, encode_head(new.head))
         self._store = store
         self._name = name

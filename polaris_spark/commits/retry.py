@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from polaris_spark.clock import Clock
+from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, id_time_ms, unpack
@@ -38,6 +39,9 @@ commits first."""
 LEAST_SHARE = 0.25
 """Lower bound of this process's share of recent commits, used to compute the wait after another process committed
 first."""
+
+PATIENCE = (4.0, 8.0)
+"""Range of a random factor. It is multiplied by the average duration of a commit (`Turns.patience`)."""
 
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
@@ -105,6 +109,23 @@ class Turns:
     def won(self, took_ms: float) -> None:
         """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
+
+    def waited(self, took_ms: float) -> None:
+        """Record that another process carried out an intent `took_ms` milliseconds after it was published."""
+        self._commit_ms += (took_ms - self._commit_ms) / 8
+
+    def is_leader(self, head: Head) -> bool:
+        """Whether this process made the newest commit, so that it commits next without waiting for others."""
+        return unpack(head.commit).node == unpack(self._ids.next_id()).node
+
+    def patience(self) -> float:
+        """Return the milliseconds for which a process whose intent is published waits for the next commit, before it
+        commits itself."""
+        return self._commit_ms * self._rng.uniform(*PATIENCE)
+
+    def look_ms(self) -> float:
+        """Return the milliseconds between two looks at the reference's row while an intent is published."""
+        return min(max(0.5, self._commit_ms / 3), 25.0)
 
     def pause_ms(self, head: CommitReader, attempt: int, age_ms: float) -> float:
         """Return the milliseconds to wait for other processes before an attempt.

@@ -96,6 +96,18 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether the other store already serves the realm."""
 
 
+class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The place in a reference's row through which one process lets other processes carry out its changes."""
+
+    following: int
+    """Id of the object in which the process will publish its next intent. The object may not exist yet."""
+    last: int = 0
+    """Id of the process's last intent that a commit decided; 0 if there was none."""
+    carried: bytes = b""
+    """For each part of the intent `last`, one byte: 1 if the commit contains the part, 0 if the process must carry it
+    out itself."""
+
+
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The value of a reference's row: which commit is the newest, and from where on the history is kept."""
 
@@ -126,6 +138,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_resets: tuple[int, ...] = ()
     """Numbers of kept commits whose time is earlier than their parent's, ascending: the parent was made by a process
     whose clock was far ahead. Between two of these commits, times increase."""
+
+    slots: tuple[Slot, ...] = ()
+    """Slots of the processes that recently competed to commit to this reference. Empty if only one process commits."""
 
 
 def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, ...]]:

@@ -267,7 +267,7 @@ def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, Re
             f"reference {held.row_name!r} of the target was written by a later run of this migration, so this "
             "run stopped; if the later run has ended, start the migration again, which continues it"
         )
-    head = msgspec.structs.replace(held.head, fence=fence, move=None)
+    head = msgspec.structs.replace(held.head, fence=fence, move=None, slots=())
     new = ReferenceRow(new_version(), encode_head(head))
     if not references.put(held.row_name, None if before is None else before.version, new):
         raise TaskLostError(

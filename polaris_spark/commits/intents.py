@@ -1,0 +1,301 @@
+"""Group commit across processes: the process that commits next carries out the changes of others with its own.
+
+A process that competes with others for a reference applies its changes, and writes the outcome to an object: an
+*intent*. The process that commits next reads the intents of the others. It includes every change whose reads still have
+the same results (flat combining; Hendler, Incze, Shavit and Tzafrir, SPAA 2010). The process that published the intent
+watches the reference's row to learn the outcome.
+
+Each competing process has a `Slot` in the row, with the id of its next intent. A commit that decides an intent replaces
+the slot, in the same swap. So each intent is decided at most once, and its changes are in force exactly if the commit
+is. Intents only save time: every process may ignore them, die, or drop slots. A process whose intent is not decided
+commits its changes itself, which replaces its slot as well. No commit refers to intents, so sweeps delete them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from polaris_spark.backends.base import ObjectKey
+from polaris_spark.commits import log
+from polaris_spark.commits.applier import Applied, Applier
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.group import Memo, Pending
+from polaris_spark.commits.rows import Head, LogEntry, Slot
+from polaris_spark.commits.state import Effects, Point, Range
+from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError
+from polaris_spark.ids import IdGenerator, id_time_ms
+from polaris_spark.index import Entry
+from polaris_spark.objects import ObjectRow, decode, object_type, refuse_newer
+from polaris_spark.store.objects import ObjectRows, ObjectStore
+
+MOST_SLOTS: Final = 64
+"""Maximum number of slots in a reference's row. Further processes commit only their own changes."""
+
+SLOT_MS: Final = 10_000
+"""Time after which a slot that its process does not use is dropped, in milliseconds."""
+
+MOST_BYTES: Final = 256 * 2**10
+"""Maximum size of an intent, in bytes. An intent fits in one row."""
+
+MOST_BYTES_TOGETHER: Final = 2 * 2**20
+"""Size of the intents in one commit, in bytes, above which it decides no further ones."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A change that was applied: what it read, and what it writes."""
+
+    operation: bytes
+    principal: str
+    digest: bytes
+    points: tuple[Point, ...]
+    ranges: tuple[Range, ...]
+    puts: tuple[tuple[str, bytes, Entry | None], ...]
+    entries: tuple[LogEntry, ...]
+    rows: tuple[ObjectRow, ...]
+    """The rows of the new objects. The commit that contains the part writes them."""
+
+    def memo(self, fence: int) -> Memo:
+        """Return the outcome of the change, without its objects."""
+        effects = Effects()
+        effects.puts, effects.entries = list(self.puts), list(self.entries)
+        return Memo([*self.points, *self.ranges], effects, None, fence)
+
+
+@object_type("intent", revision=1)
+class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The applied changes of one process that the next commit is to contain."""
+
+    fence: int
+    """The reference's fence when the changes were applied."""
+    following: int
+    """Id of the process's next intent."""
+    parts: bytes
+    """The encoded `Part`s. They are encoded on their own, so that no pointer in them counts as a pointer of the intent.
+    """
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
+
+
+class Published(NamedTuple):
+    """The intent of this process that was published last."""
+
+    id: int
+    intent: Intent
+    base: int
+    """Number of the commit that the changes were applied to."""
+    parts: tuple[Part, ...]
+    pendings: list[Pending]
+    """The change of each part."""
+    results: list[Any]
+    """The result of each part."""
+    rows: ObjectRows
+    """The rows of all parts."""
+
+
+class Intents:
+    """The intents of one reference: publishes those of this process, and decides those of others."""
+
+    def __init__(self, store: ObjectStore, ids: IdGenerator, applier: Applier) -> None:
+        self._store = store
+        self._ids = ids
+        self._applier = applier
+        self._own = 0
+        """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
+        """
+        self._process = os.getpid()
+        self.yields = False
+        """Whether the last commit of this process left out changes of others, which now have to commit them."""
+        self.missing = 0
+        """Number of slots whose processes had no intent when this process last committed."""
+
+    @property
+    def own(self) -> int:
+        """Id of this process's next intent; 0 if it has no slot. A forked process does not inherit the slot."""
+        if self._process != os.getpid():
+            self._process, self._own = os.getpid(), 0
+        return self._own
+
+    def others(self, head: Head) -> bool:
+        """Whether a head has slots of other processes."""
+        own = self.own
+        return any(slot.following != own for slot in head.slots)
+
+    # Publishing
+
+    def made(self, applied: Applied) -> Published | None:
+        """Return an intent with the applied changes. Return None if the changes cannot be in an intent, or if this
+        process has no slot in the head."""
+        own, head = self.own, applied.base.head
+        if not own or all(slot.following != own for slot in head.slots):
+            return None
+        parts: list[Part] = []
+        pendings: list[Pending] = []
+        rows = ObjectRows()
+        for pending in applied.pendings:
+            memo = pending.memo
+            if memo is None or pending.must_prepare or not memo.effects:
+                continue
+            mine = self._store.rows(memo.effects.objects)
+            part = _part(pending, memo, mine)
+            if part is None or memo.fence != head.fence:
+                return None
+            parts.append(part)
+            pendings.append(pending)
+            rows += mine
+            rows.decoded += mine.decoded
+        intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
+        if not parts or len(intent.parts) > MOST_BYTES:
+            return None
+        results = [pending.result for pending in pendings]
+        return Published(own, intent, head.number, tuple(parts), pendings, results, rows)
+
+    def publish(self, made: Published) -> None:
+        """Write an intent. From the start of this call on, other processes may carry it out.
+
+        Raises:
+            TryAgainError, OutcomeUnknownError: the database failed; the intent may have been written.
+        """
+        self._own = 0
+        self._store.backend.write_objects(self._store.realm, self._store.rows([(made.id, made.intent)]))
+
+    def outcome(self, made: Published, head: Head) -> bytes | None:
+        """Return the outcome of a published intent at a head: one byte for each part, 1 if the reference contains it.
+        Return None if the intent is not decided.
+
+        Raises:
+            OutcomeUnknownError: the slot was dropped, and the commits that may contain the changes were trimmed.
+        """
+        for slot in head.slots:
+            if slot.last == made.id:
+                return slot.carried
+            if slot.following == made.id:
+                return None
+        return self._searched(made, head)
+
+    def _searched(self, made: Published, head: Head) -> bytes:
+        """Return the outcome of an intent whose slot was dropped: look for the log entries of its parts."""
+        if head.floor_number > made.base + 1:
+            raise OutcomeUnknownError(
+                "it is not known whether the change was made: the history in which it would be was trimmed"
+            )
+        found = set()
+        wanted = {_encode(part.entries[0]) for part in made.parts}
+        for _, commit, _, entry in log.entries(self._store, head):
+            if commit.number <= made.base:
+                break
+            encoded = _encode(entry)
+            if encoded in wanted:
+                found.add(encoded)
+        return bytes(_encode(part.entries[0]) in found for part in made.parts)
+
+    def settle(self, made: Published, carried: bytes) -> None:
+        """Give the published changes their results: `carried` is the outcome of the intent. Changes that the reference
+        does not contain must be prepared again."""
+        for pending, result, done in zip(made.pendings, made.results, carried, strict=True):
+            pending.must_prepare, pending.contested = not done, not done
+            if done:
+                pending.succeed(result)
+        self._store.remember(made.rows)
+        self._own = made.intent.following
+
+    def registered(self, head: Head) -> Head:
+        """Return a head with a slot of this process, or `head` itself if there is no room for it."""
+        own = self.own
+        if own and any(slot.following == own for slot in head.slots):
+            return head
+        if len(head.slots) >= MOST_SLOTS or head.sealed or head.move is not None:
+            return head
+        self._own = self._ids.next_id()
+        return msgspec.structs.replace(head, slots=(*head.slots, Slot(self._own)))
+
+    def withdrawn(self, made: Published, head: Head) -> Head:
+        """Return a head in which a published intent can no longer be carried out. If it is decided already, return
+        `head` itself."""
+        kept = tuple(slot for slot in head.slots if slot.following != made.id)
+        return head if len(kept) == len(head.slots) else msgspec.structs.replace(head, slots=kept)
+
+    # Deciding
+
+    def decide(self, applied: Applied, made: Published | None, *, competing: bool) -> None:
+        """Carry out the intents of other processes on top of the applied changes, and set the slots of the new head.
+
+        Args:
+            made: this process's intent with the same changes, if it was published; the commit decides it as well.
+            competing: whether this process competes with others, and so needs a slot.
+        """
+        head, now, own = applied.base.head, self._ids.now_ms(), self.own or (0 if made is None else made.id)
+        slots = [slot for slot in head.slots if now - id_time_ms(slot.following) <= SLOT_MS]
+        applied.slots = tuple(self._decided(applied, [slot for slot in slots if slot.following != own]))
+        if (competing or applied.slots) and len(applied.slots) < MOST_SLOTS:
+            applied.own_slot = own
+            if not own or made is not None or all(slot.following != own for slot in slots):
+                applied.own_slot = self._ids.next_id()
+            applied.slots += (Slot(applied.own_slot),)
+
+    def committed(self, applied: Applied) -> None:
+        """Record that the commit of applied changes took place."""
+        self._own = applied.own_slot
+        self.yields = applied.left_out
+        self.missing = len(applied.slots) - 1 - applied.carried
+
+    def _decided(self, applied: Applied, slots: list[Slot]) -> Iterable[Slot]:
+        """Carry out the intents of these slots, and yield the slots that the new head has instead."""
+        if not slots:
+            return
+        keys = [ObjectKey(slot.following) for slot in slots]
+        found = self._store.backend.read_objects(self._store.realm, keys)
+        size = 0
+        for slot, key in zip(slots, keys, strict=True):
+            row = found.get(key)
+            size += 0 if row is None else len(row)
+            intent = None if row is None or size > MOST_BYTES_TOGETHER else self._intent(key.id, row)
+            yield slot if intent is None else self._carry(applied, slot, *intent)
+
+    def _intent(self, id: int, row: bytes) -> tuple[Intent, tuple[Part, ...]] | None:
+        """Decode an intent and its parts. Return None if this release cannot."""
+        try:
+            found = decode(row, self._store.key(id))
+            refuse_newer(found.header, self._store.key(id))
+            if isinstance(found.value, Intent):
+                return found.value, _decode_parts(found.value.parts)
+        except (CorruptionError, NewerFormatError, msgspec.MsgspecError, UnicodeDecodeError):
+            pass
+        return None
+
+    def _carry(self, applied: Applied, slot: Slot, intent: Intent, parts: tuple[Part, ...]) -> Slot:
+        applied.carried += 1
+        carried = bytearray()
+        for part in parts:
+            operation = Operation(part.operation, part.principal, part.digest)
+            done = self._applier.redo(applied, operation, part.memo(intent.fence))
+            carried.append(done)
+            if done:
+                applied.rows += part.rows
+            else:
+                applied.left_out = True
+        return Slot(intent.following, slot.following, bytes(carried))
+
+
+def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:
+    """Return a change as a part of an intent, or None if it cannot be: a compaction, or a change without log entry."""
+    points = tuple(read for read in memo.reads if isinstance(read, Point))
+    ranges = tuple(read for read in memo.reads if isinstance(read, Range))
+    effects, operation = memo.effects, pending.change.operation
+    if effects.trees or not effects.entries or len(points) + len(ranges) < len(memo.reads):
+        return None
+    return Part(
+        operation.id,
+        operation.principal,
+        operation.digest,
+        points,
+        ranges,
+        tuple(effects.puts),
+        tuple(effects.entries),
+        tuple(rows),
+    )
