@@ -66,6 +66,8 @@ class Applied:
         self.pendings: list[Pending] = []
         self.failed = False
         """Whether any change failed."""
+        self.decided = False
+        """Whether changes of other processes were added, at least in part. Then no further change can be added."""
         self.slots: tuple[Slot, ...] = ()
         """Slots of the new head."""
         self.own_slot = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from polaris_spark.backends.base import ReferenceRow
@@ -27,6 +28,7 @@ from polaris_spark.errors import (
     NewerFormatError,
     ObjectTooLargeError,
     OutcomeUnknownError,
+    PolarisError,
     StorageFullError,
     TryAgainError,
 )
@@ -114,14 +116,14 @@ class Attempts:
                 self._wait_out(run, error, deadline)
             except Exception as error:
                 run.applied = None
-                if run.made is None or not self._withdrawn(batch, run, error):
+                if not self._carried_out_after_all(batch, run, error):
                     raise
             except BaseException:
                 run.applied = None  # the next leader cannot tell how many changes were applied
                 raise
             if not run.settled and self._clock.monotonic_ms() >= deadline:
                 late = self._late(run)
-                if run.made is None or not self._withdrawn(batch, run, late):
+                if not self._carried_out_after_all(batch, run, late):
                     return late
         return None
 
@@ -149,6 +151,8 @@ class Attempts:
             run.publication = run.applied = None
             run.attempt += 1
             self._turns.lost()
+            if publication.current is not None:
+                self._heads.adopt(publication.current)
         else:
             if outcome is Outcome.BUSY:
                 self._unsent(batch, run)
@@ -184,6 +188,10 @@ class Attempts:
             applied = self._applied(batch, run)
         else:
             applied = self._applied(batch, run, run.fresh)
+            if run.made.has_files and any(one.memo not in run.made.memos for one in run.made.pendings):
+                # The intent needs its own files, which this attempt would replace.
+                run.settled = self._withdraw(batch, run, run.made, deadline)
+                return None
         if not applied.effects and applied.base is not run.fresh:
             run.fresh = self._heads.read()  # without a swap, only a read shows whether the head has moved
             if run.fresh is not applied.base:  # changes submitted after this read go into the next batch
@@ -217,21 +225,23 @@ class Attempts:
         assert made is not None
         patience = self._turns.patience()
         begun = self._clock.monotonic_ms()
-        seen, since, others = run.fresh, begun, 0
+        seen, since, others = 0, begun, 0
         while True:
-            run.fresh = self._heads.read()
-            carried = self._intents.outcome(made, run.fresh.head)
+            row, head = self._heads.row()
+            carried = self._intents.outcome(made, head)
             now = self._clock.monotonic_ms()
             if carried is not None:
                 self._settle(batch, run, made, carried)
                 self._turns.lost()
                 self._turns.waited(now - begun)
+                with suppress(PolarisError):  # the changes are made, whatever happens to the next ones
+                    self._heads.adopt(row)
                 return True
-            if seen is None or seen.head.commit != run.fresh.head.commit:
-                others += seen is not None
-                seen, since = run.fresh, now
+            if seen != head.commit:
+                others += seen != 0
+                seen, since = head.commit, now
             if run.attempt or others > MOST_OTHERS or now - since >= patience or now >= deadline:
-                run.attempt = 0
+                run.attempt, run.fresh = 0, self._heads.adopt(row)
                 return False
             self._clock.sleep_ms(self._turns.look_ms())
 
@@ -253,7 +263,7 @@ class Attempts:
         made = self._intents.made(applied)
         if made is None or not self.group.send(batch, list(applied.pendings)):
             return False
-        run.fresh, run.made = None, made
+        run.made = made
         self._intents.publish(made)
         return True
 
@@ -287,17 +297,18 @@ class Attempts:
             backend, realm, self._name, change, clock=self._clock, deadline_ms=limit_ms, rng=self._rng
         )
 
-    def _withdrawn(self, batch: Batch, run: _Run, error: Exception) -> bool:
-        """Withdraw the published intent before `error` is reported. Return True if it was decided before; the changes
-        then have their outcome, and `error` does not matter.
+    def _carried_out_after_all(self, batch: Batch, run: _Run, error: Exception) -> bool:
+        """Withdraw the published intent, if there is one, before `error` is reported. Return True if another process
+        carried it out before; the changes then have their outcome, and `error` does not matter.
 
         Raises:
             OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
-        assert run.made is not None
+        if run.made is None or (run.publication is not None and run.publication.in_doubt):
+            return False
         try:
             run.settled = self._withdraw(batch, run, run.made, 0.0)
-        except (TryAgainError, OutcomeUnknownError) as failure:
+        except PolarisError as failure:
             raise OutcomeUnknownError(
                 f"it is not known whether a commit to {self._name!r} took place: {error}; {failure}"
             ) from failure
@@ -375,6 +386,7 @@ class Attempts:
         if (
             applied is None
             or applied.base is not base
+            or applied.decided
             or applied.pendings != pendings[:done]
             or (run.ahead_of_swap and applied.failed)  # perhaps only because a row of the base was missing
         ):

@@ -205,11 +205,12 @@ class Group:
         """Mark the batch as sent: from now on, a thread that stops waiting for its change gets `OutcomeUnknownError`.
 
         Return True if the changes of the batch are those in `applied`. Otherwise a thread has stopped waiting and its
-        change was removed: return False, and do not mark the batch. The commit must then not be sent.
+        change was removed: return False, and leave the mark as it is. The commit must then not be sent.
         """
         with self._guard:
-            batch.sent = batch.pendings == applied
-            return batch.sent
+            same = batch.pendings == applied
+            batch.sent = batch.sent or same
+            return same
 
     def unsent(self, batch: Batch) -> None:
         """Mark the batch as not sent: its commit certainly did not take place."""

@@ -29,6 +29,20 @@ class HeadReader:
         """
         return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
 
+    def row(self) -> tuple[ReferenceRow, Head]:
+        """Return the reference's row and the head in it, which may be sealed. The commit is not read.
+
+        Raises:
+            ReferenceGoneError: the row is missing.
+        """
+        row = self._store.backend.read_reference(self._store.realm, self._name)
+        if row is None:
+            raise self._gone()
+        return row, read_head(row, self._name)
+
+    def _gone(self) -> ReferenceGoneError:
+        return ReferenceGoneError(f"reference {self._name!r} of realm {self._store.realm!r} does not exist")
+
     def known(self) -> CommitReader:
         """Return the remembered head, which may no longer be the newest.
 
@@ -49,9 +63,7 @@ class HeadReader:
         if known is not None and row is not None and row.version == known.version:
             return known
         if row is None:
-            raise ReferenceGoneError(
-                f"reference {self._name!r} of realm {self._store.realm!r} does not exist"
-            )
+            raise self._gone()
         head = read_head(row, self._name)
         refuse_moved(head)
         if head.sealed:  # its commits may have been swept by now

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -92,10 +92,15 @@ class Published(NamedTuple):
     parts: tuple[Part, ...]
     pendings: list[Pending]
     """The change of each part."""
-    results: list[Any]
-    """The result of each part."""
+    memos: list[Memo]
+    """The outcome of each part."""
     rows: ObjectRows
     """The rows of all parts."""
+
+    @property
+    def has_files(self) -> bool:
+        """Whether files were written for the changes."""
+        return any(memo.effects.files for memo in self.memos)
 
 
 class Intents:
@@ -136,10 +141,11 @@ class Intents:
             return None
         parts: list[Part] = []
         pendings: list[Pending] = []
+        memos: list[Memo] = []
         rows = ObjectRows()
         for pending in applied.pendings:
             memo = pending.memo
-            if memo is None or pending.must_prepare or not memo.effects:
+            if memo is None or pending.must_prepare or pending.error is not None or not memo.effects:
                 continue
             mine = self._store.rows(memo.effects.objects)
             part = _part(pending, memo, mine)
@@ -147,13 +153,13 @@ class Intents:
                 return None
             parts.append(part)
             pendings.append(pending)
+            memos.append(memo)
             rows += mine
             rows.decoded += mine.decoded
         intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
         if not parts or len(intent.parts) > MOST_BYTES:
             return None
-        results = [pending.result for pending in pendings]
-        return Published(own, intent, head.number, tuple(parts), pendings, results, rows)
+        return Published(own, intent, head.number, tuple(parts), pendings, memos, rows)
 
     def publish(self, made: Published) -> None:
         """Write an intent. From the start of this call on, other processes may carry it out.
@@ -197,10 +203,10 @@ class Intents:
     def settle(self, made: Published, carried: bytes) -> None:
         """Give the published changes their results: `carried` is the outcome of the intent. Changes that the reference
         does not contain must be prepared again."""
-        for pending, result, done in zip(made.pendings, made.results, carried, strict=True):
+        for pending, memo, done in zip(made.pendings, made.memos, carried, strict=True):
             pending.must_prepare, pending.contested = not done, not done
             if done:
-                pending.succeed(result)
+                pending.succeed(memo.result)
         self._store.remember(made.rows)
         self._own = made.intent.following
 
@@ -218,7 +224,7 @@ class Intents:
         """Return a head in which a published intent can no longer be carried out. If it is decided already, return
         `head` itself."""
         kept = tuple(slot for slot in head.slots if slot.following != made.id)
-        return head if len(kept) == len(head.slots) else msgspec.structs.replace(head, slots=kept)
+        return head if head.sealed or len(kept) == len(head.slots) else msgspec.structs.replace(head, slots=kept)
 
     # Deciding
 
@@ -229,6 +235,7 @@ class Intents:
             made: this process's intent with the same changes, if it was published; the commit decides it as well.
             competing: whether this process competes with others, and so needs a slot.
         """
+        applied.decided = True
         head, now, own = applied.base.head, self._ids.now_ms(), self.own or (0 if made is None else made.id)
         slots = [slot for slot in head.slots if now - id_time_ms(slot.following) <= SLOT_MS]
         applied.slots = tuple(self._decided(applied, [slot for slot in slots if slot.following != own]))
@@ -273,7 +280,11 @@ class Intents:
         carried = bytearray()
         for part in parts:
             operation = Operation(part.operation, part.principal, part.digest)
-            done = self._applier.redo(applied, operation, part.memo(intent.fence))
+            try:
+                done = self._applier.redo(applied, operation, part.memo(intent.fence))
+            except (CorruptionError, NewerFormatError):  # its process meets the same error, and reports it
+                applied.state.undo()
+                done = False
             carried.append(done)
             if done:
                 applied.rows += part.rows

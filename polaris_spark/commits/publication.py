@@ -59,6 +59,8 @@ class Publication:
         self.new = new
         self.in_doubt = False
         """Whether it is unknown if the commit took place: it may have taken place or may still take place."""
+        self.current: ReferenceRow | None = None
+        """The row that the last try found instead, if the database returned it."""
         self.cause: Exception | None = None
         """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
         self._rows = store.rows(objects)
@@ -128,6 +130,8 @@ class Publication:
             outcome = backend.write_and_swap(realm, self._rows, self._name, expected, self._row)
         else:
             outcome = backend.swap_reference(realm, self._name, expected, self._row)
+        if isinstance(outcome, Conflict):
+            self.current = outcome.current
         return isinstance(outcome, Swapped)
 
     def _happened(self) -> bool:

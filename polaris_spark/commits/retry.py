@@ -121,7 +121,7 @@ class Turns:
     def patience(self) -> float:
         """Return the milliseconds for which a process whose intent is published waits for the next commit, before it
         commits itself."""
-        return self._commit_ms * self._rng.uniform(*PATIENCE)
+        return min(RIVALRY_MS, self._commit_ms * self._rng.uniform(*PATIENCE))
 
     def look_ms(self) -> float:
         """Return the milliseconds between two looks at the reference's row while an intent is published."""
