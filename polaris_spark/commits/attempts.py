@@ -4,23 +4,19 @@ compare-and-swap of the reference's row succeeds."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
-from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.applier import Applied, Applier
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.head_reader import HeadReader
+from polaris_spark.commits.handover import WITHDRAW_MS, Handover
 from polaris_spark.commits.intents import Intents, Published
-from polaris_spark.commits.publication import Outcome, Publication, read_head
+from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
-from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
@@ -34,12 +30,6 @@ from polaris_spark.errors import (
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
-
-MOST_OTHERS = 3
-"""Number of commits of other processes that may leave out an intent, before its process commits the changes itself."""
-
-WITHDRAW_MS = 5_000.0
-"""Time limit for withdrawing an intent while the database fails, in milliseconds."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -98,6 +88,7 @@ class Attempts:
         self._builder = Builder(store, ids, settings)
         self._intents = Intents(store, ids, self._applier)
         self._turns = Turns(ids, clock, rng)
+        self._handover = Handover(store, name, heads, self._intents, self._turns, clock=clock, rng=rng)
         self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
 
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
@@ -116,14 +107,14 @@ class Attempts:
                 self._wait_out(run, error, deadline)
             except Exception as error:
                 run.applied = None
-                if not self._carried_out_after_all(batch, run, error):
+                if not self._settled_before(batch, run, error):
                     raise
             except BaseException:
                 run.applied = None  # the next leader cannot tell how many changes were applied
                 raise
             if not run.settled and self._clock.monotonic_ms() >= deadline:
                 late = self._late(run)
-                if not self._carried_out_after_all(batch, run, late):
+                if not self._settled_before(batch, run, late):
                     return late
         return None
 
@@ -180,8 +171,7 @@ class Attempts:
             return None
         if early is not None and early.base is self._heads.known() and not early.base.head.slots:
             return self._ready(batch, run, early)
-        if self._carried_out(batch, run, deadline):
-            run.settled = True
+        if self._handed_over(batch, run, deadline):
             return None
         if run.made is None:
             self._pause(batch, run, deadline)
@@ -190,7 +180,7 @@ class Attempts:
             applied = self._applied(batch, run, run.fresh)
             if run.made.has_files and any(one.memo not in run.made.memos for one in run.made.pendings):
                 # The intent needs its own files, which this attempt would replace.
-                run.settled = self._withdraw(batch, run, run.made, deadline)
+                self._withdraw(batch, run, deadline - self._clock.monotonic_ms())
                 return None
         if not applied.effects and applied.base is not run.fresh:
             run.fresh = self._heads.read()  # without a swap, only a read shows whether the head has moved
@@ -203,7 +193,7 @@ class Attempts:
             return None
         if not applied.effects:
             if run.made is not None:
-                self._withdraw(batch, run, run.made, deadline)
+                self._withdraw(batch, run, deadline - self._clock.monotonic_ms())
             run.settled = True
             return None
         if applied.base.head.slots or self._turns.contended:
@@ -211,49 +201,27 @@ class Attempts:
         publication = self._built_if_possible(run, applied)
         return None if publication is None else self._ready(batch, run, publication)
 
-    # Intents
+    # Handing over
 
-    def _carried_out(self, batch: Batch, run: _Run, deadline: float) -> bool:
-        """Let another process carry out the batch, if one is likely to commit. Return True if it did: every change has
-        its result, or must be prepared again. Return False if this process must commit.
+    def _handed_over(self, batch: Batch, run: _Run, deadline: float) -> bool:
+        """Let another process carry out the batch, if one is likely to commit soon. Return True if it did: every change
+        has its result, or must be prepared again. Return False if this process must commit.
 
-        If an intent is published when this returns False, `run.fresh` is a head on which it is not decided.
+        If the batch has a published intent when this returns False, the intent is not decided at the head `run.fresh`.
         """
         if run.made is None and not self._published(batch, run):
             return False
-        made = run.made
-        assert made is not None
-        patience = self._turns.patience()
-        begun = self._clock.monotonic_ms()
-        seen, since, others = 0, begun, 0
-        while True:
-            row, head = self._heads.row()
-            carried = self._intents.outcome(made, head)
-            now = self._clock.monotonic_ms()
-            if carried is not None:
-                self._settle(batch, run, made, carried)
-                self._turns.lost()
-                self._turns.waited(now - begun)
-                with suppress(PolarisError):  # the changes are made, whatever happens to the next ones
-                    self._heads.adopt(row)
-                return True
-            if seen != head.commit:
-                others += seen != 0
-                seen, since = head.commit, now
-            if run.attempt or others > MOST_OTHERS or now - since >= patience or now >= deadline:
-                run.attempt, run.fresh = 0, self._heads.adopt(row)
-                return False
-            self._clock.sleep_ms(self._turns.look_ms())
+        assert run.made is not None
+        found = self._handover.wait(run.made, deadline, only_look=run.attempt > 0)
+        run.attempt, run.fresh = 0, found.head
+        if found.carried is not None:
+            self._settle(batch, run, found.carried)
+        return found.carried is not None
 
     def _published(self, batch: Batch, run: _Run) -> bool:
-        """Publish an intent of the batch, if another process made the newest known commit and this process has a slot.
-        If other processes keep coming first, get a slot. Return False if no intent was published."""
-        known = self._heads.known()
-        if self._turns.is_leader(known.head) or _contested(batch):
-            return False
-        if not self._intents.own and run.attempt:
-            known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
-        if not self._intents.own:
+        """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
+        known = None if _contested(batch) else self._handover.expected(lost=run.attempt > 0)
+        if known is None:
             return False
         self.group.add_waiting(batch)
         applied = self._applied(batch, run, known)
@@ -267,39 +235,31 @@ class Attempts:
         self._intents.publish(made)
         return True
 
-    def _settle(self, batch: Batch, run: _Run, made: Published, carried: bytes) -> None:
+    def _settle(self, batch: Batch, run: _Run, carried: bytes) -> None:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
+        assert run.made is not None
         for pending in batch.pendings:
             pending.must_prepare = True
-        self._intents.settle(made, carried)
-        run.made = None
+        self._intents.settle(run.made, carried)
+        run.made, run.settled = None, True
 
-    def _withdraw(self, batch: Batch, run: _Run, made: Published, deadline: float) -> bool:
-        """Withdraw the published intent. Return True if it was decided before; the changes then have their outcome.
+    def _withdraw(self, batch: Batch, run: _Run, limit_ms: float) -> None:
+        """Withdraw the published intent. If another process carried it out before, settle the changes.
 
         Raises:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
-        limit_ms = max(WITHDRAW_MS, deadline - self._clock.monotonic_ms())
-        row = self._amended(lambda head: self._intents.withdrawn(made, head), limit_ms)
-        carried = self._intents.outcome(made, read_head(row, self._name))
+        assert run.made is not None
+        carried = self._handover.withdraw(run.made, limit_ms)
         if carried is not None and any(carried):
-            self._settle(batch, run, made, carried)
-            return True
-        run.made = None
-        self._unsent(batch, run)
-        return False
+            self._settle(batch, run, carried)
+        else:
+            run.made = None
+            self._unsent(batch, run)
 
-    def _amended(self, change: Callable[[Head], Head], limit_ms: float) -> ReferenceRow:
-        """Change the head in the reference's row by `change`, without a commit (`amend_row`)."""
-        backend, realm = self._store.backend, self._store.realm
-        return amend_row(
-            backend, realm, self._name, change, clock=self._clock, deadline_ms=limit_ms, rng=self._rng
-        )
-
-    def _carried_out_after_all(self, batch: Batch, run: _Run, error: Exception) -> bool:
+    def _settled_before(self, batch: Batch, run: _Run, error: Exception) -> bool:
         """Withdraw the published intent, if there is one, before `error` is reported. Return True if another process
-        carried it out before; the changes then have their outcome, and `error` does not matter.
+        carried it out before: the changes then have their outcome, and `error` does not matter.
 
         Raises:
             OutcomeUnknownError: the database failed; the intent may still be carried out.
@@ -307,7 +267,7 @@ class Attempts:
         if run.made is None or (run.publication is not None and run.publication.in_doubt):
             return False
         try:
-            run.settled = self._withdraw(batch, run, run.made, 0.0)
+            self._withdraw(batch, run, WITHDRAW_MS)
         except PolarisError as failure:
             raise OutcomeUnknownError(
                 f"it is not known whether a commit to {self._name!r} took place: {error}; {failure}"

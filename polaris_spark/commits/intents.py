@@ -224,7 +224,9 @@ class Intents:
         """Return a head in which a published intent can no longer be carried out. If it is decided already, return
         `head` itself."""
         kept = tuple(slot for slot in head.slots if slot.following != made.id)
-        return head if head.sealed or len(kept) == len(head.slots) else msgspec.structs.replace(head, slots=kept)
+        return (
+            head if head.sealed or len(kept) == len(head.slots) else msgspec.structs.replace(head, slots=kept)
+        )
 
     # Deciding
 

@@ -110,8 +110,9 @@ class Turns:
         """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
-    def waited(self, took_ms: float) -> None:
-        """Record that another process carried out an intent `took_ms` milliseconds after it was published."""
+    def handed_over(self, took_ms: float) -> None:
+        """Record that another process decided an intent `took_ms` milliseconds after it was published."""
+        self.lost()
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
     def is_leader(self, head: Head) -> bool:

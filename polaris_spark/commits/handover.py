@@ -1,0 +1,118 @@
+"""When a process publishes its changes as an intent instead of committing them, and how it learns the outcome."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.clock import Clock
+from polaris_spark.commits.amendments import amend_row
+from polaris_spark.commits.head_reader import HeadReader
+from polaris_spark.commits.intents import Intents, Published
+from polaris_spark.commits.publication import read_head
+from polaris_spark.commits.retry import Turns
+from polaris_spark.commits.rows import Head
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import PolarisError
+from polaris_spark.store.objects import ObjectStore
+
+MOST_OTHERS: Final = 3
+"""Number of commits of other processes that may leave an intent undecided, before its process commits the changes
+itself."""
+
+WITHDRAW_MS: Final = 5_000.0
+"""Time limit for changing the reference's row while the database fails, in milliseconds."""
+
+
+class Waited(NamedTuple):
+    """What a process found after it waited for others to carry out its intent."""
+
+    carried: bytes | None
+    """The outcome of the intent (`Intents.outcome`); None if it is not decided."""
+    head: CommitReader | None
+    """The head at which the intent is not decided; None if it is."""
+
+
+class Handover:
+    """Decides when this process hands its changes over to the process that commits next."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        heads: HeadReader,
+        intents: Intents,
+        turns: Turns,
+        *,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._heads = heads
+        self._intents = intents
+        self._turns = turns
+        self._clock = clock
+        self._rng = rng
+
+    def expected(self, *, lost: bool) -> CommitReader | None:
+        """Return the head on which to apply changes for an intent, or None if this process is to commit next: it made
+        the newest known commit, or has no slot.
+
+        Args:
+            lost: whether another process just committed first. If so, and this process has no slot, get one.
+        """
+        known = self._heads.known()
+        if self._turns.is_leader(known.head):
+            return None
+        if not self._intents.own and lost:
+            known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
+        return known if self._intents.own else None
+
+    def wait(self, made: Published, deadline: float, *, only_look: bool) -> Waited:
+        """Wait until a commit decides a published intent. Give up if no process commits for some time, if commits leave
+        the intent undecided, or at `deadline` (milliseconds on the monotonic clock).
+
+        Args:
+            only_look: whether to give up at once if the intent is not decided.
+        """
+        patience = self._turns.patience()
+        begun = since = self._clock.monotonic_ms()
+        seen = others = 0
+        while True:
+            row, head = self._heads.row()
+            carried = self._intents.outcome(made, head)
+            now = self._clock.monotonic_ms()
+            if carried is not None:
+                self._turns.handed_over(now - begun)
+                with suppress(PolarisError):  # the next change reads the head again
+                    self._heads.adopt(row)
+                return Waited(carried, None)
+            if seen != head.commit:
+                others += seen != 0
+                seen, since = head.commit, now
+            if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
+                return Waited(None, self._heads.adopt(row))
+            self._clock.sleep_ms(self._turns.look_ms())
+
+    def withdraw(self, made: Published, limit_ms: float) -> bytes | None:
+        """Make sure that no commit decides a published intent any more. Return its outcome if a commit decided it
+        before, or None.
+
+        Args:
+            limit_ms: time limit while the database fails, in milliseconds, but at least `WITHDRAW_MS`.
+        Raises:
+            ReferenceGoneError: the row is missing.
+            TryAgainError, OutcomeUnknownError: the database failed; the intent may still be decided.
+        """
+        row = self._amended(lambda head: self._intents.withdrawn(made, head), max(WITHDRAW_MS, limit_ms))
+        return self._intents.outcome(made, read_head(row, self._name))
+
+    def _amended(self, change: Callable[[Head], Head], limit_ms: float) -> ReferenceRow:
+        backend, realm = self._store.backend, self._store.realm
+        return amend_row(
+            backend, realm, self._name, change, clock=self._clock, deadline_ms=limit_ms, rng=self._rng
+        )
