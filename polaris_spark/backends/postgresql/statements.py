@@ -133,6 +133,12 @@ def statements(schema: str) -> Statements:
         "schema": "$1::name",
     }
     of_keys = "unnest($2::bigint[], $3::integer[]) AS k (id, part)"
+    # LIMIT makes the plan look up each key. Otherwise, a plan that was made for an empty table may read all rows of the
+    # realm, and compare them with each key.
+    by_key = (
+        "CROSS JOIN LATERAL (SELECT {columns} FROM {{objects}} o"
+        " WHERE o.realm = $1 AND o.id = k.id AND o.part = k.part LIMIT 1) o"
+    )
     texts = {
         "read": "SELECT version, value FROM {references} WHERE " + _KEY,
         "insert": "INSERT INTO {references} (realm, name, version, value) VALUES ($1, $2, $3, $4)"
@@ -142,11 +148,11 @@ def statements(schema: str) -> Statements:
         "write_and_swap": f"WITH swap AS ({_SWAP} RETURNING 1), put AS ("
         + _PUT.replace("{arrays}", "$6::bigint[], $7::integer[], $8::bytea[]")
         + " WHERE EXISTS (SELECT FROM swap) ON CONFLICT DO NOTHING) SELECT FROM swap",
-        "get": f"SELECT o.id, o.part, o.value FROM {of_keys} JOIN {{objects}} o"
-        " ON o.realm = $1 AND o.id = k.id AND o.part = k.part",
+        "get": f"SELECT o.id, o.part, o.value FROM {of_keys} {by_key.format(columns='id, part, value')}",
         "put": _PUT.replace("{arrays}", "$2::bigint[], $3::integer[], $4::bytea[]")
         + " ON CONFLICT DO NOTHING",
-        "remove": f"DELETE FROM {{objects}} o USING {of_keys} WHERE o.realm = $1 AND o.id = k.id AND o.part = k.part",
+        "remove": "DELETE FROM {objects} WHERE ctid = ANY (ARRAY("
+        f"SELECT o.ctid FROM {of_keys} {by_key.format(columns='ctid')}))",
         "object_page": _PAGE,
         "size_page": _SIZE_PAGE,
         "reference_page": _REFERENCE_PAGE,

@@ -8,7 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectRow, Swapped
+from polaris_spark.backends.postgresql import PostgreSQLBackend
+from polaris_spark.backends.postgresql.settings import _PLANS
 from polaris_spark.errors import (
     StateError,
 )
@@ -24,6 +27,25 @@ def test_a_conflict_carries_the_row_that_won(backend: Backend) -> None:
     assert backend.write_and_swap("realm", new, "name", b"stale", row()) == Conflict(current)
     assert backend.insert_reference("realm", "name", row()) == Conflict(current)
     assert backend.delete_reference("realm", "name", b"stale") == Conflict(current)
+
+
+@pytest.mark.parametrize("statement", ["get", "remove"])
+def test_the_plan_for_rows_of_given_keys_uses_the_whole_key(
+    uri: str, admin: psycopg.Connection[Any], statement: str
+) -> None:
+    """A plan is made once in each session, perhaps for an empty table, and must stay good when the table is large."""
+    backend = open_backend(uri)
+    backend.setup()
+    assert isinstance(backend, PostgreSQLBackend)
+    with admin.transaction(force_rollback=True):
+        for name, value in _PLANS.items():
+            admin.execute(f"SET LOCAL {name} = {value}")
+        admin.execute(b"PREPARE of_keys AS " + getattr(backend._statements, statement).text)
+        lines = admin.execute("EXPLAIN EXECUTE of_keys ('realm', '{1,2}', '{0,0}')").fetchall()
+    backend.close()
+    conditions = [line for (line,) in lines if "Index Cond" in line]
+    assert conditions, lines
+    assert all("(id = k.id)" in line and "(part = k.part)" in line for line in conditions), lines
 
 
 # Tables
