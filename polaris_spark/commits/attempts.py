@@ -12,8 +12,8 @@ from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
-from polaris_spark.commits.head_reader import HeadReader
 from polaris_spark.commits.handover import WITHDRAW_MS, Handover
+from polaris_spark.commits.head_reader import HeadReader
 from polaris_spark.commits.intents import Intents, Published
 from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
@@ -209,10 +209,11 @@ class Attempts:
 
         If the batch has a published intent when this returns False, the intent is not decided at the head `run.fresh`.
         """
+        tried = run.made is not None and run.attempt > 0
         if run.made is None and not self._published(batch, run):
             return False
         assert run.made is not None
-        found = self._handover.wait(run.made, deadline, only_look=run.attempt > 0)
+        found = self._handover.wait(run.made, deadline, only_look=tried)
         run.attempt, run.fresh = 0, found.head
         if found.carried is not None:
             self._settle(batch, run, found.carried)
@@ -322,7 +323,7 @@ class Attempts:
             return
         if self._intents.own and not self._intents.yields and not _contested(batch):
             if 2 * self._intents.missing > len(self._heads.known().head.slots):
-                self._clock.sleep_ms(self._turns.look_ms())
+                self._clock.sleep_ms(self._turns.courtesy_ms())
             return  # intents take the place of turns
         now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)

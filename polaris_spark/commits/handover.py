@@ -66,6 +66,8 @@ class Handover:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
         known = self._heads.known()
+        if self._turns.is_leader(known.head) and self._turns.contended:
+            known = self._heads.read()
         if self._turns.is_leader(known.head):
             return None
         if not self._intents.own and lost:

@@ -35,7 +35,7 @@ from polaris_spark.store.objects import ObjectRows, ObjectStore
 MOST_SLOTS: Final = 64
 """Maximum number of slots in a reference's row. Further processes commit only their own changes."""
 
-SLOT_MS: Final = 10_000
+SLOT_MS: Final = 3_000
 """Time after which a slot that its process does not use is dropped, in milliseconds."""
 
 MOST_BYTES: Final = 256 * 2**10

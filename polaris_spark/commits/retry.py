@@ -40,7 +40,7 @@ LEAST_SHARE = 0.25
 """Lower bound of this process's share of recent commits, used to compute the wait after another process committed
 first."""
 
-PATIENCE = (4.0, 8.0)
+PATIENCE = (10.0, 20.0)
 """Range of a random factor. It is multiplied by the average duration of a commit (`Turns.patience`)."""
 
 RIVALRY_MS = 1_000.0
@@ -96,6 +96,8 @@ class Turns:
         self._rivals_until = -1.0
         self._commit_ms = BASE_MS
         """Running average of the time that it takes to publish a commit, in milliseconds."""
+        self._decided_ms = BASE_MS
+        """Running average of the time until another process has decided an intent, in milliseconds."""
 
     @property
     def contended(self) -> bool:
@@ -113,7 +115,7 @@ class Turns:
     def handed_over(self, took_ms: float) -> None:
         """Record that another process decided an intent `took_ms` milliseconds after it was published."""
         self.lost()
-        self._commit_ms += (took_ms - self._commit_ms) / 8
+        self._decided_ms += (took_ms - self._decided_ms) / 8
 
     def is_leader(self, head: Head) -> bool:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""
@@ -122,11 +124,15 @@ class Turns:
     def patience(self) -> float:
         """Return the milliseconds for which a process whose intent is published waits for the next commit, before it
         commits itself."""
-        return min(RIVALRY_MS, self._commit_ms * self._rng.uniform(*PATIENCE))
+        return min(RIVALRY_MS, self._decided_ms * self._rng.uniform(*PATIENCE))
 
     def look_ms(self) -> float:
         """Return the milliseconds between two looks at the reference's row while an intent is published."""
-        return min(max(0.5, self._commit_ms / 3), 25.0)
+        return min(max(0.5, self._decided_ms / 4), 25.0)
+
+    def courtesy_ms(self) -> float:
+        """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""
+        return min(self._commit_ms / 2, 25.0)
 
     def pause_ms(self, head: CommitReader, attempt: int, age_ms: float) -> float:
         """Return the milliseconds to wait for other processes before an attempt.

@@ -1,0 +1,309 @@
+"""Changes that one process publishes and another carries out: once, with the publisher's result, or not at all."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits import intents, log
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.rows import Head, RecentHead
+from polaris_spark.commits.state import State
+from polaris_spark.errors import CommitFailedError
+from polaris_spark.objects import ObjectRow
+from polaris_spark.system.registry import ROOT
+
+from .support import Add, committer, number, references
+from .test_swaps_in_doubt import Doubtful
+
+
+class Pausing(ManualClock):
+    """A clock whose pauses let others act: each calls the next function of `meanwhile`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
+
+    def sleep_ms(self, duration: float) -> None:
+        super().sleep_ms(duration)
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+
+class Rivals:
+    """Two processes that compete for one reference. `b` made the newest commit, and both have slots."""
+
+    def __init__(self, backend: Backend, **settings: object) -> None:
+        self.backend = backend
+        self.clock = Pausing()
+        self.a = committer(backend, clock=self.clock, **settings)
+        self.b = committer(backend)
+        for one in (self.a, self.b, self.a, self.b):  # each finds that the other was first
+            one.commit(Add("warm"))
+        assert len(self.head.slots) == 2
+
+    @property
+    def head(self) -> Head:
+        return committer(self.backend).read().head
+
+    def meanwhile(self, *acts: Callable[[], object]) -> None:
+        """Let these happen while `a` waits for its intent to be decided, one after each look."""
+        self.clock.meanwhile += acts
+
+    def commits(self) -> list[list[str]]:
+        """Return the keys that each commit changed, oldest first, without those that made them rivals."""
+        head = committer(self.backend).read()
+        found: dict[int, list[str]] = {}
+        for _, commit, _, entry in log.entries(head.store, head.head):
+            if entry.key != b"warm":
+                found.setdefault(commit.number, []).insert(0, entry.key.decode())
+        return [found[number] for number in sorted(found)]
+
+
+@pytest.fixture(params=[True, False], ids=["with transactions", "rows first, then swap"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=request.param)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def rivals(backend: Backend) -> Rivals:
+    return Rivals(backend)
+
+
+def test_the_next_commit_contains_what_others_published(rivals: Rivals) -> None:
+    change = Add("mine", 5)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(change) == 5
+    assert rivals.commits() == [["theirs", "mine"]]
+    assert change.runs == 1
+    assert number(rivals.b, "mine") == number(rivals.a, "mine") == 5
+
+
+def test_a_repeated_request_is_recognized_whoever_carried_it_out(rivals: Rivals) -> None:
+    operation = Operation(bytes.fromhex("0195a0000000700080000000000000aa"), "somebody", b"digest")
+    operation = operation._replace(id=rivals.clock.now_ms().to_bytes(6, "big") + operation.id[6:])
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine", 5, operation=operation)) == 5
+    for one in (rivals.a, rivals.b):
+        assert one.commit(Add("mine", 5, operation=operation)) == 5
+    assert rivals.commits() == [["theirs", "mine"]]
+
+
+def test_an_operation_is_carried_out_once_though_its_intent_is_still_there(rivals: Rivals) -> None:
+    id = rivals.clock.now_ms().to_bytes(6, "big") + bytes.fromhex("700080000000000000aa")
+    operation = Operation(id, "somebody", b"digest")
+    rivals.meanwhile(lambda: rivals.b.commit(Add("mine", 5, operation=operation)))
+    assert rivals.a.commit(Add("mine", 5, operation=operation)) == 5
+    assert rivals.commits() == [["mine"]]
+
+
+def test_a_change_is_prepared_again_if_the_commit_changed_what_it_had_read(rivals: Rivals) -> None:
+    change = Add("same")
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(change) == 11
+    assert rivals.commits() == [["same"], ["same"]]
+    assert change.runs == 2
+
+
+def test_the_part_of_an_intent_that_fits_is_carried_out(rivals: Rivals) -> None:
+    first = Add("free")
+    second = Add("taken")
+    batch = [first, second]
+    results: list[int] = []
+
+    class Both(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            results[:] = [one.apply(state, None) for one in batch]
+            return sum(results)
+
+    rivals.meanwhile(lambda: rivals.b.commit(Add("taken", 10)))
+    assert rivals.a.commit(Both("both")) == 12  # a change is made whole or not at all
+    assert rivals.commits() == [["taken"], ["free", "taken"]]
+
+
+def test_nobody_commits_so_the_publisher_does(rivals: Rivals) -> None:
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["mine"]]
+    rivals.b.commit(Add("theirs"))
+    assert rivals.commits() == [["mine"], ["theirs"]]
+
+
+def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtake() -> None:
+        with monkeypatch.context() as patched:  # as a release that knows no intents
+            patched.setattr(intents.Intents, "_decided", lambda self, applied, slots: slots)
+            rivals.b.commit(Add("same", 10))
+
+    rivals.meanwhile(overtake)
+    with pytest.raises(CommitFailedError):
+        rivals.a.commit(Add("same", expect=0))
+    assert len(rivals.head.slots) == 1
+    rivals.b.commit(Add("same", -10))
+    assert number(rivals.b, "same") == 0
+    assert rivals.commits() == [["same"], ["same"]]
+
+
+@pytest.mark.parametrize("carried", [True, False], ids=["carried out", "not carried out"])
+def test_the_outcome_is_found_though_the_slot_was_dropped(rivals: Rivals, *, carried: bool) -> None:
+    def drop() -> None:
+        if carried:
+            rivals.b.commit(Add("theirs"))
+        rivals.b.amend(lambda head: msgspec.structs.replace(head, slots=()))
+        rivals.b.commit(Add("last"))
+
+    rivals.meanwhile(drop)
+    assert rivals.a.commit(Add("mine")) == 1
+    assert number(rivals.b, "mine") == 1
+    assert [keys for keys in rivals.commits() if "mine" in keys] == [
+        ["theirs", "mine"] if carried else ["mine"]
+    ]
+
+
+def test_a_commit_that_keeps_its_own_slot_for_others_decides_an_intent_once(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))
+    for _ in range(3):
+        rivals.b.commit(Add("theirs"))
+    assert rivals.commits() == [["theirs", "mine"], *[["theirs"]] * 3]
+
+
+def test_who_is_interrupted_may_have_his_change_carried_out_once(rivals: Rivals) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    rivals.meanwhile(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rivals.a.commit(Add("mine"))
+    rivals.b.commit(Add("theirs"))
+    rivals.a.commit(Add("again"))
+    rivals.b.commit(Add("theirs"))
+    assert number(rivals.a, "mine") == 1
+    assert sorted(key for keys in rivals.commits() for key in keys) == ["again", "mine", "theirs", "theirs"]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x01\x00\x01\x00\x00\x00\x05abcde"])
+def test_an_intent_that_cannot_be_decoded_harms_nobody(rivals: Rivals, garbage: bytes) -> None:
+    mine = rivals.a._attempts._intents.own
+    rivals.backend.write_objects("r", [ObjectRow(mine, 0, garbage)])
+    rivals.b.commit(Add("theirs"))
+    assert mine in [slot.following for slot in rivals.head.slots]
+    assert rivals.commits() == [["theirs"]]
+
+
+def test_a_fence_makes_the_publisher_prepare_again(rivals: Rivals) -> None:
+    def fence() -> None:
+        rivals.b.amend(lambda head: msgspec.structs.replace(head, fence=rivals.b._ids.next_id()))
+        rivals.b.commit(Add("theirs"))
+
+    rivals.meanwhile(fence)
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["theirs"], ["mine"]]
+
+
+def test_the_publisher_writes_its_files(backend: Backend) -> None:
+    written: list[str] = []
+
+    class Folder:
+        def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+            written.extend(location for location, _ in files)
+
+    class Filed(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            state.write_file("file:/mine", b"content")
+            return super().apply(state, prepared)
+
+    rivals = Rivals(backend, files=Folder())
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))  # `b` has no file writer at all
+    assert rivals.a.commit(Filed("mine")) == 1
+    assert rivals.commits() == [["theirs", "mine"]]
+    assert written == ["file:/mine"]
+
+
+def test_large_changes_are_not_published(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents, "MOST_BYTES", 10)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert ["theirs", "mine"] not in rivals.commits()
+
+
+def test_slots_of_processes_that_left_are_dropped(rivals: Rivals) -> None:
+    rivals.b._clock.advance(2 * intents.SLOT_MS)  # type: ignore[attr-defined]  # a ManualClock
+    rivals.b.commit(Add("theirs"))
+    assert rivals.head.slots == ()
+
+
+def test_a_process_alone_has_no_slot() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    alone = committer(backend)
+    for _ in range(3):
+        alone.commit(Add("mine"))
+    assert alone.read().head.slots == ()
+
+
+def test_a_forked_process_has_no_slot(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = rivals.a._attempts._intents
+    assert kept.own
+    monkeypatch.setattr(intents.os, "getpid", lambda: -1)
+    assert not kept.own
+
+
+def test_there_is_a_limit_of_slots(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents, "MOST_SLOTS", 2)
+    third = committer(rivals.backend)
+    rivals.b.commit(Add("theirs"))
+    third.commit(Add("third"))
+    rivals.b.commit(Add("theirs"))
+    third.commit(Add("third"))
+    assert len(rivals.head.slots) == 2
+    assert number(rivals.b, "third") == 2
+
+
+class _OldHead(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a reference's row in a release that knows no slots."""
+
+    commit: int
+    number: int
+    time: int
+    floor_number: int = 0
+    floor_time: int = 0
+    recent: tuple[RecentHead, ...] = ()
+    fence: int = 0
+    sealed: bool = False
+    move: object = None
+    time_resets: tuple[int, ...] = ()
+
+
+def test_a_release_without_slots_reads_the_row_and_drops_them(rivals: Rivals) -> None:
+    def old() -> None:
+        row = rivals.backend.read_reference("r", ROOT)
+        assert row is not None
+        head = msgspec.msgpack.decode(row.value, type=_OldHead)
+        value = msgspec.msgpack.encode(head)
+        rivals.backend.swap_reference("r", ROOT, row.version, row._replace(version=b"v" * 16, value=value))
+
+    rivals.meanwhile(old, lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert sorted(key for keys in rivals.commits() for key in keys) == ["mine", "theirs"]
+
+
+def test_a_dropped_reference_is_told_and_the_change_is_not_made(backend: Backend) -> None:
+    clock = Pausing()
+    first, second = references(backend, clock=clock), references(backend)
+    first.create("main", Operation(b"", "tester"))
+    a, b = first.open("main"), second.open("main")
+    for one in (a, b, a, b):
+        one.commit(Add("warm"))
+    clock.meanwhile.append(lambda: second.drop("main", Operation(b"", "tester")))
+    with pytest.raises(Exception, match=r"was dropped|does not exist"):
+        a.commit(Add("mine"))
+    assert isinstance(b, Committer)
+    last = b.last()
+    assert last is not None
+    assert last.index("names").get(b"mine") is None
