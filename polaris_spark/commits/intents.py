@@ -186,7 +186,7 @@ class Intents:
 
     def _searched(self, made: Published, head: Head) -> bytes:
         """Return the outcome of an intent whose slot was dropped: look for the log entries of its parts."""
-        if head.floor_number > made.base + 1:
+        if head.given_up or head.floor_number > made.base + 1:
             raise OutcomeUnknownError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
             )

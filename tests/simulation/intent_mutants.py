@@ -8,9 +8,9 @@ from polaris_spark.commits.intents import Intents
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
 
-_CROWD = {"processes": 6, "nodes": 16, "names": ("main",), "keys": 20, "actions": 12, "registry": 0.0}
+CROWD = {"processes": 6, "nodes": 16, "names": ("main",), "keys": 20, "actions": 12, "registry": 0.0}
 """Plan with many processes that commit to one reference."""
-_FAULTS = {**_CROWD, "rates": Rates(busy=0.05, unheard=0.05, late=0.05, delay_ms=3.0, late_ms=(1.0, 2_000.0))}
+_FAULTS = {**CROWD, "rates": Rates(busy=0.05, unheard=0.05, late=0.05, delay_ms=3.0, late_ms=(1.0, 2_000.0))}
 
 INTENT_MUTANTS: dict[str, Mutant] = {
     "a commit leaves the slot of an intent that it carried out": Mutant(
@@ -22,11 +22,11 @@ INTENT_MUTANTS: dict[str, Mutant] = {
                 "return slot",
             ),
         ),
-        _CROWD,
+        CROWD,
     ),
     "an intent is carried out though what its change read has changed": Mutant(
         (Patch(Applier, "redo", " or not state.holds(memo.reads)", ""),),
-        _CROWD,
+        CROWD,
     ),
     "the changes of others are added twice to one commit": Mutant(
         (Patch(Attempts, "_applied", "or applied.decided\n", "\n"),),
@@ -44,7 +44,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
                 "        return False\n",
             ),
         ),
-        _CROWD,
+        CROWD,
     ),
     "an error is reported while an intent may still be carried out": Mutant(
         (Patch(Attempts, "_settled_before", "if run.made is None or (", "if True or ("),),
@@ -60,31 +60,26 @@ INTENT_MUTANTS: dict[str, Mutant] = {
                 "if False:\n            self._withdraw",
             ),
         ),
-        _CROWD,
+        CROWD,
     ),
     "an intent is withdrawn without a change of the row": Mutant(
         (Patch(Intents, "withdrawn", "head if head.sealed or", "head if True or"),),
-        _CROWD,
+        CROWD,
     ),
     "a dropped slot means that the intent was not carried out": Mutant(
         (
             Patch(Intents, "_searched", "found.add(encoded)", "pass"),
             Patch(Intents, "decide", "<= SLOT_MS", "<= 100"),
         ),
-        _CROWD,
+        CROWD,
     ),
     "a commit of its own leaves the intent of a process in its slot": Mutant(
         (Patch(Intents, "decide", "if not own or made is not None or all(", "if not own or all("),),
-        _CROWD,
-    ),
-    "files of an intent are replaced while it may be carried out": Mutant(
-        (Patch(Attempts, "_publication", "if run.made.has_files and any(", "if False and any("),),
-        _CROWD,
-        most=200,
+        CROWD,
     ),
     "a thread that leaves its batch hears that nothing was changed": Mutant(
         (Patch(Attempts, "_unsent", "if run.made is None:", "if True:"),),
-        {**_CROWD, "threads": 3},
+        {**CROWD, "threads": 3},
         most=200,
     ),
 }

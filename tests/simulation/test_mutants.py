@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation import simulate
+from tests.simulation.intent_mutants import INTENT_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, broken
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 
-ALL = {**MUTANTS, **SWEEP_MUTANTS}
+ALL = {**MUTANTS, **INTENT_MUTANTS, **SWEEP_MUTANTS}
 
 
 def seeds_to_catch(mutant: Mutant) -> int:

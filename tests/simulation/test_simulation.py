@@ -10,10 +10,11 @@ import pytest
 
 from tests.simulation import simulate
 from tests.simulation.__main__ import verdicts
+from tests.simulation.intent_mutants import CROWD
 from tests.sizes import TIMES
 
 SEEDS = 120
-LONG = 3_000 * TIMES
+LONG = 2_000 * TIMES
 
 
 def test_what_clients_were_told_is_what_took_effect() -> None:
@@ -23,6 +24,16 @@ def test_what_clients_were_told_is_what_took_effect() -> None:
         if verdict.violations
     }
     assert not failed, "replay with: python -m tests.simulation --trace --seed N"
+
+
+@pytest.mark.parametrize("seeds", [10, pytest.param(150, marks=pytest.mark.long)])
+def test_many_processes_that_compete_for_one_reference_lose_and_double_nothing(seeds: int) -> None:
+    failed = {
+        seed: verdict.violations[0]
+        for seed in range(seeds)
+        if (verdict := simulate(seed, **CROWD)).violations
+    }
+    assert not failed
 
 
 @pytest.mark.long
