@@ -12,9 +12,9 @@ from tests.differential.sides import Outcome, Theirs, class_path
 from tests.sizes import TIMES
 
 SAMPLE = 40
-LONG = 1_500 * TIMES
+LONG = 1_000 * TIMES
 WIDE = 10
-LONG_WIDE = 60 * TIMES
+LONG_WIDE = 40 * TIMES
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(
 ) -> None:
     some = workers(uri, 1)
     some.wait_for(5)
-    for _ in range(6 * TIMES):
+    for _ in range(4 * TIMES):
         some.kill_one()
         if some.rng.random() < 0.7:
             some.wait_for(some.rng.randrange(1, 8))

@@ -43,7 +43,7 @@ def test_nothing_is_lost_or_doubled_when_connections_break(
     some = workers(place.uri, 1, calm_uri=place.calm_uri)
     some.wait_for(3)
     place.proxy.faults = Faults()
-    some.wait_for(12 * TIMES)
+    some.wait_for(8 * TIMES)
     wait_until(
         lambda: (
             set(place.proxy.happened) == set(get_args(Kind))

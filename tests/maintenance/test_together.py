@@ -36,7 +36,7 @@ def test_nothing_is_lost_and_no_garbage_is_left(store_on: StoreOn, tmp_path: Pat
             catalog.create_table((namespace, f"first{number}"), SCHEMA)
     done: dict[str, int] = defaultdict(int)
     with _inhabitants(uri, tmp_path):
-        for _ in range(3 * TIMES):
+        for _ in range(2 * TIMES):
             acknowledged = _rows(tmp_path)
             for job, rows in _maintain(catalog):
                 done[job] += rows
