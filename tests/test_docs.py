@@ -234,7 +234,9 @@ def test_each_database_that_is_tested_when_asked_for_is_listed() -> None:
 
 
 def test_the_number_of_broken_protocols_is_right() -> None:
-    assert str(len(MUTANTS) + len(INTENT_MUTANTS) + len(SWEEP_MUTANTS)) in PAGES["docs/concepts/simulation.md"]
+    assert (
+        str(len(MUTANTS) + len(INTENT_MUTANTS) + len(SWEEP_MUTANTS)) in PAGES["docs/concepts/simulation.md"]
+    )
 
 
 def test_modules_that_are_named_can_be_imported() -> None:

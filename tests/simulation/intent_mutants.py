@@ -77,9 +77,4 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         (Patch(Intents, "decide", "if not own or made is not None or all(", "if not own or all("),),
         CROWD,
     ),
-    "a thread that leaves its batch hears that nothing was changed": Mutant(
-        (Patch(Attempts, "_unsent", "if run.made is None:", "if True:"),),
-        {**CROWD, "threads": 3},
-        most=200,
-    ),
 }
