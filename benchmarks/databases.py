@@ -80,7 +80,7 @@ def measure(
     trips: dict[str, dict[str, Sample]] = {}
     for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is an alias
         try:
-            with _database(scheme, folder) as database:
+            with database_of(scheme, folder) as database:
                 findings += _figures(database, sizes)
                 trips[scheme] = round_trips(database.uri, database.server)
                 how = _EMBEDDED[scheme] if database.server is None else database.server.durability
@@ -95,7 +95,7 @@ def measure(
 
 
 @contextmanager
-def _database(scheme: str, folder: Path) -> Iterator[Database]:
+def database_of(scheme: str, folder: Path) -> Iterator[Database]:
     with ExitStack() as stack:
         server = stack.enter_context(server_class(scheme)()) if scheme in SERVERS else None
         yield Database(scheme, server, folder)

@@ -11,6 +11,7 @@ from benchmarks import (
     bridge,
     capacity_checks,
     commits,
+    competing,
     contention,
     databases,
     earlier,
@@ -46,7 +47,8 @@ class Sizes(NamedTuple):
     quick: bool
     """Whether to check only that everything runs."""
     schemes: tuple[str, ...] = ()
-    """URI schemes of the databases to measure in the part `databases`; all databases if empty."""
+    """URI schemes of the databases to measure in the parts `databases` and `processes`; if empty, all databases, or
+    those that the part chooses."""
     against: str = ""
     """Folder of the earlier checkout for the part `earlier`. If it is empty, this part is left out."""
 
@@ -71,6 +73,16 @@ PARTS: dict[str, Part] = {
         "many writers and several processes on PostgreSQL",
         lambda folder, of: contention.measure(
             folder, rounds=of.rounds, seconds=of.seconds, crowd=2 if of.quick else 8
+        ),
+    ),
+    "processes": Part(
+        "processes of one thread beside threads of one process (--databases: sqlite and postgresql by default)",
+        lambda folder, of: competing.measure(
+            folder,
+            rounds=of.rounds,
+            seconds=of.seconds,
+            writers=(2,) if of.quick else (8, 32),
+            schemes=("sqlite",) if of.quick else of.schemes or ("sqlite", "postgresql"),
         ),
     ),
     "databases": Part(
