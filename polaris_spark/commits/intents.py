@@ -126,11 +126,6 @@ class Intents:
             self._process, self._own = os.getpid(), 0
         return self._own
 
-    def others(self, head: Head) -> bool:
-        """Whether a head has slots of other processes."""
-        own = self.own
-        return any(slot.following != own for slot in head.slots)
-
     # Publishing
 
     def made(self, applied: Applied) -> Published | None:
