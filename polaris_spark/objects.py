@@ -45,6 +45,9 @@ Strong = Annotated[int, "strong"]
 Weak = Annotated[int, "weak"]
 """A pointer that does not protect its target from deletion: an object id, or 0 for none."""
 
+ObjectId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
+"""An object id that is not a pointer, because the object may not exist; 0 for none."""
+
 MAX_ROW_BYTES = 350_000
 """Maximum size of the value of a row of `objects` or `references`, in bytes. Every supported database accepts values of
 this size."""

@@ -14,7 +14,7 @@ from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.handover import WITHDRAW_MS, Handover
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Intents, Published
+from polaris_spark.commits.intents import Intents, OutcomeTrimmedError, Published
 from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
 from polaris_spark.commits.settings import CommitSettings, FileWriter
@@ -24,7 +24,6 @@ from polaris_spark.errors import (
     NewerFormatError,
     ObjectTooLargeError,
     OutcomeUnknownError,
-    PolarisError,
     StorageFullError,
     TryAgainError,
 )
@@ -101,14 +100,10 @@ class Attempts:
         while not run.settled:
             try:
                 self._go_on(batch, run, deadline)
-            except (OutcomeUnknownError, TryAgainError) as error:
-                if run.publication is not None and run.publication.in_doubt:
-                    raise
-                self._wait_out(run, error, deadline)
             except Exception as error:
-                run.applied = None
-                if not self._settled_before(batch, run, error):
-                    raise
+                final = self._final(run, error, deadline)
+                if final is not None and not self._settled_before(batch, run, final):
+                    raise final from None
             except BaseException:
                 run.applied = None  # the next leader cannot tell how many changes were applied
                 raise
@@ -213,6 +208,8 @@ class Attempts:
         if run.made is None and not self._published(batch, run):
             return False
         assert run.made is not None
+        if tried:
+            self._pause(batch, run, deadline)
         found = self._handover.wait(run.made, deadline, only_look=tried)
         run.attempt, run.fresh = 0, found.head
         if found.carried is not None:
@@ -240,7 +237,7 @@ class Attempts:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
         assert run.made is not None
         for pending in batch.pendings:
-            pending.must_prepare = True
+            pending.must_prepare, pending.error = True, None
         self._intents.settle(run.made, carried)
         run.made, run.settled = None, True
 
@@ -252,11 +249,28 @@ class Attempts:
         """
         assert run.made is not None
         carried = self._handover.withdraw(run.made, limit_ms)
-        if carried is not None and any(carried):
+        if carried is not None:
             self._settle(batch, run, carried)
         else:
             run.made = None
             self._unsent(batch, run)
+
+    def _final(self, run: _Run, error: Exception, deadline: float) -> Exception | None:
+        """Return the error to report for the batch. If the error is temporary, wait before the next attempt, and return
+        None."""
+        in_doubt = run.publication is not None and run.publication.in_doubt
+        if (
+            isinstance(error, (OutcomeUnknownError, TryAgainError))
+            and not isinstance(error, OutcomeTrimmedError)
+            and not in_doubt
+        ):
+            try:
+                self._wait_out(run, error, deadline)
+            except StorageFullError as full:
+                return full
+            return None
+        run.applied = None
+        return error
 
     def _settled_before(self, batch: Batch, run: _Run, error: Exception) -> bool:
         """Withdraw the published intent, if there is one, before `error` is reported. Return True if another process
@@ -265,11 +279,11 @@ class Attempts:
         Raises:
             OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
-        if run.made is None or (run.publication is not None and run.publication.in_doubt):
+        if run.made is None or isinstance(error, OutcomeUnknownError):
             return False
         try:
             self._withdraw(batch, run, WITHDRAW_MS)
-        except PolarisError as failure:
+        except Exception as failure:
             raise OutcomeUnknownError(
                 f"it is not known whether a commit to {self._name!r} took place: {error}; {failure}"
             ) from failure

@@ -65,14 +65,16 @@ class Handover:
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
-        known = self._heads.known()
-        if self._turns.is_leader(known.head) and self._turns.contended:
-            known = self._heads.read()
-        if self._turns.is_leader(known.head):
+        known, leads = self._heads.known(), self._turns.is_leader
+        if not self._turns.contended and (leads(known.head) or not self._intents.own):
             return None
-        if not self._intents.own and lost:
+        if leads(known.head) or not self._turns.contended:  # others may have committed since
+            known = self._heads.read()
+        if leads(known.head):
+            return None
+        if not self._intents.use_slot_of(known.head) and lost:
             known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
-        return known if self._intents.own else None
+        return known if self._intents.use_slot_of(known.head) else None
 
     def wait(self, made: Published, deadline: float, *, only_look: bool) -> Waited:
         """Wait until a commit decides a published intent. Give up if no process commits for some time, if commits leave
@@ -89,7 +91,7 @@ class Handover:
             carried = self._intents.outcome(made, head)
             now = self._clock.monotonic_ms()
             if carried is not None:
-                self._turns.handed_over(now - begun)
+                self._turns.handed_over(None if only_look else now - begun)
                 with suppress(PolarisError):  # the next change reads the head again
                     self._heads.adopt(row)
                 return Waited(carried, None)
@@ -110,8 +112,16 @@ class Handover:
             ReferenceGoneError: the row is missing.
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be decided.
         """
-        row = self._amended(lambda head: self._intents.withdrawn(made, head), max(WITHDRAW_MS, limit_ms))
-        return self._intents.outcome(made, read_head(row, self._name))
+        removed = False
+
+        def without(head: Head) -> Head:
+            nonlocal removed
+            after = self._intents.withdrawn(made, head)
+            removed = after is not head
+            return after
+
+        row = self._amended(without, max(WITHDRAW_MS, limit_ms))
+        return None if removed else self._intents.outcome(made, read_head(row, self._name))
 
     def _amended(self, change: Callable[[Head], Head], limit_ms: float) -> ReferenceRow:
         backend, realm = self._store.backend, self._store.realm

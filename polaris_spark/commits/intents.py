@@ -13,6 +13,7 @@ commits its changes itself, which replaces its slot as well. No commit refers to
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -26,17 +27,20 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.rows import Head, LogEntry, Slot
 from polaris_spark.commits.state import Effects, Point, Range
-from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError
-from polaris_spark.ids import IdGenerator, id_time_ms
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
-from polaris_spark.objects import ObjectRow, decode, object_type, refuse_newer
+from polaris_spark.objects import ObjectId, ObjectRow, decode, object_type, refuse_newer
 from polaris_spark.store.objects import ObjectRows, ObjectStore
+
+log_ = logging.getLogger(__name__)
 
 MOST_SLOTS: Final = 64
 """Maximum number of slots in a reference's row. Further processes commit only their own changes."""
 
-SLOT_MS: Final = 3_000
-"""Time after which a slot that its process does not use is dropped, in milliseconds."""
+SLOT_COMMITS: Final = 32
+"""Number of commits after which a slot that its process does not use is dropped. Times would not do, because clocks of
+machines differ."""
 
 MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
@@ -71,7 +75,7 @@ class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     fence: int
     """The reference's fence when the changes were applied."""
-    following: int
+    following: ObjectId
     """Id of the process's next intent."""
     parts: bytes
     """The encoded `Part`s. They are encoded on their own, so that no pointer in them counts as a pointer of the intent.
@@ -80,6 +84,10 @@ class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
+
+
+class OutcomeTrimmedError(OutcomeUnknownError):
+    """The outcome of an intent cannot be found out any more."""
 
 
 class Published(NamedTuple):
@@ -132,7 +140,7 @@ class Intents:
         """Return an intent with the applied changes. Return None if the changes cannot be in an intent, or if this
         process has no slot in the head."""
         own, head = self.own, applied.base.head
-        if not own or all(slot.following != own for slot in head.slots):
+        if not self._has_slot(head):
             return None
         parts: list[Part] = []
         pendings: list[Pending] = []
@@ -140,6 +148,8 @@ class Intents:
         rows = ObjectRows()
         for pending in applied.pendings:
             memo = pending.memo
+            if pending.prepared_fence != head.fence:
+                return None
             if memo is None or pending.must_prepare or pending.error is not None or not memo.effects:
                 continue
             mine = self._store.rows(memo.effects.objects)
@@ -170,10 +180,15 @@ class Intents:
         Return None if the intent is not decided.
 
         Raises:
-            OutcomeUnknownError: the slot was dropped, and the commits that may contain the changes were trimmed.
+            OutcomeTrimmedError: the slot was dropped, and the commits that may contain the changes were trimmed; or the
+                slot is damaged.
         """
         for slot in head.slots:
             if slot.last == made.id:
+                if len(slot.carried) != len(made.parts):
+                    raise OutcomeTrimmedError(
+                        f"it is not known whether the change was made: {slot} is damaged"
+                    )
                 return slot.carried
             if slot.following == made.id:
                 return None
@@ -182,7 +197,7 @@ class Intents:
     def _searched(self, made: Published, head: Head) -> bytes:
         """Return the outcome of an intent whose slot was dropped: look for the log entries of its parts."""
         if head.given_up or head.floor_number > made.base + 1:
-            raise OutcomeUnknownError(
+            raise OutcomeTrimmedError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
             )
         found = set()
@@ -207,13 +222,20 @@ class Intents:
 
     def registered(self, head: Head) -> Head:
         """Return a head with a slot of this process, or `head` itself if there is no room for it."""
+        if self._has_slot(head) or len(head.slots) >= MOST_SLOTS or head.sealed or head.move is not None:
+            return head
+        self._own = self._own or self._ids.next_id()
+        return msgspec.structs.replace(head, slots=(*head.slots, Slot(self._own, head.number)))
+
+    def use_slot_of(self, head: Head) -> bool:
+        """Whether a head has the slot of this process. If not, the slot was dropped, and is forgotten."""
+        if not self._has_slot(head):
+            self._own = 0
+        return self._own != 0
+
+    def _has_slot(self, head: Head) -> bool:
         own = self.own
-        if own and any(slot.following == own for slot in head.slots):
-            return head
-        if len(head.slots) >= MOST_SLOTS or head.sealed or head.move is not None:
-            return head
-        self._own = self._ids.next_id()
-        return msgspec.structs.replace(head, slots=(*head.slots, Slot(self._own)))
+        return own != 0 and any(slot.following == own for slot in head.slots)
 
     def withdrawn(self, made: Published, head: Head) -> Head:
         """Return a head in which a published intent can no longer be carried out. If it is decided already, return
@@ -233,14 +255,14 @@ class Intents:
             competing: whether this process competes with others, and so needs a slot.
         """
         applied.decided = True
-        head, now, own = applied.base.head, self._ids.now_ms(), self.own or (0 if made is None else made.id)
-        slots = [slot for slot in head.slots if now - id_time_ms(slot.following) <= SLOT_MS]
+        head, own = applied.base.head, self.own or (0 if made is None else made.id)
+        slots = [slot for slot in head.slots if head.number - slot.number <= SLOT_COMMITS]
         applied.slots = tuple(self._decided(applied, [slot for slot in slots if slot.following != own]))
         if (competing or applied.slots) and len(applied.slots) < MOST_SLOTS:
             applied.own_slot = own
             if not own or made is not None or all(slot.following != own for slot in slots):
                 applied.own_slot = self._ids.next_id()
-            applied.slots += (Slot(applied.own_slot),)
+            applied.slots += (Slot(applied.own_slot, head.number + 1),)
 
     def committed(self, applied: Applied) -> None:
         """Record that the commit of applied changes took place."""
@@ -257,8 +279,10 @@ class Intents:
         size = 0
         for slot, key in zip(slots, keys, strict=True):
             row = found.get(key)
-            size += 0 if row is None else len(row)
-            intent = None if row is None or size > MOST_BYTES_TOGETHER else self._intent(key.id, row)
+            intent = None
+            if row is not None and size + len(row) <= MOST_BYTES_TOGETHER:
+                size += len(row)
+                intent = self._intent(key.id, row)
             yield slot if intent is None else self._carry(applied, slot, *intent)
 
     def _intent(self, id: int, row: bytes) -> tuple[Intent, tuple[Part, ...]] | None:
@@ -267,9 +291,11 @@ class Intents:
             found = decode(row, self._store.key(id))
             refuse_newer(found.header, self._store.key(id))
             if isinstance(found.value, Intent):
-                return found.value, _decode_parts(found.value.parts)
-        except (CorruptionError, NewerFormatError, msgspec.MsgspecError, UnicodeDecodeError):
-            pass
+                parts = _decode_parts(found.value.parts)
+                if _encode(parts) == found.value.parts:  # otherwise, it has fields that are unknown here
+                    return found.value, parts
+        except Exception as error:  # whatever another process wrote, it must not harm this one
+            log_.warning("intent %s is ignored: %s", id, error)
         return None
 
     def _carry(self, applied: Applied, slot: Slot, intent: Intent, parts: tuple[Part, ...]) -> Slot:
@@ -279,7 +305,10 @@ class Intents:
             operation = Operation(part.operation, part.principal, part.digest)
             try:
                 done = self._applier.redo(applied, operation, part.memo(intent.fence))
-            except (CorruptionError, NewerFormatError):  # its process meets the same error, and reports it
+            except (TryAgainError, OutcomeUnknownError):
+                raise
+            except Exception as error:  # its process meets the same error, and reports it
+                log_.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
                 done = False
             carried.append(done)
@@ -287,15 +316,17 @@ class Intents:
                 applied.rows += part.rows
             else:
                 applied.left_out = True
-        return Slot(intent.following, slot.following, bytes(carried))
+        number = applied.base.head.number + 1
+        return Slot(intent.following, number, slot.following, bytes(carried))
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:
     """Return a change as a part of an intent, or None if it cannot be: a compaction, or a change without log entry."""
-    points = tuple(read for read in memo.reads if isinstance(read, Point))
-    ranges = tuple(read for read in memo.reads if isinstance(read, Range))
+    reads = [*pending.prepared_reads, *memo.reads]
+    points = tuple(read for read in reads if isinstance(read, Point))
+    ranges = tuple(read for read in reads if isinstance(read, Range))
     effects, operation = memo.effects, pending.change.operation
-    if effects.trees or not effects.entries or len(points) + len(ranges) < len(memo.reads):
+    if effects.trees or not effects.entries or len(points) + len(ranges) < len(reads):
         return None
     return Part(
         operation.id,

@@ -112,10 +112,12 @@ class Turns:
         """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
-    def handed_over(self, took_ms: float) -> None:
-        """Record that another process decided an intent `took_ms` milliseconds after it was published."""
+    def handed_over(self, took_ms: float | None) -> None:
+        """Record that another process decided an intent, `took_ms` milliseconds after it was published (None: it is not
+        known how long that took)."""
         self.lost()
-        self._decided_ms += (took_ms - self._decided_ms) / 8
+        if took_ms is not None:
+            self._decided_ms += (took_ms - self._decided_ms) / 8
 
     def is_leader(self, head: Head) -> bool:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""

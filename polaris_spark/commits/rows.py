@@ -6,7 +6,7 @@ import msgspec
 
 from polaris_spark.clock import AHEAD_MS
 from polaris_spark.index import IndexRoot
-from polaris_spark.objects import Strong, Weak, object_type
+from polaris_spark.objects import ObjectId, Strong, Weak, object_type
 
 INLINE_PARENTS = 20
 """Number of nearest ancestors whose ids a commit lists directly."""
@@ -99,9 +99,11 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The place in a reference's row through which one process lets other processes carry out its changes."""
 
-    following: int
+    following: ObjectId
     """Id of the object in which the process will publish its next intent. The object may not exist yet."""
-    last: int = 0
+    number: int
+    """Number of the commit that replaced the slot last, or of the newest commit when the slot was added."""
+    last: ObjectId = 0
     """Id of the process's last intent that a commit decided; 0 if there was none."""
     carried: bytes = b""
     """For each part of the intent `last`, one byte: 1 if the commit contains the part, 0 if the process must carry it

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend
+from polaris_spark.backends.base import Backend, ObjectKey
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits import intents, log
+from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
-from polaris_spark.commits.rows import Head, RecentHead
+from polaris_spark.commits.rows import Head, LogEntry, RecentHead
 from polaris_spark.commits.state import State
-from polaris_spark.errors import CommitFailedError
+from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, StorageFullError
+from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 from polaris_spark.system.registry import ROOT
 
-from .support import Add, committer, number, references
+from .support import Add, Box, committer, number, references
 from .test_swaps_in_doubt import Doubtful
 
 
@@ -234,7 +236,10 @@ def test_large_changes_are_not_published(rivals: Rivals, monkeypatch: pytest.Mon
 
 
 def test_slots_of_processes_that_left_are_dropped(rivals: Rivals) -> None:
-    rivals.b._clock.advance(2 * intents.SLOT_MS)  # type: ignore[attr-defined]  # a ManualClock
+    rivals.b._clock.sleep_ms(5_000)  # nobody competes with it any more
+    for _ in range(intents.SLOT_COMMITS):
+        rivals.b.commit(Add("theirs"))
+    assert len(rivals.head.slots) == 2
     rivals.b.commit(Add("theirs"))
     assert rivals.head.slots == ()
 
@@ -307,3 +312,92 @@ def test_a_dropped_reference_is_told_and_the_change_is_not_made(backend: Backend
     last = b.last()
     assert last is not None
     assert last.index("names").get(b"mine") is None
+
+
+class _Blind(Add):
+    """A change that reads only in `prepare`, and writes without looking again, as the load of a lazy import does."""
+
+    def prepare(self, view: State) -> object:
+        found = view.lookup("names", self.name)
+        return view.get(found.pointer, Box).number if found else 0
+
+    def apply(self, state: State, prepared: object) -> int:
+        assert isinstance(prepared, int)
+        after = state.add(Box(prepared + self.amount))
+        state.put("names", self.name, Entry(after))
+        state.log(LogEntry(b"", "tester", 1, "add", 7, self.name, 0, after))
+        return prepared + self.amount
+
+
+def test_what_a_change_read_in_prepare_counts(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(_Blind("same")) == 11
+    assert number(rivals.b, "same") == 11
+
+
+@pytest.mark.parametrize("step", ["full", "broken"])
+def test_an_error_that_is_reported_withdraws_the_intent(backend: Backend, step: str) -> None:
+    rivals = Rivals(backend)
+    assert isinstance(backend, Doubtful)
+    rivals.meanwhile(lambda: backend.plan.append(step))  # the swap with which `a` then commits fails
+    with pytest.raises((StorageFullError, RuntimeError)):
+        rivals.a.commit(Add("mine"))
+    rivals.b.commit(Add("theirs"))
+    assert rivals.commits() == [["theirs"]]
+
+
+def test_a_process_that_was_idle_does_not_read_all_history(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))  # carried out by `b`
+    for _ in range(3 * intents.SLOT_COMMITS):
+        rivals.b.commit(Add("theirs"))
+    rivals.clock.advance(10_000)
+    reads = 0
+    inner = rivals.backend.read_objects
+
+    def counted(realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        nonlocal reads
+        reads += 1
+        return inner(realm, keys)
+
+    rivals.backend.read_objects = counted  # type: ignore[method-assign]  # to count
+    assert rivals.a.commit(Add("mine")) == 2
+    assert reads < 6
+
+
+def test_a_slot_that_is_damaged_makes_the_outcome_unknown(rivals: Rivals) -> None:
+    def damage() -> None:
+        rivals.b.commit(Add("theirs"))
+        rivals.b.amend(
+            lambda head: msgspec.structs.replace(
+                head, slots=tuple(msgspec.structs.replace(slot, carried=b"\1\1\1\1") for slot in head.slots)
+            )
+        )
+
+    rivals.meanwhile(damage)
+    with pytest.raises(OutcomeUnknownError, match="is damaged"):
+        rivals.a.commit(Add("mine"))
+
+
+def test_an_intent_with_fields_of_a_later_release_is_left_to_its_process(rivals: Rivals) -> None:
+    kept = rivals.a._attempts._intents
+    part = [b"", "tester", b"", [], [], [], [], [], "a field that is unknown here"]
+    intent = intents.Intent(0, rivals.a._ids.next_id(), msgspec.msgpack.encode([part]))
+    rows = rivals.a._store.rows([(kept.own, intent)])
+    rivals.backend.write_objects("r", rows)
+    rivals.b.commit(Add("theirs"))
+    assert kept.own in [slot.following for slot in rivals.head.slots]
+
+
+def test_a_change_that_cannot_be_redone_is_left_out(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise RecursionError("deep")
+
+    def carry() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Applier, "redo", broken)
+            rivals.b.commit(Add("theirs"))
+
+    rivals.meanwhile(carry)
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["theirs"], ["mine"]]

@@ -355,7 +355,8 @@ def test_a_branch_that_cannot_be_read_is_named_with_its_repair_and_the_others_ar
     backend.swap_reference(realm, row_name, row.version, garbage)
     updates = {"gc.enabled": "false"}
     with pytest.raises(
-        CorruptionError, match=r"are set, but branch 'damaged' .* repair the branch \(run polaris-spark fsck"
+        CorruptionError,
+        match=r"are set, but do not apply to branch 'damaged' yet: .* repair the branch \(run polaris-spark fsck",
     ):
         client.session.set_catalog_properties(updates)
     assert client.session.catalog_properties()["gc.enabled"] == "false"

@@ -69,7 +69,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "a dropped slot means that the intent was not carried out": Mutant(
         (
             Patch(Intents, "_searched", "found.add(encoded)", "pass"),
-            Patch(Intents, "decide", "<= SLOT_MS", "<= 100"),
+            Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
         CROWD,
     ),

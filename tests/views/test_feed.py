@@ -244,7 +244,9 @@ def test_history_that_was_trimmed_beneath_the_checkpoint_is_an_error_and_no_gap(
         with pytest.raises(HistoryTrimmedError):
             partial.start()
     trim(busy, 36)
-    with pytest.raises(HistoryTrimmedError, match=r"number 14, 1 entries.* begins with commit number 36"):
+    with pytest.raises(
+        HistoryTrimmedError, match=r"number 14, 1 of its log entries.* begins with commit number 36"
+    ):
         whole.batch()
 
 

@@ -139,6 +139,6 @@ def test_records_have_no_as_of(catalog: Catalog, view: str) -> None:
 def test_a_damaged_record_is_named(catalog: Catalog) -> None:
     store = ReferenceStore(catalog.session.connection.backend, SYSTEM_REALM)
     assert store.put("task/x/y", None, store.row({"holder": 5}))
-    with pytest.raises(CorruptionError, match="task/x/y is not a TaskRecord"):
+    with pytest.raises(CorruptionError, match="task/x/y cannot be decoded as TaskRecord"):
         rows("tasks", store=catalog.store)
     assert rows("realms", store=catalog.store)
