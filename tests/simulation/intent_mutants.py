@@ -18,7 +18,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Intents,
                 "_carry",
-                "return Slot(intent.following, slot.following, bytes(carried))",
+                "return Slot(intent.following, number, slot.following, bytes(carried))",
                 "return slot",
             ),
         ),
@@ -46,11 +46,6 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         ),
         CROWD,
     ),
-    "an error is reported while an intent may still be carried out": Mutant(
-        (Patch(Attempts, "_settled_before", "if run.made is None or (", "if True or ("),),
-        {**_FAULTS, "registry": 0.2, "keys": 120},
-        most=120,
-    ),
     "a refused change leaves its intent": Mutant(
         (
             Patch(
@@ -61,6 +56,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             ),
         ),
         CROWD,
+        most=120,
     ),
     "an intent is withdrawn without a change of the row": Mutant(
         (Patch(Intents, "withdrawn", "head if head.sealed or", "head if True or"),),
