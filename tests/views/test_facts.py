@@ -324,6 +324,7 @@ HEAD = (
     "sealed",
     "move",
     "time_resets",
+    "slots",
 )
 
 
