@@ -79,7 +79,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             **BUSY,
             "registry": 0.6,
             "think_ms": 1.0,
-            "processes": 6,
+            "processes": 2,
             "upkeep": 0.4,
             "names": ("main", "branch"),
         },
