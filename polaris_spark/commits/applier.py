@@ -75,7 +75,8 @@ class Applied:
         self.carried = 0
         """Number of intents of other processes that were decided."""
         self.left_out = False
-        """Whether a change of another process could not be made, because what it had read has changed."""
+        """Whether the commit leaves out a change in another process's intent, because something that the change read is
+        not the same any more."""
         self.rows: list[ObjectRow] = []
         """Rows of objects of changes that other processes applied (`intents`)."""
         self.spent_ms = 0.0

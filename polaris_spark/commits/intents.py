@@ -33,7 +33,7 @@ from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectId, ObjectRow, decode, object_type, refuse_newer
 from polaris_spark.store.objects import ObjectRows, ObjectStore
 
-log_ = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 MOST_SLOTS: Final = 64
 """Maximum number of slots in a reference's row. Further processes commit only their own changes."""
@@ -46,11 +46,12 @@ MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
 
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
-"""Size of the intents in one commit, in bytes, above which it decides no further ones."""
+"""Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A change that was applied: what it read, and what it writes."""
+    """One change in an intent: everything that its process read to make it (`points`, `ranges`), and everything that it
+    writes (`puts`, `entries`, `rows`)."""
 
     operation: bytes
     principal: str
@@ -91,7 +92,7 @@ class OutcomeTrimmedError(OutcomeUnknownError):
 
 
 class Published(NamedTuple):
-    """The intent of this process that was published last."""
+    """An intent of this process, with what is needed to give its changes their results."""
 
     id: int
     intent: Intent
@@ -137,7 +138,7 @@ class Intents:
     # Publishing
 
     def made(self, applied: Applied) -> Published | None:
-        """Return an intent with the applied changes. Return None if the changes cannot be in an intent, or if this
+        """Return a new intent with the applied changes, which is not written yet. Return None if the changes cannot be in an intent, or if this
         process has no slot in the head."""
         own, head = self.own, applied.base.head
         if not self._has_slot(head):
@@ -295,7 +296,7 @@ class Intents:
                 if _encode(parts) == found.value.parts:  # otherwise, it has fields that are unknown here
                     return found.value, parts
         except Exception as error:  # whatever another process wrote, it must not harm this one
-            log_.warning("intent %s is ignored: %s", id, error)
+            _logger.warning("intent %s is ignored: %s", id, error)
         return None
 
     def _carry(self, applied: Applied, slot: Slot, intent: Intent, parts: tuple[Part, ...]) -> Slot:
@@ -308,7 +309,7 @@ class Intents:
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process meets the same error, and reports it
-                log_.warning("a change of intent %s is left out: %s", slot.following, error)
+                _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
                 done = False
             carried.append(done)

@@ -41,7 +41,8 @@ LEAST_SHARE = 0.25
 first."""
 
 PATIENCE = (10.0, 20.0)
-"""Range of a random factor. It is multiplied by the average duration of a commit (`Turns.patience`)."""
+"""Range of a random factor. It is multiplied by the average time until another process decides an intent
+(`Turns.patience`)."""
 
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""

@@ -106,8 +106,8 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: ObjectId = 0
     """Id of the process's last intent that a commit decided; 0 if there was none."""
     carried: bytes = b""
-    """For each part of the intent `last`, one byte: 1 if the commit contains the part, 0 if the process must carry it
-    out itself."""
+    """One byte for each change in the intent `last`: 1 if the commit contains the change, 0 if the process must commit
+    the change itself."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -114,7 +114,7 @@ def test_a_change_is_prepared_again_if_the_commit_changed_what_it_had_read(rival
     assert change.runs == 2
 
 
-def test_the_part_of_an_intent_that_fits_is_carried_out(rivals: Rivals) -> None:
+def test_a_change_is_carried_out_whole_or_not_at_all(rivals: Rivals) -> None:
     first = Add("free")
     second = Add("taken")
     batch = [first, second]
