@@ -46,7 +46,8 @@ MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
 
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
-"""Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit."""
+"""Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
+"""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -138,8 +139,8 @@ class Intents:
     # Publishing
 
     def made(self, applied: Applied) -> Published | None:
-        """Return a new intent with the applied changes, which is not written yet. Return None if the changes cannot be in an intent, or if this
-        process has no slot in the head."""
+        """Return a new intent with the applied changes, which is not written yet. Return None if the changes cannot be
+        in an intent, or if this process has no slot in the head."""
         own, head = self.own, applied.base.head
         if not self._has_slot(head):
             return None
