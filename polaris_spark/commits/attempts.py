@@ -307,7 +307,7 @@ class Attempts:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
             ahead = None if before is None else before.next_base
             run.ahead_of_swap = ahead is not None
-            run.applied = self._applier.begin(ahead or self._heads.known())
+            run.applied = self._applier.begin(ahead or self._heads.expected())
             self._applier.apply(run.applied, list(batch.pendings))
         applied = run.applied
         if (
@@ -350,11 +350,13 @@ class Attempts:
         it is the head.
 
         If `base` is None, waiting changes are added to the batch first. The head is then read from the database if this
-        is a repeated attempt or if other processes are likely to commit; otherwise the remembered head is used.
+        is a repeated attempt, or if other processes are likely to commit and this one did not just commit itself;
+        otherwise the remembered head is used.
         """
         if base is None:
             self.group.add_waiting(batch)
-            run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
+            others = self._turns.contended and not self._turns.just_won
+            run.fresh = self._heads.read() if run.attempt or others else None
             base = run.fresh or self._heads.known()
         applied, pendings = run.applied, list(batch.pendings)
         done = 0 if applied is None else len(applied.pendings)

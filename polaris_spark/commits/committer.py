@@ -78,11 +78,6 @@ class Committer:
         """
         return self._heads.read()
 
-    def known(self) -> CommitReader:
-        """Return the remembered head, which may no longer be the newest. If no head is remembered, read the newest
-        head."""
-        return self._heads.known()
-
     def amend(self, change: Callable[[Head], Head]) -> CommitReader:
         """Change the reference's row without adding a commit, for example to trim its history or to set a fence.
 
@@ -134,7 +129,7 @@ class Committer:
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
         apart, contested = change.size > APART_SIZE, False
         try:
-            view = self.known()
+            view = self._heads.expected()
             while True:
                 pending = Pending(change, begun, deadline, self._clock.signal())
                 pending.contested = contested

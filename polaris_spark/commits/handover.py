@@ -65,8 +65,10 @@ class Handover:
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
-        known, leads = self._heads.known(), self._turns.is_leader
+        known, leads = self._heads.expected(), self._turns.is_leader
         if not self._turns.contended and (leads(known.head) or not self._intents.own):
+            return None
+        if leads(known.head) and self._turns.just_won:
             return None
         if leads(known.head) or not self._turns.contended:  # others may have committed since
             known = self._heads.read()
@@ -85,22 +87,25 @@ class Handover:
         """
         patience = self._turns.patience()
         begun = since = self._clock.monotonic_ms()
-        seen = others = 0
+        seen = others = looks = 0
         while True:
+            if not only_look:
+                self._clock.sleep_ms(self._turns.look_ms(looks))
+            looks += 1
             row, head = self._heads.row()
             carried = self._intents.outcome(made, head)
             now = self._clock.monotonic_ms()
             if carried is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                with suppress(PolarisError):  # the next change reads the head again
-                    self._heads.adopt(row)
+                if not all(carried) or not self._heads.forecast(made.state, head):
+                    with suppress(PolarisError):  # the next change reads the head again
+                        self._heads.adopt(row)
                 return Waited(carried, None)
             if seen != head.commit:
                 others += seen != 0
                 seen, since = head.commit, now
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
                 return Waited(None, self._heads.adopt(row))
-            self._clock.sleep_ms(self._turns.look_ms())
 
     def withdraw(self, made: Published, limit_ms: float) -> bytes | None:
         """Make sure that no commit decides a published intent any more. Return its outcome if a commit decided it

@@ -26,7 +26,7 @@ from polaris_spark.commits.applier import Applied, Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.rows import Head, LogEntry, Slot
-from polaris_spark.commits.state import Effects, Point, Range
+from polaris_spark.commits.state import Effects, Point, Range, State
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
@@ -106,6 +106,8 @@ class Published(NamedTuple):
     """The outcome of each part."""
     rows: ObjectRows
     """The rows of all parts."""
+    state: State
+    """The working state with the changes."""
 
     @property
     def has_files(self) -> bool:
@@ -166,7 +168,7 @@ class Intents:
         intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
         if not parts or len(intent.parts) > MOST_BYTES:
             return None
-        return Published(own, intent, head.number, tuple(parts), pendings, memos, rows)
+        return Published(own, intent, head.number, tuple(parts), pendings, memos, rows, applied.state)
 
     def publish(self, made: Published) -> None:
         """Write an intent. From the start of this call on, other processes may carry it out.

@@ -44,6 +44,14 @@ PATIENCE = (10.0, 20.0)
 """Range of a random factor. It is multiplied by the average time until another process decides an intent
 (`Turns.patience`)."""
 
+FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
+"""Time before the first look at the row after an intent was published, and before each further look, in multiples of
+the average time until another process decides an intent."""
+
+JUST_COMMITS = 4.0
+"""Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
+of a commit."""
+
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
 
@@ -94,7 +102,7 @@ class Turns:
         self._ids = ids
         self._clock = clock
         self._rng = rng
-        self._rivals_until = -1.0
+        self._rivals_until = self._won_until = -1.0
         self._commit_ms = BASE_MS
         """Running average of the time that it takes to publish a commit, in milliseconds."""
         self._decided_ms = BASE_MS
@@ -112,6 +120,12 @@ class Turns:
     def won(self, took_ms: float) -> None:
         """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
+        self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
+
+    @property
+    def just_won(self) -> bool:
+        """Whether this process committed so recently that probably no other process committed after it."""
+        return self._clock.monotonic_ms() < self._won_until
 
     def handed_over(self, took_ms: float | None) -> None:
         """Record that another process decided an intent, `took_ms` milliseconds after it was published (None: it is not
@@ -129,9 +143,13 @@ class Turns:
         commits itself."""
         return min(RIVALRY_MS, self._decided_ms * self._rng.uniform(*PATIENCE))
 
-    def look_ms(self) -> float:
-        """Return the milliseconds between two looks at the reference's row while an intent is published."""
-        return min(max(0.5, self._decided_ms / 4), 25.0)
+    def look_ms(self, looks: int) -> float:
+        """Return the milliseconds to wait before looking at the reference's row while an intent is published.
+
+        Args:
+            looks: number of looks so far.
+        """
+        return min(max(0.5, self._decided_ms * (LATER_LOOKS if looks else FIRST_LOOK)), 25.0)
 
     def courtesy_ms(self) -> float:
         """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""
