@@ -20,6 +20,7 @@ from polaris_spark.commits.attempts import Attempts
 from polaris_spark.commits.change import Change, PrepareAgain
 from polaris_spark.commits.group import Pending
 from polaris_spark.commits.head_reader import HeadReader
+from polaris_spark.commits.mailbox import Mailbox, NoMailbox
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader, State
@@ -48,6 +49,7 @@ class Committer:
         settings: CommitSettings,
         files: FileWriter | None = None,
         rng: random.Random | None = None,
+        mailbox: Mailbox | None = None,
     ) -> None:
         self.name = name
         self._store = store
@@ -65,6 +67,7 @@ class Committer:
             rng=self._rng,
             settings=settings,
             files=files,
+            mailbox=mailbox or NoMailbox(clock),
         )
 
     # Reading

@@ -136,7 +136,7 @@ class Turns:
 
     def is_leader(self, head: Head) -> bool:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""
-        return unpack(head.commit).node == unpack(self._ids.next_id()).node
+        return unpack(head.commit).node == self._ids.node()
 
     def patience(self) -> float:
         """Return the milliseconds for which a process whose intent is published waits for the next commit, before it
@@ -150,6 +150,11 @@ class Turns:
             looks: number of looks so far.
         """
         return min(max(0.5, self._decided_ms * (LATER_LOOKS if looks else FIRST_LOOK)), 25.0)
+
+    def answer_ms(self) -> float:
+        """Return the milliseconds to wait for an answer to an intent that was sent as a message, before looking at the
+        reference's row."""
+        return min(max(2.0, 2 * self._decided_ms), 50.0)
 
     def courtesy_ms(self) -> float:
         """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""
@@ -177,6 +182,6 @@ class Turns:
         of 1.0 is a fair share."""
         since = id_time_ms(head.head.commit) - RIVALRY_MS
         nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
-        mine = unpack(self._ids.next_id()).node
+        mine = self._ids.node()
         rivals = len({*nodes, mine}) - 1
         return rivals, nodes.count(mine) * (rivals + 1) / len(nodes)
