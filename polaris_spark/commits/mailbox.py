@@ -83,7 +83,7 @@ class NoMailbox:
 
     def open(self) -> None: ...
 
-    def send(self, node: int, id: int, intent: bytes) -> bool:  # noqa: ARG002
+    def send(self, node: int, id: int, intent: bytes) -> bool:
         return False
 
     def answer(self, nodes: Iterable[int]) -> None: ...
@@ -92,7 +92,7 @@ class NoMailbox:
 
     def remove(self, ids: Iterable[int]) -> None: ...
 
-    def is_near(self, node: int) -> bool:  # noqa: ARG002
+    def is_near(self, node: int) -> bool:
         return False
 
     def wait(self, ms: float) -> None:
@@ -266,5 +266,5 @@ _HEADER = struct.Struct(">HQ")
 
 
 def mailbox_of(store: str, node: Callable[[], int], clock: Clock) -> SocketMailbox | NoMailbox:
-    """Return a mailbox for the processes of this machine, or `NoMailbox` if the operating system has no Unix sockets."""
+    """Return a mailbox for the processes of this machine; a `NoMailbox` if the system has no Unix sockets."""
     return SocketMailbox(store, node, clock) if hasattr(socket, "AF_UNIX") else NoMailbox(clock)

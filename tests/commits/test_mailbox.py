@@ -26,7 +26,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def opened(folder: Path) -> Iterator[Opened]:  # noqa: ARG001  # where the sockets are
+def opened(folder: Path) -> Iterator[Opened]:  # where the sockets are
     store, boxes = uuid.uuid4().hex, list[SocketMailbox]()
 
     def open_one(node: int) -> SocketMailbox:
