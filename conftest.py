@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
     with_spark = {item.path for item in items if "first_session" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in with_spark)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all tests and modules from garbage collection, which would otherwise look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)

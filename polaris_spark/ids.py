@@ -175,6 +175,15 @@ class IdGenerator:
             first, _ = self._take(1)
             return first
 
+    def node(self) -> int:
+        """Return the node number in the ids of this process.
+
+        Raises:
+            ClockError, TryAgainError: as for `next_id`.
+        """
+        lease = self._lease
+        return unpack(self.next_id()).node if lease is None else lease.node
+
     def next_ids(self, n: int) -> list[int]:
         """Return `n` new ids, in ascending order. A million ids take a fraction of a second.
 

@@ -15,6 +15,7 @@ from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.handover import WITHDRAW_MS, Handover
 from polaris_spark.commits.head_reader import HeadReader
 from polaris_spark.commits.intents import Intents, OutcomeTrimmedError, Published
+from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
 from polaris_spark.commits.settings import CommitSettings, FileWriter
@@ -76,6 +77,7 @@ class Attempts:
         rng: random.Random,
         settings: CommitSettings,
         files: FileWriter | None,
+        mailbox: Mailbox,
     ) -> None:
         self._store = store
         self._name = name
@@ -85,9 +87,11 @@ class Attempts:
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
-        self._intents = Intents(store, ids, self._applier)
+        self._intents = Intents(store, ids, self._applier, mailbox)
         self._turns = Turns(ids, clock, rng)
-        self._handover = Handover(store, name, heads, self._intents, self._turns, clock=clock, rng=rng)
+        self._handover = Handover(
+            store, name, heads, self._intents, self._turns, mailbox=mailbox, clock=clock, rng=rng
+        )
         self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
 
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
@@ -230,7 +234,7 @@ class Attempts:
         if made is None or not self.group.send(batch, list(applied.pendings)):
             return False
         run.made = made
-        self._intents.publish(made)
+        self._intents.publish(made, known.head)
         return True
 
     def _settle(self, batch: Batch, run: _Run, carried: bytes) -> None:
@@ -307,7 +311,7 @@ class Attempts:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
             ahead = None if before is None else before.next_base
             run.ahead_of_swap = ahead is not None
-            run.applied = self._applier.begin(ahead or self._heads.known())
+            run.applied = self._applier.begin(ahead or self._heads.expected())
             self._applier.apply(run.applied, list(batch.pendings))
         applied = run.applied
         if (
@@ -336,8 +340,7 @@ class Attempts:
         if not self._turns.contended and not self._intents.own:
             return
         if self._intents.own and not self._intents.yields and not _contested(batch):
-            if 2 * self._intents.missing > len(self._heads.known().head.slots):
-                self._clock.sleep_ms(self._turns.courtesy_ms())
+            self._handover.gather()
             return  # intents take the place of turns
         now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)
@@ -350,11 +353,13 @@ class Attempts:
         it is the head.
 
         If `base` is None, waiting changes are added to the batch first. The head is then read from the database if this
-        is a repeated attempt or if other processes are likely to commit; otherwise the remembered head is used.
+        is a repeated attempt, or if other processes are likely to commit and this one did not just commit itself;
+        otherwise the remembered head is used.
         """
         if base is None:
             self.group.add_waiting(batch)
-            run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
+            others = self._turns.contended and not self._turns.just_won
+            run.fresh = self._heads.read() if run.attempt or others else None
             base = run.fresh or self._heads.known()
         applied, pendings = run.applied, list(batch.pendings)
         done = 0 if applied is None else len(applied.pendings)

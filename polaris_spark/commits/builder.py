@@ -11,7 +11,7 @@ from polaris_spark.commits.change import made_ms
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import OPERATIONS, CommitSettings
-from polaris_spark.commits.state import CommitReader, StoredObjects
+from polaris_spark.commits.state import NO_VERSION, CommitReader, StoredObjects
 from polaris_spark.errors import CorruptionError, NewerFormatError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Index
@@ -38,6 +38,7 @@ class Builder:
         """Build one commit of all applied changes and return it. Its parent is the head that the changes were applied
         to."""
         base = applied.base
+        assert base.version != NO_VERSION, "a forecast lacks the changes of others"
         if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
             self._store.get_for_rewrite(base.head.commit, Commit)
         time, resets = next_time(base.head, base.commit, self._ids.now_ms())

@@ -20,6 +20,7 @@ from polaris_spark.commits.attempts import Attempts
 from polaris_spark.commits.change import Change, PrepareAgain
 from polaris_spark.commits.group import Pending
 from polaris_spark.commits.head_reader import HeadReader
+from polaris_spark.commits.mailbox import Mailbox, NoMailbox
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader, State
@@ -48,6 +49,7 @@ class Committer:
         settings: CommitSettings,
         files: FileWriter | None = None,
         rng: random.Random | None = None,
+        mailbox: Mailbox | None = None,
     ) -> None:
         self.name = name
         self._store = store
@@ -65,6 +67,7 @@ class Committer:
             rng=self._rng,
             settings=settings,
             files=files,
+            mailbox=mailbox or NoMailbox(clock),
         )
 
     # Reading
@@ -77,11 +80,6 @@ class Committer:
             RealmMovedError: the realm was moved to another store.
         """
         return self._heads.read()
-
-    def known(self) -> CommitReader:
-        """Return the remembered head, which may no longer be the newest. If no head is remembered, read the newest
-        head."""
-        return self._heads.known()
 
     def amend(self, change: Callable[[Head], Head]) -> CommitReader:
         """Change the reference's row without adding a commit, for example to trim its history or to set a fence.
@@ -134,7 +132,7 @@ class Committer:
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
         apart, contested = change.size > APART_SIZE, False
         try:
-            view = self.known()
+            view = self._heads.expected()
             while True:
                 pending = Pending(change, begun, deadline, self._clock.signal())
                 pending.contested = contested

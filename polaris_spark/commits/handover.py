@@ -12,11 +12,13 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.head_reader import HeadReader
 from polaris_spark.commits.intents import Intents, Published
+from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.retry import Turns
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import PolarisError
+from polaris_spark.ids import unpack
 from polaris_spark.store.objects import ObjectStore
 
 MOST_OTHERS: Final = 3
@@ -47,6 +49,7 @@ class Handover:
         intents: Intents,
         turns: Turns,
         *,
+        mailbox: Mailbox,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -55,6 +58,7 @@ class Handover:
         self._heads = heads
         self._intents = intents
         self._turns = turns
+        self._mailbox = mailbox
         self._clock = clock
         self._rng = rng
 
@@ -65,8 +69,10 @@ class Handover:
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
-        known, leads = self._heads.known(), self._turns.is_leader
+        known, leads = self._heads.expected(), self._turns.is_leader
         if not self._turns.contended and (leads(known.head) or not self._intents.own):
+            return None
+        if leads(known.head) and self._turns.just_won:
             return None
         if leads(known.head) or not self._turns.contended:  # others may have committed since
             known = self._heads.read()
@@ -76,6 +82,22 @@ class Handover:
             known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
         return known if self._intents.use_slot_of(known.head) else None
 
+    def gather(self) -> None:
+        """Wait a short time for the intents of others, before this process commits. Do not wait if most of them are
+        there, or (if they are written to the database) if most of them were there at this process's last commit."""
+        slots = self._heads.known().head.slots
+        near = [slot.following for slot in slots if self._mailbox.is_near(unpack(slot.following).node)]
+        if not near:
+            if 2 * self._intents.missing > len(slots):
+                self._clock.sleep_ms(self._turns.courtesy_ms())
+            return
+        end = self._clock.monotonic_ms() + self._turns.courtesy_ms()
+        while 2 * sum(self._mailbox.get(id) is None for id in near) > len(near):
+            left = end - self._clock.monotonic_ms()
+            if left <= 0:
+                return
+            self._mailbox.wait(left)
+
     def wait(self, made: Published, deadline: float, *, only_look: bool) -> Waited:
         """Wait until a commit decides a published intent. Give up if no process commits for some time, if commits leave
         the intent undecided, or at `deadline` (milliseconds on the monotonic clock).
@@ -83,24 +105,31 @@ class Handover:
         Args:
             only_look: whether to give up at once if the intent is not decided.
         """
-        patience = self._turns.patience()
+        patience, made_by = self._turns.patience(), unpack(made.state.base.head.commit).node
         begun = since = self._clock.monotonic_ms()
-        seen = others = 0
+        seen = others = looks = 0
         while True:
+            if not only_look:
+                sent = not self._intents.written
+                self._mailbox.wait(self._turns.answer_ms() if sent else self._turns.look_ms(looks))
+            looks += 1
             row, head = self._heads.row()
             carried = self._intents.outcome(made, head)
             now = self._clock.monotonic_ms()
             if carried is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                with suppress(PolarisError):  # the next change reads the head again
-                    self._heads.adopt(row)
+                if not all(carried) or not self._heads.forecast(made.state, head):
+                    with suppress(PolarisError):  # the next change reads the head again
+                        self._heads.adopt(row)
                 return Waited(carried, None)
             if seen != head.commit:
                 others += seen != 0
                 seen, since = head.commit, now
+                if not only_look and unpack(seen).node != made_by:
+                    made_by = unpack(seen).node
+                    self._intents.publish(made, head)
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
                 return Waited(None, self._heads.adopt(row))
-            self._clock.sleep_ms(self._turns.look_ms())
 
     def withdraw(self, made: Published, limit_ms: float) -> bytes | None:
         """Make sure that no commit decides a published intent any more. Return its outcome if a commit decided it

@@ -1,14 +1,21 @@
-"""A reader of a reference's head that remembers the newest head that this process has read or written."""
+"""A reader of a reference's head that remembers the newest head that this process has read or written, and what the
+process knows about later heads."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import CommitReader
+from polaris_spark.commits.settings import OPERATIONS
+from polaris_spark.commits.state import NO_VERSION, CommitReader, State, StoredObjects
 from polaris_spark.errors import RealmMovedError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
+
+MOST_FORECASTS: Final = 32
+"""Maximum number of forecasts (`HeadReader.forecast`) in a row, before the head's commit is read again."""
 
 
 class HeadReader:
@@ -19,6 +26,8 @@ class HeadReader:
         self._name = name
         self._ids = ids
         self._known: CommitReader | None = None
+        self._forecast: CommitReader | None = None
+        self._forecasts = 0
 
     def read(self) -> CommitReader:
         """Return the newest head of the reference. Read its row, and read the commit only if the row has changed.
@@ -51,6 +60,43 @@ class HeadReader:
         """
         known = self._known
         return self.read() if known is None or known.head.move is not None else known
+
+    def expected(self) -> CommitReader:
+        """Return what this process knows about the newest head: the remembered head, or a later forecast."""
+        known, ahead = self.known(), self._forecast
+        if ahead is None or (ahead.head.fence, ahead.head.number) <= (known.head.fence, known.head.number):
+            return known
+        return ahead
+
+    def forecast(self, made: State, head: Head) -> bool:
+        """Remember that `head`, whose commit another process made, contains the changes of a working state.
+
+        This saves a process that does not make commits itself the time to read each commit. The forecast has the
+        content of an earlier head with the changes of this process, but not those of others. So a change that is
+        applied to it must be committed by a process that compares its reads with the newest head. No commit can follow
+        a forecast, because it has no version token.
+
+        Returns:
+            False if the head is to be read instead, because there were many forecasts in a row, or because the head
+            accepts no ordinary commits.
+        """
+        base = made.base
+        if (
+            self._forecasts >= MOST_FORECASTS
+            or head.sealed
+            or head.move is not None
+            or head.fence != base.head.fence
+        ):
+            return False
+        indexes = base.open_indexes()
+        for name, index in made.indexes.items():
+            if name != OPERATIONS:  # its new entries point to log entries that were not written
+                indexes[name] = index.copy(StoredObjects(self._store).read_shards)
+        self._forecast = CommitReader(
+            self._store, NO_VERSION, head, base.commit, row_name=self._name, indexes=indexes
+        )
+        self._forecasts += 1
+        return True
 
     def adopt(self, row: ReferenceRow | None) -> CommitReader:
         """Return the head in `row`, which was just read or written, and remember it.
@@ -94,6 +140,7 @@ class HeadReader:
         known, head = self._known, snapshot.head
         if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):
             self._known = snapshot
+            self._forecasts = 0
         return snapshot
 
 

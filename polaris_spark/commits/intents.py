@@ -25,10 +25,11 @@ from polaris_spark.commits import log
 from polaris_spark.commits.applier import Applied, Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
+from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.rows import Head, LogEntry, Slot
-from polaris_spark.commits.state import Effects, Point, Range
+from polaris_spark.commits.state import Effects, Point, Range, State
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.ids import IdGenerator
+from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectId, ObjectRow, decode, object_type, refuse_newer
 from polaris_spark.store.objects import ObjectRows, ObjectStore
@@ -106,6 +107,8 @@ class Published(NamedTuple):
     """The outcome of each part."""
     rows: ObjectRows
     """The rows of all parts."""
+    state: State
+    """The working state with the changes."""
 
     @property
     def has_files(self) -> bool:
@@ -116,13 +119,16 @@ class Published(NamedTuple):
 class Intents:
     """The intents of one reference: publishes those of this process, and decides those of others."""
 
-    def __init__(self, store: ObjectStore, ids: IdGenerator, applier: Applier) -> None:
+    def __init__(self, store: ObjectStore, ids: IdGenerator, applier: Applier, mailbox: Mailbox) -> None:
         self._store = store
+        self._mailbox = mailbox
         self._ids = ids
         self._applier = applier
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """
+        self.written = False
+        """Whether the newest intent of this process was written to the database."""
         self._process = os.getpid()
         self.yields = False
         """Whether the last commit of this process left out changes of others, which now have to commit them."""
@@ -166,16 +172,21 @@ class Intents:
         intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
         if not parts or len(intent.parts) > MOST_BYTES:
             return None
-        return Published(own, intent, head.number, tuple(parts), pendings, memos, rows)
+        return Published(own, intent, head.number, tuple(parts), pendings, memos, rows, applied.state)
 
-    def publish(self, made: Published) -> None:
-        """Write an intent. From the start of this call on, other processes may carry it out.
+    def publish(self, made: Published, head: Head) -> None:
+        """Send an intent to the process that made the newest commit, or write it to the database. From the start of
+        this call on, other processes may carry it out. May be repeated, if another process made a commit.
 
         Raises:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may have been written.
         """
-        self._own = 0
-        self._store.backend.write_objects(self._store.realm, self._store.rows([(made.id, made.intent)]))
+        if self._own:
+            self._own, self.written = 0, False
+        rows = self._store.rows([(made.id, made.intent)])
+        if not self.written and not self._mailbox.send(unpack(head.commit).node, made.id, rows[0].value):
+            self._store.backend.write_objects(self._store.realm, rows)
+            self.written = True
 
     def outcome(self, made: Published, head: Head) -> bytes | None:
         """Return the outcome of a published intent at a head: one byte for each part, 1 if the reference contains it.
@@ -226,6 +237,7 @@ class Intents:
         """Return a head with a slot of this process, or `head` itself if there is no room for it."""
         if self._has_slot(head) or len(head.slots) >= MOST_SLOTS or head.sealed or head.move is not None:
             return head
+        self._mailbox.open()
         self._own = self._own or self._ids.next_id()
         return msgspec.structs.replace(head, slots=(*head.slots, Slot(self._own, head.number)))
 
@@ -261,6 +273,7 @@ class Intents:
         slots = [slot for slot in head.slots if head.number - slot.number <= SLOT_COMMITS]
         applied.slots = tuple(self._decided(applied, [slot for slot in slots if slot.following != own]))
         if (competing or applied.slots) and len(applied.slots) < MOST_SLOTS:
+            self._mailbox.open()
             applied.own_slot = own
             if not own or made is not None or all(slot.following != own for slot in slots):
                 applied.own_slot = self._ids.next_id()
@@ -271,20 +284,32 @@ class Intents:
         self._own = applied.own_slot
         self.yields = applied.left_out
         self.missing = len(applied.slots) - 1 - applied.carried
+        base = applied.base.head
+        decided = [slot.last for slot in applied.slots if slot.number > base.number and slot.last]
+        self._mailbox.remove(decided)
+        nodes = [node for id in decided if self._mailbox.is_near(node := unpack(id).node)]
+        if (
+            unpack(base.commit).node != self._ids.node()
+        ):  # those who wait for the process that committed before
+            nodes += [unpack(slot.following).node for slot in applied.slots[:-1]]
+        self._mailbox.answer(set(nodes))
 
     def _decided(self, applied: Applied, slots: list[Slot]) -> Iterable[Slot]:
         """Carry out the intents of these slots, and yield the slots that the new head has instead."""
         if not slots:
             return
-        keys = [ObjectKey(slot.following) for slot in slots]
-        found = self._store.backend.read_objects(self._store.realm, keys)
+        found = {id: row for slot in slots if (row := self._mailbox.get(id := slot.following)) is not None}
+        far = [id for slot in slots if not self._mailbox.is_near(unpack(id := slot.following).node)]
+        if far:
+            rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])
+            found |= {key.id: row for key, row in rows.items()}
         size = 0
-        for slot, key in zip(slots, keys, strict=True):
-            row = found.get(key)
+        for slot in slots:
+            row = found.get(slot.following)
             intent = None
             if row is not None and size + len(row) <= MOST_BYTES_TOGETHER:
                 size += len(row)
-                intent = self._intent(key.id, row)
+                intent = self._intent(slot.following, row)
             yield slot if intent is None else self._carry(applied, slot, *intent)
 
     def _intent(self, id: int, row: bytes) -> tuple[Intent, tuple[Part, ...]] | None:

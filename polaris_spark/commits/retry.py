@@ -44,6 +44,14 @@ PATIENCE = (10.0, 20.0)
 """Range of a random factor. It is multiplied by the average time until another process decides an intent
 (`Turns.patience`)."""
 
+FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
+"""Time before the first look at the row after an intent was published, and before each further look, in multiples of
+the average time until another process decides an intent."""
+
+JUST_COMMITS = 4.0
+"""Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
+of a commit."""
+
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
 
@@ -94,7 +102,7 @@ class Turns:
         self._ids = ids
         self._clock = clock
         self._rng = rng
-        self._rivals_until = -1.0
+        self._rivals_until = self._won_until = -1.0
         self._commit_ms = BASE_MS
         """Running average of the time that it takes to publish a commit, in milliseconds."""
         self._decided_ms = BASE_MS
@@ -112,6 +120,12 @@ class Turns:
     def won(self, took_ms: float) -> None:
         """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
+        self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
+
+    @property
+    def just_won(self) -> bool:
+        """Whether this process committed so recently that probably no other process committed after it."""
+        return self._clock.monotonic_ms() < self._won_until
 
     def handed_over(self, took_ms: float | None) -> None:
         """Record that another process decided an intent, `took_ms` milliseconds after it was published (None: it is not
@@ -122,16 +136,25 @@ class Turns:
 
     def is_leader(self, head: Head) -> bool:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""
-        return unpack(head.commit).node == unpack(self._ids.next_id()).node
+        return unpack(head.commit).node == self._ids.node()
 
     def patience(self) -> float:
         """Return the milliseconds for which a process whose intent is published waits for the next commit, before it
         commits itself."""
         return min(RIVALRY_MS, self._decided_ms * self._rng.uniform(*PATIENCE))
 
-    def look_ms(self) -> float:
-        """Return the milliseconds between two looks at the reference's row while an intent is published."""
-        return min(max(0.5, self._decided_ms / 4), 25.0)
+    def look_ms(self, looks: int) -> float:
+        """Return the milliseconds to wait before looking at the reference's row while an intent is published.
+
+        Args:
+            looks: number of looks so far.
+        """
+        return min(max(0.5, self._decided_ms * (LATER_LOOKS if looks else FIRST_LOOK)), 25.0)
+
+    def answer_ms(self) -> float:
+        """Return the milliseconds to wait for an answer to an intent that was sent as a message, before looking at the
+        reference's row."""
+        return min(max(2.0, 2 * self._decided_ms), 50.0)
 
     def courtesy_ms(self) -> float:
         """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""
@@ -159,6 +182,6 @@ class Turns:
         of 1.0 is a fair share."""
         since = id_time_ms(head.head.commit) - RIVALRY_MS
         nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
-        mine = unpack(self._ids.next_id()).node
+        mine = self._ids.node()
         rivals = len({*nodes, mine}) - 1
         return rivals, nodes.count(mine) * (rivals + 1) / len(nodes)

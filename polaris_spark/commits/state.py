@@ -4,7 +4,7 @@ write."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ from polaris_spark.store.objects import ObjectStore
 S = TypeVar("S", bound=msgspec.Struct)
 
 _EMPTY = IndexRoot()
+
+NO_VERSION: Final = b""
+"""Version token of a forecast (`HeadReader.forecast`). No swap expects it."""
 
 
 class Point(NamedTuple):

@@ -15,6 +15,7 @@ from itertools import count
 from polaris_spark.backends import Options
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.commits.mailbox import mailbox_of
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmStateError
@@ -39,6 +40,7 @@ class StoreConnection:
         self.clock = clock
         leases = NodeLeases(backend, clock)
         self.ids = IdGenerator(leases, clock)
+        self.mailbox = mailbox_of(uri.key, self.ids.node, clock)
         self.store_clock = leases.store_clock
         self.realms = Realms(backend, clock)
         self.users = 0
@@ -89,7 +91,14 @@ class StoreConnection:
     def _new_references(
         self, realm: RealmRecord, settings: CommitSettings, files: FileWriter | None
     ) -> References:
-        return References(self.store(realm), ids=self.ids, clock=self.clock, settings=settings, files=files)
+        return References(
+            self.store(realm),
+            ids=self.ids,
+            clock=self.clock,
+            settings=settings,
+            files=files,
+            mailbox=self.mailbox,
+        )
 
     def store(self, realm: RealmRecord) -> ObjectStore:
         """Return the object store of a realm, for reading and writing."""
@@ -117,6 +126,7 @@ class StoreConnection:
         try:
             self.ids.release()
         finally:
+            self.mailbox.close()
             self.backend.close()
 
 

@@ -27,6 +27,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row, insert_row
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head
@@ -92,6 +93,7 @@ class References:
         settings: CommitSettings,
         files: FileWriter | None = None,
         rng: random.Random | None = None,
+        mailbox: Mailbox | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -99,6 +101,7 @@ class References:
         self._settings = settings
         self._files = files
         self._rng = rng or random.Random()
+        self._mailbox = mailbox
         self._open: dict[str, Committer] = {}
         self._guard = threading.Lock()
         self.root = self._committer(ROOT)
@@ -107,7 +110,13 @@ class References:
         """Return another `References` of this realm. It writes metadata files with `files`, and does not batch its
         commits with those of this object."""
         return References(
-            self.store, ids=self.ids, clock=self.clock, settings=self._settings, files=files, rng=self._rng
+            self.store,
+            ids=self.ids,
+            clock=self.clock,
+            settings=self._settings,
+            files=files,
+            rng=self._rng,
+            mailbox=self._mailbox,
         )
 
     def _committer(self, row_name: str) -> Committer:
@@ -119,6 +128,7 @@ class References:
             settings=self._settings,
             files=self._files,
             rng=self._rng,
+            mailbox=self._mailbox,
         )
 
     def initialize(self) -> None:

@@ -22,6 +22,7 @@ from polaris_spark.objects import object_type
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import References
+from tests.mailboxes import MemoryMailbox, Office
 
 NODES = iter(range(1_000_000))
 _guard = threading.Lock()
@@ -87,23 +88,27 @@ def references(
     clock: Clock | None = None,
     leases: LeaseSource | None = None,
     files: FileWriter | None = None,
+    office: Office | None = None,
     **settings: object,
 ) -> References:
     """The references of a new process's view of a store: own cache, own ids.
 
     Args:
         leases: needed where other processes use the store: nodes are counted in this one only.
+        office: through which the process exchanges messages with others.
     """
     clock = clock or ManualClock()
     backend = backend or open_backend(f"memory:{uuid.uuid4()}")
     backend.setup()
     store = ObjectStore(backend, realm, ObjectCache(), store_key="test")
+    ids = IdGenerator(leases or OneLease(), clock)
     found = References(
         store,
-        ids=IdGenerator(leases or OneLease(), clock),
+        ids=ids,
         clock=clock,
         settings=CommitSettings(quotas={}, **settings),  # type: ignore[arg-type]  # whatever a test sets
         files=files,
+        mailbox=None if office is None else MemoryMailbox(office, ids.node, clock),
     )
     found.initialize()
     return found

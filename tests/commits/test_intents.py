@@ -11,7 +11,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits import intents, log
+from polaris_spark.commits import head_reader, intents, log
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
@@ -21,6 +21,7 @@ from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, Storage
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 from polaris_spark.system.registry import ROOT
+from tests.mailboxes import Office
 
 from .support import Add, Box, committer, number, references
 from .test_swaps_in_doubt import Doubtful
@@ -46,7 +47,7 @@ class Rivals:
         self.backend = backend
         self.clock = Pausing()
         self.a = committer(backend, clock=self.clock, **settings)
-        self.b = committer(backend)
+        self.b = committer(backend, office=settings.get("office"))
         for one in (self.a, self.b, self.a, self.b):  # each finds that the other was first
             one.commit(Add("warm"))
         assert len(self.head.slots) == 2
@@ -74,9 +75,9 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=request.param)  # type: ignore[return-value]
 
 
-@pytest.fixture
-def rivals(backend: Backend) -> Rivals:
-    return Rivals(backend)
+@pytest.fixture(params=["database", "messages"])
+def rivals(backend: Backend, request: pytest.FixtureRequest) -> Rivals:
+    return Rivals(backend, office=Office() if request.param == "messages" else None)
 
 
 def test_the_next_commit_contains_what_others_published(rivals: Rivals) -> None:
@@ -86,6 +87,83 @@ def test_the_next_commit_contains_what_others_published(rivals: Rivals) -> None:
     assert rivals.commits() == [["theirs", "mine"]]
     assert change.runs == 1
     assert number(rivals.b, "mine") == number(rivals.a, "mine") == 5
+
+
+def test_messages_take_the_place_of_rows(backend: Backend) -> None:
+    office = Office()
+    rivals = Rivals(backend, office=office)
+    before = office.carried
+    for count in (1, 2):
+        mine = rivals.a._attempts._intents.own
+        rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+        assert rivals.a.commit(Add("mine")) == count
+        assert office.carried - before == count
+        assert not backend.read_objects("r", [ObjectKey(mine)])
+    assert rivals.commits() == [["theirs", "mine"]] * 2
+
+
+def test_a_message_that_is_lost_loses_no_change(backend: Backend) -> None:
+    rivals = Rivals(backend, office=Office(lambda: True))
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["theirs"], ["mine"]]
+
+
+def test_an_intent_is_sent_again_if_another_process_commits(backend: Backend) -> None:
+    office = Office()
+    rivals = Rivals(backend, office=office)
+    third = committer(backend, office=office)
+
+    def take_over() -> None:
+        office.loses = lambda: True
+        third.commit(Add("third"))
+        office.loses = lambda: False
+
+    rivals.meanwhile(take_over, lambda: third.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["third"], ["theirs", "mine"]]
+
+
+def test_an_intent_is_written_if_the_process_that_commits_cannot_be_reached(backend: Backend) -> None:
+    office = Office()
+    rivals = Rivals(backend, office=office)
+    mine = rivals.a._attempts._intents.own
+    office.boxes.clear()
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["theirs", "mine"]]
+    assert backend.read_objects("r", [ObjectKey(mine)])
+
+
+@pytest.mark.parametrize("way", ["database", "messages"])
+def test_a_process_that_hands_over_does_not_read_each_commit(backend: Backend, way: str) -> None:
+    rivals = Rivals(backend, office=Office() if way == "messages" else None)
+    cache = rivals.a._store._cache
+    for round in range(1, 2 * head_reader.MOST_FORECASTS):
+        rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+        assert rivals.a.commit(Add("mine")) == round
+    commits = [rivals.head.commit, *rivals.a.read().commit.parents]
+    known = sum(cache.get((rivals.a._store._space, id)) is not None for id in commits[1:])
+    assert known <= 2
+    assert rivals.commits() == [["theirs", "mine"]] * (2 * head_reader.MOST_FORECASTS - 1)
+
+
+def test_what_others_changed_meanwhile_is_seen_though_their_commits_were_not_read(rivals: Rivals) -> None:
+    for _ in range(3):
+        rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+        rivals.a.commit(Add("mine"))
+    rivals.meanwhile(lambda: rivals.b.commit(Add("other")))
+    assert rivals.a.commit(Add("theirs", 10)) == 13
+    assert number(rivals.b, "theirs") == 13
+
+
+def test_an_error_is_found_on_the_newest_head_only(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))
+    rivals.b.commit(Add("theirs"))
+    assert rivals.a.commit(Add("theirs", expect=2)) == 3  # on the forecast, it would be 1
+    with pytest.raises(CommitFailedError, match="holds 3, not 1"):
+        rivals.a.commit(Add("theirs", expect=1))
 
 
 def test_a_repeated_request_is_recognized_whoever_carried_it_out(rivals: Rivals) -> None:

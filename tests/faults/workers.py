@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
+from polaris_spark.ids import unpack
+from polaris_spark.system.leases import NodeRecord
+from polaris_spark.system.stores import system_references
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.faults.checking import acknowledged
 from tests.faults.working import PRINCIPAL, Plan, start
@@ -46,9 +53,15 @@ class Workers:
         self.running[number] = start(Plan(self.uri, self.folder, number, self.seed, TABLES))
         return number
 
-    def wait_for(self, commits: int) -> None:
-        """Wait until each process that runs now was told of so many commits more."""
-        goals = {number: acknowledged(self.folder, number) + commits for number in self.running}
+    def wait_for(self, commits: int, *, but: int | None = None) -> None:
+        """Wait until each process that runs now was told of so many commits more.
+
+        Args:
+            but: a process that is not waited for.
+        """
+        goals = {
+            number: acknowledged(self.folder, number) + commits for number in self.running if number != but
+        }
         for number, goal in goals.items():
             wait_until(
                 lambda number=number, goal=goal: (  # type: ignore[misc]  # bound at once
@@ -58,10 +71,40 @@ class Workers:
             )
             assert self.running[number].is_alive(), self.tail(number)
 
-    def kill_one(self) -> int:
-        """Kill a process at a random moment and start another; the number of the dead one."""
+    def leader(self) -> int:
+        """The process that made the newest commit, and so commits next for those that wait for it."""
+        with connect(self.uri, None, create=False).session as session:
+            node = unpack(session.catalog.head().head.commit).node
+            found = system_references(session.connection.backend).read(f"node/{node}", NodeRecord)
+        assert found is not None
+        for number, process in self.running.items():
+            if str(process.pid) in found.value.holder:
+                return number
+        return self.other()
+
+    def other(self) -> int:
+        """Any process."""
+        return self.rng.choice(sorted(self.running))
+
+    @contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        """Stop a process for the time of the context."""
+        pid = self.running[number].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def kill_one(self, victim: int | None = None) -> int:
+        """Kill a process at a random moment and start another; the number of the dead one.
+
+        Args:
+            victim: number of the process; any process by default.
+        """
         time.sleep(self.rng.uniform(0.0, 0.25))
-        victim = self.rng.choice(sorted(self.running))
+        victim = victim or self.other()
         process = self.running.pop(victim)
         process.kill()
         process.join()

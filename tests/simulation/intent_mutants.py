@@ -44,7 +44,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
                 "        return False\n",
             ),
         ),
-        CROWD,
+        _FAULTS,
     ),
     "a refused change leaves its intent": Mutant(
         (
@@ -61,6 +61,17 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "an intent is withdrawn without a change of the row": Mutant(
         (Patch(Intents, "withdrawn", "head if head.sealed or", "head if True or"),),
         CROWD,
+    ),
+    "the intent of another process is carried out in a slot": Mutant(
+        (
+            Patch(
+                Intents,
+                "_decided",
+                "row = found.get(slot.following)",
+                "row = found.get(slot.following) or next(iter(found.values()), None)",
+            ),
+        ),
+        {**CROWD, "messages": 0.0},
     ),
     "a dropped slot means that the intent was not carried out": Mutant(
         (

@@ -56,6 +56,8 @@ class Plan(NamedTuple):
     """Fault rates of inserts of references, if they differ from the rates of other operations."""
     ahead: float = 0.0
     """Probability that a clock is far ahead. All other clocks are then correct, and must not be refused."""
+    messages: float | None = None
+    """Probability that a message between processes is lost; None if they exchange no messages."""
     database_clock: bool = False
     """Whether the database has its own clock, which is correct."""
 

@@ -27,11 +27,14 @@ def test_what_clients_were_told_is_what_took_effect() -> None:
 
 
 @pytest.mark.parametrize("seeds", [10, pytest.param(150, marks=pytest.mark.long)])
-def test_many_processes_that_compete_for_one_reference_lose_and_double_nothing(seeds: int) -> None:
+@pytest.mark.parametrize("messages", [None, 0.05], ids=["rows", "messages"])
+def test_many_processes_that_compete_for_one_reference_lose_and_double_nothing(
+    messages: float | None, seeds: int
+) -> None:
     failed = {
         seed: verdict.violations[0]
         for seed in range(seeds)
-        if (verdict := simulate(seed, **CROWD)).violations
+        if (verdict := simulate(seed, **CROWD, messages=messages)).violations
     }
     assert not failed
 

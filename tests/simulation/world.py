@@ -17,6 +17,7 @@ from polaris_spark.system.registry import References
 from polaris_spark.system.tasks import Tasks
 from polaris_spark.testing.faults import FaultyBackend, Network
 from polaris_spark.testing.schedules import Rates, Seeded
+from tests.mailboxes import MemoryMailbox, Office
 from tests.simulation.observer import REALM, Observer, Watched
 from tests.simulation.plan import FAR_AHEAD, Plan
 from tests.simulation.programs import Task
@@ -75,6 +76,7 @@ class World:
         if plan.ahead:
             self.observer.grace_ms = plan.grace_ms
         self.network = Network(self.backend, SimulatedClock(self.scheduler), stale=not plan.transactional)
+        self.office = Office(lambda: self.rng.random() < (plan.messages or 0.0))
         self.requests: list[Request] = []
         self.reads: list[Read] = []
         self.trace: list[tuple[object, ...]] = []
@@ -173,6 +175,7 @@ class Process:
             settings=CommitSettings(quotas={}, default_quota=plan.quota),
             files=Files(world, self.clock, rng),
             rng=rng,
+            mailbox=None if plan.messages is None else MemoryMailbox(world.office, self.ids.node, self.clock),
         )
 
     def jump(self) -> None:

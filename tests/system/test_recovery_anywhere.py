@@ -149,7 +149,7 @@ def test_a_process_that_ran_on_goes_on_from_what_was_recovered(history: History)
     assert running.open(MAIN).read().head.number == 40
     recover(backend, history.clock, MAIN, known[7])
     assert running.commit(MAIN, Add("k1")) == 2
-    assert running.open(MAIN).known().head.number == 9
+    assert running.open(MAIN)._heads.known().head.number == 9
     assert running.read(MAIN).head.number == 9
 
 

@@ -1,0 +1,177 @@
+"""Messages between processes of one machine: delivered, or refused at once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits import mailbox
+from polaris_spark.commits.mailbox import NoMailbox, SocketMailbox
+
+Opened = Callable[[int], SocketMailbox]
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="m") as path:  # a short path
+        monkeypatch.setattr(tempfile, "tempdir", path)
+        yield Path(path, f"polaris-spark-{os.getuid()}")
+
+
+@pytest.fixture
+def opened(folder: Path) -> Iterator[Opened]:  # where the sockets are
+    store, boxes = uuid.uuid4().hex, list[SocketMailbox]()
+
+    def open_one(node: int) -> SocketMailbox:
+        boxes.append(SocketMailbox(store, lambda: node, SystemClock()))
+        boxes[-1].open()
+        return boxes[-1]
+
+    yield open_one
+    for box in boxes:
+        box.close()
+
+
+def test_an_intent_arrives_and_makes_its_sender_near(opened: Opened) -> None:
+    a, b = opened(1), opened(2)
+    assert a.send(2, 77, b"intent")
+    assert b.get(77) == b"intent"
+    assert b.get(78) is None
+    assert b.is_near(1)
+    assert not a.is_near(2)
+    b.remove([77, 78])
+    assert b.get(77) is None
+
+
+def test_an_answer_ends_the_wait(opened: Opened) -> None:
+    a, b = opened(1), opened(2)
+    clock = SystemClock()
+    begun = clock.monotonic_ms()
+    answers = threading.Timer(0.05, b.answer, [[1]])
+    answers.start()
+    a.wait(20_000)
+    answers.join()
+    assert clock.monotonic_ms() - begun < 10_000
+
+
+def test_a_wait_ends_without_a_message(opened: Opened) -> None:
+    opened(1).wait(5)
+
+
+def test_what_cannot_be_delivered_is_refused(opened: Opened, folder: Path) -> None:
+    a, b = opened(1), opened(2)
+    assert not a.send(3, 77, b"nobody")
+    assert not a.send(2, 77, bytes(mailbox.MOST_BYTES + 1))
+    assert b.get(77) is None
+    assert a.send(2, 78, bytes(mailbox.MOST_BYTES))
+    assert b.get(78) == bytes(mailbox.MOST_BYTES)
+    b.close()
+    assert not a.send(2, 79, b"closed")
+    assert [path.name.rsplit("-")[-1] for path in folder.iterdir()] == ["1"]
+
+
+def test_the_socket_of_a_process_that_died_is_removed(opened: Opened, folder: Path) -> None:
+    a = opened(1)
+    for node in (2, 3):
+        pid = os.fork()
+        if not pid:
+            opened(node)
+            os._exit(0)  # as if killed: nothing is closed
+        os.waitpid(pid, 0)
+        assert len(list(folder.iterdir())) == 2
+        if node == 2:
+            assert not a.send(2, 77, b"dead")
+        else:
+            opened(4).close()
+        assert len(list(folder.iterdir())) == 1
+
+
+def test_a_forked_process_does_not_take_messages_of_its_parent(opened: Opened) -> None:
+    a, b = opened(1), opened(2)
+    assert a.send(2, 77, b"intent")
+    pid = os.fork()
+    if not pid:
+        os._exit(int(b.get(77) is not None or b.is_near(1)))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert b.get(77) == b"intent"
+
+
+def test_a_full_queue_refuses_after_a_short_time(opened: Opened) -> None:
+    a, b = opened(1), opened(2)
+    sent = [a.send(2, id, bytes(mailbox.MOST_BYTES)) for id in range(100)]
+    assert sent[0]
+    assert not sent[-1]
+    b.answer([1])
+    arrived = [b.get(id) is not None for id in range(100)]
+    assert arrived == sent
+
+
+def test_a_process_keeps_a_bounded_number_of_intents(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "_MOST_KEPT", 3)
+    a, b = opened(1), opened(2)
+    for id in range(5):
+        assert a.send(2, id, b"intent")
+        b.get(0)
+    assert [b.get(id) is not None for id in range(5)] == [False, False, True, True, True]
+
+
+def test_a_new_node_number_gets_a_new_socket(folder: Path) -> None:
+    nodes = [1]
+    a = SocketMailbox("store", lambda: nodes[-1], SystemClock())
+    b = SocketMailbox("store", lambda: 9, SystemClock())
+    a.open()
+    nodes.append(2)
+    a.open()
+    assert not b.send(1, 77, b"intent")
+    assert b.send(2, 77, b"intent")
+    assert a.get(77) == b"intent"
+    a.close()
+    b.close()
+    assert not list(folder.iterdir())
+
+
+def test_processes_of_other_stores_are_not_reached(opened: Opened) -> None:
+    opened(1)
+    other = SocketMailbox("another store", lambda: 2, SystemClock())
+    assert not other.send(1, 77, b"intent")
+    other.close()
+
+
+@pytest.mark.parametrize("fault", ["others may open it", "a link", "too long"])
+def test_a_folder_that_is_not_safe_is_not_used(
+    folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fault == "others may open it":
+        folder.mkdir()
+        folder.chmod(0o755)
+    elif fault == "a link":
+        real = folder.parent / "real"
+        real.mkdir(mode=0o700)
+        folder.symlink_to(real)
+    else:
+        long = folder.parent / ("long" * 40)
+        long.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+    box = SocketMailbox("store", lambda: 1, SystemClock())
+    box.open()
+    assert not box.send(1, 77, b"intent")
+    box.wait(1)
+    box.answer([1])
+    assert box.get(77) is None
+    box.close()
+
+
+def test_a_process_without_mailbox_reaches_nobody() -> None:
+    box = NoMailbox(SystemClock())
+    box.open()
+    assert not box.send(1, 77, b"intent")
+    assert box.get(77) is None
+    assert not box.is_near(1)
+    box.wait(1)

@@ -1,0 +1,63 @@
+"""A mailbox in the memory of one test process, in which many processes of a catalog are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from polaris_spark.clock import Clock
+
+
+class Office:
+    """The mailboxes of all processes, by node number."""
+
+    def __init__(self, loses: Callable[[], bool] = lambda: False) -> None:
+        """
+        Args:
+            loses: whether the next message is lost.
+        """
+        self.loses = loses
+        self.boxes: dict[int, MemoryMailbox] = {}
+        self.carried = 0
+        """Number of intents that were delivered."""
+
+
+class MemoryMailbox:
+    """The mailbox of one process."""
+
+    def __init__(self, office: Office, node: Callable[[], int], clock: Clock) -> None:
+        self._office = office
+        self._node = node
+        self._clock = clock
+        self._received: dict[int, bytes] = {}
+        self._heard: set[int] = set()
+
+    def open(self) -> None:
+        """Let others reach this process, under its present node number."""
+        self._office.boxes[self._node()] = self
+
+    def send(self, node: int, id: int, intent: bytes) -> bool:
+        self.open()
+        other = self._office.boxes.get(node)
+        if other is None:
+            return False
+        if not self._office.loses():
+            self._office.carried += 1
+            other._received[id] = intent
+            other._heard.add(self._node())
+        return True
+
+    def answer(self, nodes: Iterable[int]) -> None: ...
+
+    def get(self, id: int) -> bytes | None:
+        return self._received.get(id)
+
+    def remove(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            self._received.pop(id, None)
+
+    def is_near(self, node: int) -> bool:
+        return node in self._heard
+
+    def wait(self, ms: float) -> None:
+        self.open()
+        self._clock.sleep_ms(ms)
