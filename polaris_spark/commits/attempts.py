@@ -28,7 +28,7 @@ from polaris_spark.errors import (
     StorageFullError,
     TryAgainError,
 )
-from polaris_spark.ids import IdGenerator
+from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.store.objects import ObjectStore
 
 P = TypeVar("P")
@@ -131,7 +131,7 @@ class Attempts:
         if outcome is Outcome.COMMITTED:
             publication.remember()
             if run.applied is not None:
-                self._intents.committed(run.applied)
+                self._intents.committed(run.applied, unpack(publication.new.head.commit).node)
             run.made = None
             self._heads.advance(publication.new)
             self._turns.won(self._clock.monotonic_ms() - begun)

@@ -279,8 +279,12 @@ class Intents:
                 applied.own_slot = self._ids.next_id()
             applied.slots += (Slot(applied.own_slot, head.number + 1),)
 
-    def committed(self, applied: Applied) -> None:
-        """Record that the commit of applied changes took place."""
+    def committed(self, applied: Applied, node: int) -> None:
+        """Record that the commit of applied changes took place, and answer the processes that wait for it.
+
+        Args:
+            node: the node number in the commit's id. This process may have lost it since.
+        """
         self._own = applied.own_slot
         self.yields = applied.left_out
         self.missing = len(applied.slots) - 1 - applied.carried
@@ -288,10 +292,8 @@ class Intents:
         decided = [slot.last for slot in applied.slots if slot.number > base.number and slot.last]
         self._mailbox.remove(decided)
         nodes = [node for id in decided if self._mailbox.is_near(node := unpack(id).node)]
-        if (
-            unpack(base.commit).node != self._ids.node()
-        ):  # those who wait for the process that committed before
-            nodes += [unpack(slot.following).node for slot in applied.slots[:-1]]
+        if unpack(base.commit).node != node:  # some wait for the process that committed before
+            nodes += [unpack(slot.following).node for slot in applied.slots if slot.following != self._own]
         self._mailbox.answer(set(nodes))
 
     def _decided(self, applied: Applied, slots: list[Slot]) -> Iterable[Slot]:

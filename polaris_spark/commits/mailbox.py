@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
-from polaris_spark.clock import Clock
+from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.forks import begin_anew_in_children
 
 _logger = logging.getLogger(__name__)
@@ -121,7 +121,9 @@ class SocketMailbox:
         self._guard = threading.Lock()
         self._socket: socket.socket | None = None
         self._bound = -1
+        """The node number that `_socket` was bound for."""
         self._path: Path | None = None
+        self._inode = 0
         self._received: dict[int, bytes] = {}
         self._heard: dict[int, float] = {}
 
@@ -131,10 +133,19 @@ class SocketMailbox:
             self._unbind()
 
     def open(self) -> None:
-        self._open()
+        node = self._node()
+        if node == self._bound:
+            return
+        with self._guard:
+            self._unbind()
+            self._bound = node
+            try:
+                self._bind(Path(self._path_of(node)))
+            except OSError as error:
+                _logger.debug("no messages from processes of this machine: %s", error)
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
-        own = self._open()
+        own = self._socket
         if own is None or len(intent) > MOST_BYTES:
             return False
         return self._sent(own, node, _HEADER.pack(self._bound, id) + intent, 0)
@@ -159,7 +170,7 @@ class SocketMailbox:
         return heard is not None and self._clock.monotonic_ms() - heard < NEAR_MS
 
     def wait(self, ms: float) -> None:
-        own = self._open()
+        own = self._socket
         if own is None:
             self._clock.sleep_ms(ms)
             return
@@ -207,21 +218,7 @@ class SocketMailbox:
     def _path_of(self, node: int) -> str:
         return f"{self._folder}/{self._prefix}-{node}"
 
-    def _open(self) -> socket.socket | None:
-        """Return the socket of this process, or None if there can be none."""
-        node = self._node()
-        if node == self._bound:
-            return self._socket
-        with self._guard:
-            self._unbind()
-            self._bound = node
-            try:
-                self._socket = self._bind(Path(self._path_of(node)))
-            except OSError as error:
-                _logger.debug("no messages from processes of this machine: %s", error)
-            return self._socket
-
-    def _bind(self, path: Path) -> socket.socket:
+    def _bind(self, path: Path) -> None:
         folder = path.parent
         folder.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(folder)
@@ -235,11 +232,11 @@ class SocketMailbox:
             self._remove_dead(own, folder)
             path.unlink(missing_ok=True)
             own.bind(str(path))
+            self._inode = path.stat().st_ino
         except BaseException:
             own.close()
             raise
-        self._path = path
-        return own
+        self._socket, self._path = own, path
 
     def _remove_dead(self, own: socket.socket, folder: Path) -> None:
         """Remove the sockets of processes that died."""
@@ -257,8 +254,9 @@ class SocketMailbox:
         self._bound = -1
         if own is not None:
             own.close()
-        if path is not None:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if path is not None and path.stat().st_ino == self._inode:  # no other process got the node number
+                path.unlink()
 
 
 _HEADER = struct.Struct(">HQ")
@@ -266,5 +264,7 @@ _HEADER = struct.Struct(">HQ")
 
 
 def mailbox_of(store: str, node: Callable[[], int], clock: Clock) -> SocketMailbox | NoMailbox:
-    """Return a mailbox for the processes of this machine; a `NoMailbox` if the system has no Unix sockets."""
-    return SocketMailbox(store, node, clock) if hasattr(socket, "AF_UNIX") else NoMailbox(clock)
+    """Return a mailbox for the processes of this machine; a `NoMailbox` if the system has no Unix sockets, or if the
+    clock is not the machine's."""
+    has_sockets = hasattr(socket, "AF_UNIX") and isinstance(clock, SystemClock)
+    return SocketMailbox(store, node, clock) if has_sockets else NoMailbox(clock)

@@ -15,9 +15,10 @@ from polaris_spark.commits import head_reader, intents, log
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Head, LogEntry, RecentHead
 from polaris_spark.commits.state import State
-from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, StorageFullError
+from polaris_spark.errors import ClockError, CommitFailedError, OutcomeUnknownError, StorageFullError
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 from polaris_spark.system.registry import ROOT
@@ -100,6 +101,24 @@ def test_messages_take_the_place_of_rows(backend: Backend) -> None:
         assert office.carried - before == count
         assert not backend.read_objects("r", [ObjectKey(mine)])
     assert rivals.commits() == [["theirs", "mine"]] * 2
+
+
+def test_a_process_that_lost_its_node_number_during_the_swap_still_reports_success(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, remember = rivals.b._ids, Publication.remember
+
+    def lost() -> int:
+        raise ClockError("this machine's clock is wrong")
+
+    def remember_and_lose(publication: Publication) -> None:
+        remember(publication)
+        monkeypatch.setattr(ids, "node", lost)
+        monkeypatch.setattr(ids, "next_id", lost)
+
+    monkeypatch.setattr(Publication, "remember", remember_and_lose)
+    assert rivals.b.commit(Add("theirs")) == 1
+    assert rivals.commits() == [["theirs"]]
 
 
 def test_a_message_that_is_lost_loses_no_change(backend: Backend) -> None:

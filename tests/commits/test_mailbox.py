@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.clock import SystemClock
+from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.commits import mailbox
 from polaris_spark.commits.mailbox import NoMailbox, SocketMailbox
 
@@ -127,6 +127,7 @@ def test_a_new_node_number_gets_a_new_socket(folder: Path) -> None:
     a = SocketMailbox("store", lambda: nodes[-1], SystemClock())
     b = SocketMailbox("store", lambda: 9, SystemClock())
     a.open()
+    b.open()
     nodes.append(2)
     a.open()
     assert not b.send(1, 77, b"intent")
@@ -137,9 +138,18 @@ def test_a_new_node_number_gets_a_new_socket(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
+def test_a_process_does_not_remove_the_socket_of_one_that_got_its_node_number(opened: Opened) -> None:
+    before, b = opened(1), opened(2)
+    after = opened(1)
+    before.close()
+    assert b.send(1, 77, b"intent")
+    assert after.get(77) == b"intent"
+
+
 def test_processes_of_other_stores_are_not_reached(opened: Opened) -> None:
     opened(1)
     other = SocketMailbox("another store", lambda: 2, SystemClock())
+    other.open()
     assert not other.send(1, 77, b"intent")
     other.close()
 
@@ -166,6 +176,12 @@ def test_a_folder_that_is_not_safe_is_not_used(
     box.answer([1])
     assert box.get(77) is None
     box.close()
+
+
+def test_a_clock_that_is_not_the_machines_gets_no_mailbox(folder: Path) -> None:
+    box = mailbox.mailbox_of("store", lambda: 1, ManualClock())
+    assert isinstance(box, NoMailbox)
+    assert isinstance(mailbox.mailbox_of("store", lambda: 1, SystemClock()), SocketMailbox)
 
 
 def test_a_process_without_mailbox_reaches_nobody() -> None:
