@@ -77,10 +77,11 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         ),
         {
             **BUSY,
+            "rates": Rates(delay_ms=20.0),
             "registry": 0.6,
             "think_ms": 1.0,
-            "processes": 2,
-            "upkeep": 0.4,
+            "processes": 3,
+            "upkeep": 0.6,
             "names": ("main", "branch"),
         },
         most=120,
