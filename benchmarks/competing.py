@@ -1,4 +1,5 @@
-"""Processes of one thread that commit to one catalog, beside as many threads of one process."""
+"""Processes of one thread that commit to one catalog, beside as many threads of one process, and beside as many
+connections of Iceberg's `JdbcCatalog` where it supports the database."""
 
 from __future__ import annotations
 
@@ -9,15 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import costs
 from benchmarks.catalogs import NAMESPACE, Ours
 from benchmarks.databases import database_of
 from benchmarks.findings import Durability, Finding, LeftOut
+from benchmarks.jvm import JavaPrograms
 from benchmarks.measuring import Figure, Rate, Sample, compare, in_turns
+from benchmarks.postgresql import new_database
 from benchmarks.processes import run_processes
 from polaris_spark.errors import PolarisError
+from tests.servers.postgresql import PostgreSQL
 
 LEAST = 0.8
 """Required rate of the processes, relative to the rate of one process."""
+LEAST_OF_JDBC = {False: 1.0, True: 3.0}
+"""Required rate of the processes, relative to `JdbcCatalog`: with a table each, and with one table for all."""
 _SHARED = "shared"
 
 
@@ -40,6 +47,7 @@ def measure(
         schemes: URI schemes of the databases.
     """
     findings: list[Finding] = []
+    programs = JavaPrograms(folder)
     for scheme in schemes:
         try:
             with database_of(scheme, folder) as database:
@@ -47,7 +55,10 @@ def measure(
                     for shared in (False, True):
                         store = database.uri(f"{number}-{'shared' if shared else 'each'}")
                         catalog = Catalog(store, str(folder / scheme), shared)
-                        findings += _figures(scheme, catalog, number, rounds, seconds)
+                        jdbc = _jdbc_catalog(
+                            programs, scheme, folder, database.server, number, seconds, shared=shared
+                        )
+                        findings += _figures(scheme, catalog, number, rounds, seconds, jdbc)
                 if database.server is not None:
                     findings.append(Durability(scheme, database.server.durability))
         except PolarisError as error:
@@ -82,8 +93,40 @@ def committing(catalog: Catalog, process: int) -> Iterator[Callable[[int, int], 
         ours.close()
 
 
-def _figures(scheme: str, catalog: Catalog, writers: int, rounds: int, seconds: float) -> list[Figure]:
-    """Compare `writers` processes of one thread with one process of `writers` threads."""
+def _jdbc_catalog(
+    programs: JavaPrograms,
+    scheme: str,
+    folder: Path,
+    server: object,
+    writers: int,
+    seconds: float,
+    *,
+    shared: bool,
+) -> Callable[[], Rate] | None:
+    """Return a function that measures `JdbcCatalog` with as many connections as writers, in one JVM, on a new database;
+    None if it does not support the database."""
+    if scheme not in ("sqlite", "postgresql"):
+        return None
+    work = f"{'one-table' if shared else 'many-tables'}:{writers}"
+
+    def reached() -> Rate:
+        url = new_database(server).jdbc if isinstance(server, PostgreSQL) else None
+        properties = {**costs.jdbc_catalog(folder, url), "clients": str(writers)}
+        cost = costs.run(programs, seconds, [work], properties)[work]
+        return Rate(cost.value, cost.failures)
+
+    return reached
+
+
+def _figures(
+    scheme: str,
+    catalog: Catalog,
+    writers: int,
+    rounds: int,
+    seconds: float,
+    jdbc: Callable[[], Rate] | None,
+) -> list[Figure]:
+    """Compare `writers` processes of one thread with one process of `writers` threads, and with `JdbcCatalog`."""
     medians, p99s, spreads = [], [], []
 
     def several() -> Rate:
@@ -98,17 +141,15 @@ def _figures(scheme: str, catalog: Catalog, writers: int, rounds: int, seconds: 
     def one() -> Rate:
         return run_processes(1, writers, seconds, committing, catalog)[0]
 
-    ours, threads = in_turns(rounds, [several, one])
+    ours, threads, *peers = in_turns(rounds, [several, one, *([jdbc] if jdbc else [])])
     who = f"{scheme}, {writers} processes of 1 thread, {'one table' if catalog.shared else 'a table each'}"
-    return [
-        compare(
-            f"property commits/s, {who}",
-            ours,
-            threads,
-            least=LEAST,
-            faultless=True,
-            beside=f"ours, 1 process of {writers} threads",
-        ),
+    what = f"property commits/s, {who}"
+    beside = f"ours, 1 process of {writers} threads"
+    figures = [compare(what, ours, threads, least=LEAST, faultless=True, beside=beside)]
+    for peer in peers:
+        least, beside = LEAST_OF_JDBC[catalog.shared], f"JdbcCatalog, {writers} connections"
+        figures.append(compare(what, ours, peer, least=least, faultless=True, beside=beside))
+    figures.append(
         Figure(
             f"wait of a commit, {who}, ms",
             f"median {Sample(tuple(medians)).text(1)}, 99th percentile {Sample(tuple(p99s)).text(1)}",
@@ -117,5 +158,6 @@ def _figures(scheme: str, catalog: Catalog, writers: int, rounds: int, seconds: 
             "",
             met=True,
             samples={"median": Sample(tuple(medians)), "p99": Sample(tuple(p99s))},
-        ),
-    ]
+        )
+    )
+    return figures

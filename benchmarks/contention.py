@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from benchmarks.catalogs import Ours
+from benchmarks.competing import Catalog, committing
 from benchmarks.findings import Finding
 from benchmarks.measuring import Figure, Rate, Sample, compare, growth, in_turns
 from benchmarks.postgresql import durability
@@ -22,13 +19,6 @@ UNFAIRNESS = 10
 """Maximum ratio, in every process, of the 99th percentile of commit times to the median of all processes."""
 
 
-class Place(NamedTuple):
-    """The store and the folder of a catalog to which several processes commit."""
-
-    store: str
-    folder: str
-
-
 def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> list[Finding]:
     """Compare several processes with one process, and measure the fairness among many processes.
 
@@ -36,36 +26,18 @@ def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> lis
         crowd: number of processes for the fairness measurement. Half as many are compared with one process.
     """
     with PostgreSQL() as server:
-        place = Place(server.database, str(folder))
+        catalog = Catalog(server.database, str(folder), shared=False)
         figures: list[Finding] = [
-            *_processes(place, rounds, seconds, max(2, crowd // 2)),
-            *_fairness(place, rounds, seconds, crowd),
+            *_processes(catalog, rounds, seconds, max(2, crowd // 2)),
+            *_fairness(catalog, rounds, seconds, crowd),
             durability(server),
         ]
     return figures
 
 
-@contextmanager
-def committing(place: Place, process: int) -> Iterator[Callable[[int, int], None]]:
-    """Return a function that makes property commits. Each thread commits to a different table."""
-    ours = Ours(Path(place.folder), metadata_files="never", store=place.store)
-    handles: dict[int, object] = {}
-    run = uuid.uuid4().hex[:8]  # rounds share the catalog
-
-    def commit(thread: int, number: int) -> None:
-        if thread not in handles:
-            handles[thread] = ours.create(f"table_{run}_{process}_{thread}")
-        ours.set_property(handles[thread], str(number))
-
-    try:
-        yield commit
-    finally:
-        ours.close()
-
-
-def _processes(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
+def _processes(catalog: Catalog, rounds: int, seconds: float, processes: int) -> list[Figure]:
     def reached(processes: int) -> Rate:
-        rates = run_processes(processes, WRITERS // processes, seconds, committing, place)
+        rates = run_processes(processes, WRITERS // processes, seconds, committing, catalog)
         return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
 
     several, one = in_turns(rounds, [lambda: reached(processes), lambda: reached(1)])
@@ -74,11 +46,11 @@ def _processes(place: Place, rounds: int, seconds: float, processes: int) -> lis
     return [compare(what, several, one, least=0.7, faultless=True, beside=beside)]
 
 
-def _fairness(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
+def _fairness(catalog: Catalog, rounds: int, seconds: float, processes: int) -> list[Figure]:
     """Compare the commit times of the slowest process with the median of all processes."""
     medians, p99s, longest, shares = [], [], [], []
     for _ in range(rounds):
-        rates = run_processes(processes, WRITERS // processes, seconds, committing, place)
+        rates = run_processes(processes, WRITERS // processes, seconds, committing, catalog)
         medians.append(statistics.median(time for rate in rates for time in rate.milliseconds))
         p99s.append(max(_at(rate.milliseconds, 0.99) for rate in rates))
         longest.append(max(rate.milliseconds[-1] for rate in rates))
