@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from polaris_spark.clock import Clock
+from polaris_spark.commits.mailbox import MOST_BYTES
 
 
 class Office:
@@ -39,6 +40,9 @@ class MemoryMailbox:
         self.open()
         other = self._office.boxes.get(node)
         if other is None:
+            return False
+        if len(intent) > MOST_BYTES:
+            other._heard.discard(self._node())
             return False
         if not self._office.loses():
             self._office.carried += 1

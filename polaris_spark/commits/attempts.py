@@ -135,12 +135,16 @@ class Attempts:
             run.made = None
             self._heads.advance(publication.new)
             self._turns.won(self._clock.monotonic_ms() - begun)
+            if run.applied is not None and run.applied.left_out:
+                self._turns.left_out()
             run.settled = True
         elif outcome is Outcome.LOST:
             self._unsent(batch, run)
             run.publication = run.applied = None
             run.attempt += 1
             self._turns.lost()
+            for pending in batch.pendings:
+                pending.contested = False
             if publication.current is not None:
                 self._heads.adopt(publication.current)
         else:
@@ -170,12 +174,14 @@ class Attempts:
             return None
         if early is not None and early.base is self._heads.known() and not early.base.head.slots:
             return self._ready(batch, run, early)
+        self._handover.yield_turn()
         if self._handed_over(batch, run, deadline):
             return None
         if run.made is None:
             self._pause(batch, run, deadline)
             applied = self._applied(batch, run)
         else:
+            run.applied = None  # the state of the intent stays as it is
             applied = self._applied(batch, run, run.fresh)
             if run.made.has_files and any(one.memo not in run.made.memos for one in run.made.pendings):
                 # The intent needs its own files, which this attempt would replace.
@@ -222,7 +228,7 @@ class Attempts:
 
     def _published(self, batch: Batch, run: _Run) -> bool:
         """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
-        known = None if _contested(batch) else self._handover.expected(lost=run.attempt > 0)
+        known = None if _contested(batch) else self._handover.base_for_intent(lost=run.attempt > 0)
         if known is None:
             return False
         self.group.add_waiting(batch)
@@ -241,7 +247,7 @@ class Attempts:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
         assert run.made is not None
         for pending in batch.pendings:
-            pending.must_prepare, pending.error = True, None
+            pending.must_prepare, pending.had_no_effect, pending.error = True, True, None
         self._intents.settle(run.made, carried)
         run.made, run.settled = None, True
 
@@ -274,6 +280,10 @@ class Attempts:
                 return full
             return None
         run.applied = None
+        if in_doubt and not isinstance(error, OutcomeUnknownError):
+            return OutcomeUnknownError(
+                f"it is not known whether a commit to {self._name!r} took place: {error}"
+            )
         return error
 
     def _settled_before(self, batch: Batch, run: _Run, error: Exception) -> bool:
@@ -311,7 +321,7 @@ class Attempts:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
             ahead = None if before is None else before.next_base
             run.ahead_of_swap = ahead is not None
-            run.applied = self._applier.begin(ahead or self._heads.expected())
+            run.applied = self._applier.begin(ahead or self._heads.known_or_forecast())
             self._applier.apply(run.applied, list(batch.pendings))
         applied = run.applied
         if (
@@ -339,8 +349,8 @@ class Attempts:
         """If other processes also commit to this reference, pause to let them commit."""
         if not self._turns.contended and not self._intents.own:
             return
-        if self._intents.own and not self._intents.yields and not _contested(batch):
-            self._handover.gather()
+        if self._intents.own and not _contested(batch):
+            self._handover.await_intents()
             return  # intents take the place of turns
         now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)
@@ -358,7 +368,7 @@ class Attempts:
         """
         if base is None:
             self.group.add_waiting(batch)
-            others = self._turns.contended and not self._turns.just_won
+            others = self._turns.contended and not self._turns.committed_recently
             run.fresh = self._heads.read() if run.attempt or others else None
             base = run.fresh or self._heads.known()
         applied, pendings = run.applied, list(batch.pendings)

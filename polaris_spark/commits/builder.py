@@ -38,7 +38,8 @@ class Builder:
         """Build one commit of all applied changes and return it. Its parent is the head that the changes were applied
         to."""
         base = applied.base
-        assert base.version != NO_VERSION, "a forecast lacks the changes of others"
+        if base.version == NO_VERSION:
+            raise ValueError("a commit cannot follow a forecast, which lacks the changes of other processes")
         if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
             self._store.get_for_rewrite(base.head.commit, Commit)
         time, resets = next_time(base.head, base.commit, self._ids.now_ms())

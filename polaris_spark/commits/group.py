@@ -49,6 +49,7 @@ class Pending:
         "contested",
         "deadline",
         "error",
+        "had_no_effect",
         "memo",
         "must_prepare",
         "prepared",
@@ -88,6 +89,8 @@ class Pending:
         self.contested = False
         """Whether another process changed what this change reads, instead of carrying it out. If so, this process
         commits the change itself."""
+        self.had_no_effect = False
+        """Whether the change had no effect when it was applied, so that no other process can carry it out."""
         self.slow = False
         """Whether the last run of `apply` took longer than `SLOW_MS`."""
         self.took_ms = 0.0

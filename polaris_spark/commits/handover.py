@@ -62,17 +62,17 @@ class Handover:
         self._clock = clock
         self._rng = rng
 
-    def expected(self, *, lost: bool) -> CommitReader | None:
+    def base_for_intent(self, *, lost: bool) -> CommitReader | None:
         """Return the head on which to apply changes for an intent, or None if this process is to commit next: it made
         the newest known commit, or has no slot.
 
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
-        known, leads = self._heads.expected(), self._turns.is_leader
+        known, leads = self._heads.known_or_forecast(), self._turns.is_leader
         if not self._turns.contended and (leads(known.head) or not self._intents.own):
             return None
-        if leads(known.head) and self._turns.just_won:
+        if leads(known.head) and self._turns.committed_recently:
             return None
         if leads(known.head) or not self._turns.contended:  # others may have committed since
             known = self._heads.read()
@@ -82,7 +82,21 @@ class Handover:
             known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
         return known if self._intents.use_slot_of(known.head) else None
 
-    def gather(self) -> None:
+    def yield_turn(self) -> None:
+        """If the last commit of this process left out a change of another one, which has to commit it now, wait until
+        another process commits, but not for long. Otherwise this process would commit first again and again, because it
+        needs no time to read the head."""
+        if not self._turns.yields:
+            return
+        known = self._heads.known().head.commit
+        end = self._clock.monotonic_ms() + self._turns.yield_ms()
+        came = False
+        while not came and self._clock.monotonic_ms() < end:
+            self._clock.sleep_ms(self._turns.commit_ms)
+            came = self._heads.read().head.commit != known
+        self._turns.yielded(to_another=came)
+
+    def await_intents(self) -> None:
         """Wait a short time for the intents of others, before this process commits. Do not wait if most of them are
         there, or (if they are written to the database) if most of them were there at this process's last commit."""
         slots = self._heads.known().head.slots
@@ -125,9 +139,9 @@ class Handover:
             if seen != head.commit:
                 others += seen != 0
                 seen, since = head.commit, now
-                if not only_look and unpack(seen).node != made_by:
+                if not only_look and (unpack(seen).node != made_by or others > 1):
                     made_by = unpack(seen).node
-                    self._intents.publish(made, head)
+                    self._intents.publish(made, head, write=others > 1)
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
                 return Waited(None, self._heads.adopt(row))
 

@@ -61,8 +61,8 @@ class HeadReader:
         known = self._known
         return self.read() if known is None or known.head.move is not None else known
 
-    def expected(self) -> CommitReader:
-        """Return what this process knows about the newest head: the remembered head, or a later forecast."""
+    def known_or_forecast(self) -> CommitReader:
+        """Return the remembered head, or a forecast of a later one."""
         known, ahead = self.known(), self._forecast
         if ahead is None or (ahead.head.fence, ahead.head.number) <= (known.head.fence, known.head.number):
             return known
@@ -140,7 +140,7 @@ class HeadReader:
         known, head = self._known, snapshot.head
         if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):
             self._known = snapshot
-            self._forecasts = 0
+            self._forecast, self._forecasts = None, 0
         return snapshot
 
 

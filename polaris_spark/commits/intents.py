@@ -43,6 +43,10 @@ SLOT_COMMITS: Final = 32
 """Number of commits after which a slot that its process does not use is dropped. Times would not do, because clocks of
 machines differ."""
 
+READS_ALL: Final = 3
+"""One commit out of this number looks in the database for the intents of all processes, also of those that usually send
+them as messages. A message may have been lost."""
+
 MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
 
@@ -130,8 +134,6 @@ class Intents:
         self.written = False
         """Whether the newest intent of this process was written to the database."""
         self._process = os.getpid()
-        self.yields = False
-        """Whether the last commit of this process left out changes of others, which now have to commit them."""
         self.missing = 0
         """Number of slots whose processes had no intent when this process last committed."""
 
@@ -174,17 +176,22 @@ class Intents:
             return None
         return Published(own, intent, head.number, tuple(parts), pendings, memos, rows, applied.state)
 
-    def publish(self, made: Published, head: Head) -> None:
+    def publish(self, made: Published, head: Head, *, write: bool = False) -> None:
         """Send an intent to the process that made the newest commit, or write it to the database. From the start of
         this call on, other processes may carry it out. May be repeated, if another process made a commit.
 
+        Args:
+            write: whether to write it in any case, because the message may have been lost.
         Raises:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may have been written.
         """
         if self._own:
             self._own, self.written = 0, False
+        if self.written:
+            return
         rows = self._store.rows([(made.id, made.intent)])
-        if not self.written and not self._mailbox.send(unpack(head.commit).node, made.id, rows[0].value):
+        self._mailbox.open()
+        if write or not self._mailbox.send(unpack(head.commit).node, made.id, rows[0].value):
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
 
@@ -227,7 +234,7 @@ class Intents:
         """Give the published changes their results: `carried` is the outcome of the intent. Changes that the reference
         does not contain must be prepared again."""
         for pending, memo, done in zip(made.pendings, made.memos, carried, strict=True):
-            pending.must_prepare, pending.contested = not done, not done
+            pending.must_prepare, pending.contested, pending.had_no_effect = not done, not done, False
             if done:
                 pending.succeed(memo.result)
         self._store.remember(made.rows)
@@ -286,22 +293,26 @@ class Intents:
             node: the node number in the commit's id. This process may have lost it since.
         """
         self._own = applied.own_slot
-        self.yields = applied.left_out
         self.missing = len(applied.slots) - 1 - applied.carried
         base = applied.base.head
         decided = [slot.last for slot in applied.slots if slot.number > base.number and slot.last]
         self._mailbox.remove(decided)
-        nodes = [node for id in decided if self._mailbox.is_near(node := unpack(id).node)]
+        nodes = [sender for id in decided if self._mailbox.is_near(sender := unpack(id).node)]
         if unpack(base.commit).node != node:  # some wait for the process that committed before
             nodes += [unpack(slot.following).node for slot in applied.slots if slot.following != self._own]
-        self._mailbox.answer(set(nodes))
+        self._mailbox.answer(set(nodes) - {node})
 
     def _decided(self, applied: Applied, slots: list[Slot]) -> Iterable[Slot]:
         """Carry out the intents of these slots, and yield the slots that the new head has instead."""
         if not slots:
             return
         found = {id: row for slot in slots if (row := self._mailbox.get(id := slot.following)) is not None}
-        far = [id for slot in slots if not self._mailbox.is_near(unpack(id := slot.following).node)]
+        all_far = applied.base.head.number % READS_ALL == 0
+        far = [
+            id
+            for slot in slots
+            if (id := slot.following) not in found and (all_far or not self._mailbox.is_near(unpack(id).node))
+        ]
         if far:
             rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])
             found |= {key.id: row for key, row in rows.items()}

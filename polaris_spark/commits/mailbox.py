@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.forks import begin_anew_in_children
@@ -34,8 +34,10 @@ MOST_BYTES: Final = 64 * 2**10
 NEAR_MS: Final = 1_000.0
 """Time after a message during which its sender counts as near, in milliseconds."""
 
-_MOST_KEPT = 256
+_MOST_KEPT = 64
 """Maximum number of intents that a process keeps."""
+_MOST_AT_ONCE = 256
+"""Maximum number of messages that one call reads."""
 _SEND_MS = 20
 """Maximum time to wait for room in the receiver's queue, in milliseconds."""
 _MOST_PATH = 100
@@ -51,7 +53,8 @@ class Mailbox(Protocol):
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
         """Send the encoded intent `id` to a process. Return False if the process cannot be reached, or if the intent is
-        too large."""
+        too large. In the second case, this process does not count as near any more, so that the other one looks for the
+        intent in the database."""
         ...
 
     def answer(self, nodes: Iterable[int]) -> None:
@@ -101,8 +104,35 @@ class NoMailbox:
     def close(self) -> None: ...
 
 
+class _Bound(NamedTuple):
+    """A socket, and where other processes find it."""
+
+    socket: socket.socket
+    node: int
+    path: Path
+    inode: int
+    """Inode of the path when the socket was bound. If the path has another one now, it is the socket of another
+    process."""
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this socket."""
+        try:
+            return self.path.lstat().st_ino == self.inode
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        self.socket.close()
+        if self.is_in_place():
+            self.path.unlink(missing_ok=True)
+
+
 class SocketMailbox:
-    """A mailbox on a Unix datagram socket in a folder that only this user can open. Thread-safe."""
+    """A mailbox on a Unix datagram socket in a folder that only this user can open. Thread-safe.
+
+    All threads of a process share the mailbox. If several of them wait, a message may wake only one, which can be the
+    wrong one; the others then wait until their time is over.
+    """
 
     def __init__(self, store: str, node: Callable[[], int], clock: Clock) -> None:
         """
@@ -110,22 +140,27 @@ class SocketMailbox:
             store: identifies the store.
             node: returns the node number of this process, which may change.
         """
-        self._folder = Path(tempfile.gettempdir(), f"polaris-spark-{os.getuid()}")
-        self._prefix = hashlib.sha256(store.encode()).hexdigest()[:16]
+        known = f"{socket.gethostname()} {store}"  # several machines may share the folder
+        self._prefix = hashlib.sha256(known.encode()).hexdigest()[:16]
         self._node = node
         self._clock = clock
-        self.begin_in_child()
+        self._bound: _Bound | None = None
+        self._begin()
         begin_anew_in_children(self)
 
-    def begin_in_child(self) -> None:
+    def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._bound = -1
-        """The node number that `_socket` was bound for."""
-        self._path: Path | None = None
-        self._inode = 0
+        self._unusable = -1
+        """The node number for which no socket could be bound."""
         self._received: dict[int, bytes] = {}
         self._heard: dict[int, float] = {}
+        """Time of the last message of each process, in milliseconds on the monotonic clock, by node number."""
+
+    def begin_in_child(self) -> None:
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            bound.socket.close()  # the path is the parent's
+        self._begin()
 
     def close(self) -> None:
         """Remove the socket. Other processes then use the database."""
@@ -133,28 +168,30 @@ class SocketMailbox:
             self._unbind()
 
     def open(self) -> None:
-        node = self._node()
-        if node == self._bound:
+        node, bound = self._node(), self._bound
+        if node == self._unusable or (bound is not None and bound.node == node and bound.is_in_place()):
             return
         with self._guard:
             self._unbind()
-            self._bound = node
             try:
-                self._bind(Path(self._path_of(node)))
+                self._bound = self._bind(node)
             except OSError as error:
+                self._unusable = node
                 _logger.debug("no messages from processes of this machine: %s", error)
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
-        own = self._socket
-        if own is None or len(intent) > MOST_BYTES:
+        bound = self._bound
+        if bound is None:
             return False
-        return self._sent(own, node, _HEADER.pack(self._bound, id) + intent, 0)
+        fits = len(intent) <= MOST_BYTES
+        message = _HEADER.pack(bound.node, id) + (intent if fits else b"")
+        return self._sent(bound, node, message, 0) and fits
 
     def answer(self, nodes: Iterable[int]) -> None:
-        own = self._socket
-        for node in nodes:
-            if own is not None:
-                self._sent(own, node, b"", socket.MSG_DONTWAIT)
+        bound = self._bound
+        if bound is not None:
+            for node in nodes:
+                self._sent(bound, node, b"", socket.MSG_DONTWAIT)
 
     def get(self, id: int) -> bytes | None:
         self._receive()
@@ -170,97 +207,99 @@ class SocketMailbox:
         return heard is not None and self._clock.monotonic_ms() - heard < NEAR_MS
 
     def wait(self, ms: float) -> None:
-        own = self._socket
-        if own is None:
-            self._clock.sleep_ms(ms)
-            return
+        bound = self._bound
         try:
-            select.select([own], [], [], ms / 1_000)
-        except (
-            OSError,
-            ValueError,
-        ):  # another thread closed the socket, or its number is too high for `select`
-            self._clock.sleep_ms(min(ms, 1.0))
+            if bound is None:
+                raise OSError("this process has no socket")
+            poll = select.poll()
+            poll.register(bound.socket, select.POLLIN)
+            if any(event & select.POLLNVAL for _, event in poll.poll(ms)):
+                raise OSError("another thread closed the socket")
+        except (OSError, ValueError):  # a closed socket has no descriptor, which is a ValueError
+            self._clock.sleep_ms(ms)
             return
         self._receive()
 
     def _receive(self) -> None:
-        """Read all messages that have come."""
-        own = self._socket
-        if own is None:
+        """Read the messages that have come."""
+        bound = self._bound
+        if bound is None:
             return
         with self._guard:
-            while True:
+            for _ in range(_MOST_AT_ONCE):
                 try:
-                    message = own.recv(_HEADER.size + MOST_BYTES, socket.MSG_DONTWAIT)
+                    message = bound.socket.recv(_HEADER.size + MOST_BYTES, socket.MSG_DONTWAIT)
                 except OSError:
                     return
-                if len(message) > _HEADER.size:
-                    node, id = _HEADER.unpack_from(message)
-                    self._heard[node] = self._clock.monotonic_ms()
-                    self._received[id] = message[_HEADER.size :]
-                    if len(self._received) > _MOST_KEPT:
-                        del self._received[next(iter(self._received))]
+                if len(message) < _HEADER.size:
+                    continue
+                node, id = _HEADER.unpack_from(message)
+                if len(message) == _HEADER.size:
+                    self._heard.pop(node, None)
+                    continue
+                self._heard[node] = self._clock.monotonic_ms()
+                self._received[id] = message[_HEADER.size :]
+                if len(self._received) > _MOST_KEPT:
+                    del self._received[next(iter(self._received))]
 
-    def _sent(self, own: socket.socket, node: int, message: bytes, flags: int) -> bool:
-        path = self._path_of(node)
+    def _sent(self, bound: _Bound, node: int, message: bytes, flags: int) -> bool:
+        path = bound.path.with_name(self._name(node))
         try:
-            own.sendto(message, flags, path)
+            bound.socket.sendto(message, flags, str(path))
         except ConnectionRefusedError:  # its process died
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                path.unlink()
         except OSError:
             pass
         else:
             return True
         return False
 
-    def _path_of(self, node: int) -> str:
-        return f"{self._folder}/{self._prefix}-{node}"
+    def _name(self, node: int) -> str:
+        return f"{self._prefix}-{node}"
 
-    def _bind(self, path: Path) -> None:
-        folder = path.parent
+    def _bind(self, node: int) -> _Bound:
+        folder = Path(tempfile.gettempdir(), f"polaris-spark-{os.getuid()}")
+        path = folder / self._name(node)
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = os.lstat(folder)
+        found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise PermissionError(f"{folder} is not a folder that only this user can open")
         if len(os.fsencode(path)) > _MOST_PATH:
             raise OSError(f"the path {path} is too long for a socket")
+        _remove_dead(folder.glob(f"{self._prefix}-*"))
         own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
+            own.settimeout(None)  # whatever `socket.setdefaulttimeout` says
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, _SEND_MS * 1_000))
-            self._remove_dead(own, folder)
             path.unlink(missing_ok=True)
             own.bind(str(path))
-            self._inode = path.stat().st_ino
+            return _Bound(own, node, path, path.lstat().st_ino)
         except BaseException:
             own.close()
             raise
-        self._socket, self._path = own, path
 
-    def _remove_dead(self, own: socket.socket, folder: Path) -> None:
-        """Remove the sockets of processes that died."""
-        for path in folder.glob(f"{self._prefix}-*"):
+    def _unbind(self) -> None:
+        bound, self._bound, self._unusable = self._bound, None, -1
+        if bound is not None:
+            bound.close()
+
+
+def _remove_dead(paths: Iterable[Path]) -> None:
+    """Remove the sockets of processes that died."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        for path in paths:
             try:
-                own.sendto(b"", socket.MSG_DONTWAIT, str(path))
+                probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
             except OSError:
                 pass
 
-    def _unbind(self) -> None:
-        own, path = self._socket, self._path
-        self._socket = self._path = None
-        self._bound = -1
-        if own is not None:
-            own.close()
-        with contextlib.suppress(FileNotFoundError):
-            if path is not None and path.stat().st_ino == self._inode:  # no other process got the node number
-                path.unlink()
-
 
 _HEADER = struct.Struct(">HQ")
-"""Header of a message with an intent: the sender's node number, and the intent's id."""
+"""Header of a message with an intent: the sender's node number, and the intent's id. A message without intent means
+that the intent is in the database."""
 
 
 def mailbox_of(store: str, node: Callable[[], int], clock: Clock) -> SocketMailbox | NoMailbox:

@@ -117,6 +117,7 @@ class Publication:
             self.in_doubt, self.cause = doubted, error
         except Exception as error:
             if not doubted:
+                self.in_doubt = False
                 raise
             raise OutcomeUnknownError(
                 f"it is not known whether a commit to {self._name!r} took place: {error}"

@@ -48,6 +48,11 @@ FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
 """Time before the first look at the row after an intent was published, and before each further look, in multiples of
 the average time until another process decides an intent."""
 
+YIELD_COMMITS = 8.0
+"""Time for which a process waits until another one commits a change that it left out, in multiples of the average
+duration of a commit. The other one reads the row twice and the commit, and swaps. Doubles each time that none commits.
+"""
+
 JUST_COMMITS = 4.0
 """Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
 of a commit."""
@@ -103,6 +108,9 @@ class Turns:
         self._clock = clock
         self._rng = rng
         self._rivals_until = self._won_until = -1.0
+        self._yields = False
+        self._vain = 0
+        """Number of times in a row that this process waited for another one to commit, and none did."""
         self._commit_ms = BASE_MS
         """Running average of the time that it takes to publish a commit, in milliseconds."""
         self._decided_ms = BASE_MS
@@ -115,6 +123,7 @@ class Turns:
 
     def lost(self) -> None:
         """Record that another process committed first."""
+        self._won_until, self._yields = -1.0, False
         self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
 
     def won(self, took_ms: float) -> None:
@@ -122,8 +131,32 @@ class Turns:
         self._commit_ms += (took_ms - self._commit_ms) / 8
         self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
 
+    def left_out(self) -> None:
+        """Record that this process committed, and left out a change of another process, which now has to commit it."""
+        self._won_until, self._yields = -1.0, True
+        self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
+
+    def yielded(self, *, to_another: bool) -> None:
+        """Record that this process waited for another one to commit, and whether one did."""
+        self._yields = False
+        self._vain = 0 if to_another else min(self._vain + 1, DOUBLINGS)
+
     @property
-    def just_won(self) -> bool:
+    def yields(self) -> bool:
+        """Whether another process still has to commit a change that this process left out."""
+        return self._yields
+
+    @property
+    def commit_ms(self) -> float:
+        """Average time that it takes to publish a commit, in milliseconds."""
+        return self._commit_ms
+
+    def yield_ms(self) -> float:
+        """Return the milliseconds for which this process waits for another one to commit a change that it left out."""
+        return min(CAP_MS, self._commit_ms * YIELD_COMMITS * 2.0**self._vain)
+
+    @property
+    def committed_recently(self) -> bool:
         """Whether this process committed so recently that probably no other process committed after it."""
         return self._clock.monotonic_ms() < self._won_until
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 
@@ -13,7 +15,7 @@ from polaris_spark.backends.base import Backend, ObjectKey
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits import head_reader, intents, log
 from polaris_spark.commits.applier import Applier
-from polaris_spark.commits.change import Operation
+from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Head, LogEntry, RecentHead
@@ -119,6 +121,96 @@ def test_a_process_that_lost_its_node_number_during_the_swap_still_reports_succe
     monkeypatch.setattr(Publication, "remember", remember_and_lose)
     assert rivals.b.commit(Add("theirs")) == 1
     assert rivals.commits() == [["theirs"]]
+
+
+class Large(Add):
+    """A change whose intent is too large for a message."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        state.put("names", self.name + b"/large", Entry(1, bytes(90_000)))
+        return super().apply(state, prepared)
+
+
+def test_an_intent_that_is_too_large_for_a_message_is_found_in_the_database(backend: Backend) -> None:
+    rivals = Rivals(backend, office=Office())
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Large("mine"))
+    assert rivals.commits() == [["theirs", "mine"]] * 2
+
+
+def test_an_intent_whose_message_was_lost_is_written_after_two_commits(backend: Backend) -> None:
+    office = Office(lambda: True)
+    rivals = Rivals(backend, office=office)
+    for _ in range(3 - rivals.head.number % 3):  # the commit after the next two does not read all
+        rivals.b.commit(Add("warm"))
+    rivals.b._attempts._intents._mailbox._heard.add(rivals.a._ids.node())  # as after messages that arrived
+    mine = rivals.a._attempts._intents.own
+    theirs = [lambda: rivals.b.commit(Add("theirs"))] * 4
+    rivals.meanwhile(*theirs)
+    assert rivals.a.commit(Add("mine")) == 1
+    assert backend.read_objects("r", [ObjectKey(mine)])
+    assert ["theirs", "mine"] in rivals.commits()
+
+
+class Nothing(Add):
+    """A change that finds that there is nothing to do."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        found = state.lookup("names", self.name)
+        return state.get(found.pointer, Box).number if found else 0
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["nothing to do", "repeated"])
+def test_a_change_without_effect_beside_one_that_is_handed_over_is_answered(
+    rivals: Rivals, repeated: bool
+) -> None:
+    operation = Operation(rivals.clock.now_ms().to_bytes(6, "big") + b"\x70" * 10, "tester", b"d")
+    first = Add("old", 3, operation=operation)
+    rivals.b.commit(first)
+    other: Change[object, int] = Add("old", 3, operation=operation) if repeated else Nothing("old")
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(rivals.a.commit(other)))
+
+    class WithAnother(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            if not thread.ident:
+                thread.start()
+                while not rivals.a._attempts.group._waiting:
+                    time.sleep(0.001)
+            return super().apply(state, prepared)
+
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(WithAnother("mine")) == 1
+    thread.join(30)
+    assert answers == [3]
+    assert rivals.commits()[-1] == ["theirs", "mine"]
+
+
+def test_a_process_waits_for_another_one_whose_change_it_left_out(backend: Backend) -> None:
+    rivals = Rivals(backend)
+    turns, clock = rivals.b._attempts._turns, rivals.b._clock
+    rivals.meanwhile(lambda: rivals.b.commit(Add("x")))
+    assert rivals.a.commit(Add("x")) == 2  # left out, and committed by its process
+    assert turns.yields
+    begun, most = clock.monotonic_ms(), turns.yield_ms()
+    rivals.b._attempts._handover.yield_turn()
+    assert clock.monotonic_ms() - begun < most
+    assert turns.yield_ms() == most
+    assert not turns.yields
+
+
+def test_a_process_does_not_wait_long_for_one_that_does_not_commit(backend: Backend) -> None:
+    rivals = Rivals(backend)
+    turns = rivals.b._attempts._turns
+    turns.left_out()
+    begun = turns._clock.monotonic_ms()
+    most = turns.yield_ms()
+    assert rivals.b.commit(Add("y")) == 1
+    assert most <= turns._clock.monotonic_ms() - begun <= 2 * most
+    assert not turns.yields
+    assert turns.yield_ms() > most  # the other one gets more time
 
 
 def test_a_message_that_is_lost_loses_no_change(backend: Backend) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +77,59 @@ def test_what_cannot_be_delivered_is_refused(opened: Opened, folder: Path) -> No
     b.close()
     assert not a.send(2, 79, b"closed")
     assert [path.name.rsplit("-")[-1] for path in folder.iterdir()] == ["1"]
+
+
+def test_an_intent_that_is_too_large_makes_its_sender_far(opened: Opened) -> None:
+    a, b = opened(1), opened(2)
+    assert a.send(2, 77, b"intent")
+    b.get(77)
+    assert b.is_near(1)
+    assert not a.send(2, 78, bytes(mailbox.MOST_BYTES + 1))
+    b.get(78)
+    assert not b.is_near(1)
+
+
+def test_a_default_timeout_of_the_program_does_not_block(folder: Path) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(30)
+    try:
+        box = SocketMailbox("store", lambda: 1, SystemClock())
+        box.open()
+        begun = time.monotonic()
+        assert box.get(77) is None
+        box.wait(1)
+        assert time.monotonic() - begun < 10
+        box.close()
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def test_a_socket_whose_file_was_removed_is_bound_again(opened: Opened, folder: Path) -> None:
+    a, b = opened(1), opened(2)
+    for path in folder.iterdir():
+        path.unlink()
+    assert not a.send(2, 77, b"intent")
+    b.open()
+    assert a.send(2, 77, b"intent")
+    assert b.get(77) == b"intent"
+
+
+def test_an_interrupt_while_a_socket_is_bound_is_no_obstacle_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = SocketMailbox("store", lambda: 1, SystemClock())
+    with monkeypatch.context() as patched:
+        patched.setattr(mailbox, "_remove_dead", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            box.open()
+    box.open()
+    assert box.send(1, 77, b"intent")
+    assert box.get(77) == b"intent"
+    box.close()
+
+
+def _interrupted(_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_socket_of_a_process_that_died_is_removed(opened: Opened, folder: Path) -> None:
@@ -154,7 +209,13 @@ def test_processes_of_other_stores_are_not_reached(opened: Opened) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("fault", ["others may open it", "a link", "too long"])
+def _no_folder() -> str:
+    raise FileNotFoundError("No usable temporary directory found")
+
+
+@pytest.mark.parametrize(
+    "fault", ["others may open it", "a link", "too long", "no folder for temporary files"]
+)
 def test_a_folder_that_is_not_safe_is_not_used(
     folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +226,8 @@ def test_a_folder_that_is_not_safe_is_not_used(
         real = folder.parent / "real"
         real.mkdir(mode=0o700)
         folder.symlink_to(real)
+    elif fault == "no folder for temporary files":
+        monkeypatch.setattr(tempfile, "gettempdir", _no_folder)
     else:
         long = folder.parent / ("long" * 40)
         long.mkdir()
