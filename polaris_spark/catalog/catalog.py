@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from polaris_spark.catalog.confinement import Confinement
-from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, local_path
 from polaris_spark.catalog.lazy_imports import UNLOADED, LoadImported
 from polaris_spark.catalog.locations import segments
@@ -66,7 +66,10 @@ class Catalog:
         local = [str(path) for place in places if (path := local_path(place)) is not None]
         confinement = Confinement(local, follow_links=follow_links)
         allowed = tuple(segments(place) for place in places)
-        restricted.context = self.context._replace(allowed=allowed, confinement=confinement)
+        settings = hash_of(self.context.settings, allowed, confinement.roots, follow_links)
+        restricted.context = self.context._replace(
+            allowed=allowed, confinement=confinement, settings=settings
+        )
         restricted.files = self.files.confined(confinement)
         restricted.references = self.references.writing(restricted.files)
         return restricted

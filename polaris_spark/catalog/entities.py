@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -73,6 +74,9 @@ class Context(NamedTuple):
     refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
     """Function that takes a location as path segments. If another catalog of the realm uses the location, it returns
     the reason why a table must not own it; otherwise, it returns an empty string."""
+    settings: bytes = b""
+    """Hash of all settings that decide which changes succeed, and what they change. Another process with an equal hash
+    may apply the changes of this one. Empty if no other process may."""
     confinement: Confinement | None = None
     """Decides which symbolic links below the allowed locations are followed. If None, all are followed."""
 
@@ -104,6 +108,11 @@ class Context(NamedTuple):
                 raise ForbiddenError(
                     f"location {path} belongs to the files of a store; choose another location"
                 )
+
+
+def hash_of(*settings: object) -> bytes:
+    """Return a hash of settings, for `Context.settings`. The settings must have the same `repr` in every process."""
+    return hashlib.sha256(repr(settings).encode()).digest()
 
 
 class NameEntry(NamedTuple):

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from polaris_spark.catalog import locations
 from polaris_spark.catalog.append_rebase import (
     APPEND_REBASE,
@@ -118,6 +120,12 @@ _ENOUGH_PREPARATIONS = 2
 the list in `apply` gives the same result, because manifest lists never change."""
 
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(
+    tuple[bytes, tuple[str, ...], str, list[dict[str, Any]], list[dict[str, Any]]]
+).decode
+
+
 class TableCommit(NamedTuple):
     """Requirements and updates for one table, as in the REST protocol."""
 
@@ -152,6 +160,23 @@ class CommitTable(TableChange):
         self.updates = commit.updates
         self.append = find_append(commit.requirements, commit.updates)
         self.preparations = 0
+
+    def encoded(self) -> bytes:
+        settings = self.context.settings
+        if not settings or self.creates or self.append is not None:
+            return b""
+        name, commit = self.name, (self.requirements, self.updates)
+        try:
+            return _encode((settings, name.namespace, name.name, *commit))
+        except (OverflowError, TypeError, ValueError):  # such as an integer of more than 64 bits
+            return b""
+
+    def decoded(self, request: bytes, operation: Operation) -> CommitTable | None:
+        settings, namespace, name, requirements, updates = _decode(request)
+        if settings != self.context.settings:
+            return None
+        commit = TableCommit(TableName(namespace, name), requirements, updates)
+        return CommitTable(self.context, operation, commit)
 
     def prepare(self, view: State) -> Prepared:
         prepared = self.new_values()

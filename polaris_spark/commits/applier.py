@@ -18,6 +18,7 @@ from polaris_spark.errors import (
     BadRequestError,
     OutcomeUnknownError,
     ReferenceGoneError,
+    RequestError,
     TryAgainError,
     UnprocessableError,
 )
@@ -203,6 +204,43 @@ class Applier:
         if memo.fence != state.base.head.fence or not state.holds(memo.reads):
             return False
         state.redo(memo.effects)
+        _log(applied, operation)
+        applied.effects.append(state.effects)
+        return True
+
+    def apply_request(
+        self, applied: Applied, operation: Operation, request: bytes, request_id: bytes
+    ) -> bool:
+        """Apply the request of a change of another process, after the changes that `applied` already contains. Return
+        False if this process cannot: its changes have other settings, the change fails or has no effect or writes
+        files, it takes too long, or its operation was already carried out.
+
+        Args:
+            request: see `Change.encoded`.
+            request_id: id for the log entries, if the client gave no id.
+        """
+        state, left = applied.state, TURN_MS - applied.spent_ms
+        logged = operation if operation.id else operation._replace(id=request_id)
+        made = (pending.change.decoded(request, logged) for pending in applied.pendings)
+        change = next((one for one in made if one is not None), None)
+        if change is None or left <= 0:
+            return False
+        state.begin()
+        if operation.id and self._done_before(applied, operation) is not None:
+            return False
+        begun = self._clock.monotonic_ms()
+        pending = Pending(change, begun, begun + left, self._clock.signal())
+        try:
+            pending.prepared = change.prepare(state)
+            self._run(state, pending, min(left, SLOW_MS), _turn_over)
+        except (RequestError, PrepareAgain):
+            state.undo()
+            return False
+        finally:
+            applied.spent_ms += pending.took_ms
+        if not state.effects.entries or state.effects.files or state.effects.trees:
+            state.undo()
+            return False
         _log(applied, operation)
         applied.effects.append(state.effects)
         return True

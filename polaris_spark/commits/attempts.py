@@ -14,7 +14,7 @@ from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.handover import WITHDRAW_MS, Handover
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Intents, OutcomeTrimmedError, Published
+from polaris_spark.commits.intents import Carried, Intents, OutcomeTrimmedError, Published
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
@@ -243,7 +243,7 @@ class Attempts:
         self._intents.publish(made, known.head)
         return True
 
-    def _settle(self, batch: Batch, run: _Run, carried: bytes) -> None:
+    def _settle(self, batch: Batch, run: _Run, carried: Carried) -> None:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
         assert run.made is not None
         for pending in batch.pendings:

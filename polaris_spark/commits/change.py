@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -71,6 +71,20 @@ class Change(ABC, Generic[P, R]):
         Raises:
             PrepareAgain: the change needs data that `prepare` did not read, or has taken too long.
         """
+
+    def encoded(self) -> bytes:
+        """Return the request for this change in a form from which `decoded` makes an equal change in another process.
+        Return an empty value if only this process can make the change."""
+        return b""
+
+    def decoded(self, request: bytes, operation: Operation) -> Change[Any, Any] | None:
+        """Return the change of another process for which `encoded` returned `request`. Return None if this change has
+        other settings than that one, so that it might have another outcome in this process.
+
+        Args:
+            operation: operation of the other process's change.
+        """
+        return None
 
     @abstractmethod
     def repeat(self, state: State, entries: list[LogEntry]) -> R:

@@ -11,7 +11,7 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Intents, Published
+from polaris_spark.commits.intents import Carried, Intents, Published
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.retry import Turns
@@ -32,7 +32,7 @@ WITHDRAW_MS: Final = 5_000.0
 class Waited(NamedTuple):
     """What a process found after it waited for others to carry out its intent."""
 
-    carried: bytes | None
+    carried: Carried | None
     """The outcome of the intent (`Intents.outcome`); None if it is not decided."""
     head: CommitReader | None
     """The head at which the intent is not decided; None if it is."""
@@ -132,7 +132,7 @@ class Handover:
             now = self._clock.monotonic_ms()
             if carried is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                if not all(carried) or not self._heads.forecast(made.state, head):
+                if any(done is not True for done in carried) or not self._heads.forecast(made.state, head):
                     with suppress(PolarisError):  # the next change reads the head again
                         self._heads.adopt(row)
                 return Waited(carried, None)
@@ -145,7 +145,7 @@ class Handover:
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
                 return Waited(None, self._heads.adopt(row))
 
-    def withdraw(self, made: Published, limit_ms: float) -> bytes | None:
+    def withdraw(self, made: Published, limit_ms: float) -> Carried | None:
         """Make sure that no commit decides a published intent any more. Return its outcome if a commit decided it
         before, or None.
 

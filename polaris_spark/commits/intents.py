@@ -13,9 +13,10 @@ commits its changes itself, which replaces its slot as well. No commit refers to
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.rows import Head, LogEntry, Slot
-from polaris_spark.commits.state import Effects, Point, Range, State
+from polaris_spark.commits.state import Effects, Point, Range, State, reading_state
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.index import Entry
@@ -68,6 +69,9 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entries: tuple[LogEntry, ...]
     rows: tuple[ObjectRow, ...]
     """The rows of the new objects. The commit that contains the part writes them."""
+    request: bytes = b""
+    """The request for the change (`Change.encoded`), which the process that commits applies if something that the
+    change read is not the same any more; empty if no other process can."""
 
     def memo(self, fence: int) -> Memo:
         """Return the outcome of the change, without its objects."""
@@ -89,6 +93,21 @@ class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
 
+Carried = Sequence[bool | list[LogEntry]]
+"""Outcome of each change of an intent: True if a commit contains the change as its process applied it; the change's log
+entries if another process applied its request; False if no commit contains it."""
+
+
+def request_id(intent: int, position: int) -> bytes:
+    """Return the id that the log entries of a change have if another process applied its request and the client gave no
+    id: a UUIDv8 (RFC 9562, 5.8) of the intent's id and the change's position in the intent."""
+    id = bytearray(hashlib.sha256(f"{intent} {position}".encode()).digest()[:16])
+    id[6], id[8] = 0x80 | id[6] & 0x0F, 0x80 | id[8] & 0x3F
+    return bytes(id)
+
+
+_APPLIED, _REQUEST = 1, 2
+"""Values of a byte of `Slot.carried`."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
 
@@ -195,9 +214,8 @@ class Intents:
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
 
-    def outcome(self, made: Published, head: Head) -> bytes | None:
-        """Return the outcome of a published intent at a head: one byte for each part, 1 if the reference contains it.
-        Return None if the intent is not decided.
+    def outcome(self, made: Published, head: Head) -> Carried | None:
+        """Return the outcome of a published intent at a head. Return None if the intent is not decided.
 
         Raises:
             OutcomeTrimmedError: the slot was dropped, and the commits that may contain the changes were trimmed; or the
@@ -209,34 +227,57 @@ class Intents:
                     raise OutcomeTrimmedError(
                         f"it is not known whether the change was made: {slot} is damaged"
                     )
-                return slot.carried
+                if _REQUEST not in slot.carried:
+                    return [done == _APPLIED for done in slot.carried]
+                return [
+                    entries if done == _REQUEST else done == _APPLIED
+                    for done, entries in zip(slot.carried, self._searched(made, head), strict=True)
+                ]
             if slot.following == made.id:
                 return None
         return self._searched(made, head)
 
-    def _searched(self, made: Published, head: Head) -> bytes:
-        """Return the outcome of an intent whose slot was dropped: look for the log entries of its parts."""
+    def _searched(self, made: Published, head: Head) -> Carried:
+        """Return the outcome of an intent whose slot was dropped, or which has changes whose requests others applied:
+        look for the log entries of its parts."""
         if head.given_up or head.floor_number > made.base + 1:
             raise OutcomeTrimmedError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
             )
-        found = set()
-        wanted = {_encode(part.entries[0]) for part in made.parts}
+        applied = {_encode(part.entries[0]): number for number, part in enumerate(made.parts)}
+        requested = {
+            (part.operation or request_id(made.id, number), part.principal): number
+            for number, part in enumerate(made.parts)
+            if part.request
+        }
+        found: dict[int, list[LogEntry]] = {}
+        within = 0
         for _, commit, _, entry in log.entries(self._store, head):
-            if commit.number <= made.base:
+            if commit.number <= made.base or (len(found) == len(made.parts) and commit.number != within):
                 break
-            encoded = _encode(entry)
-            if encoded in wanted:
-                found.add(encoded)
-        return bytes(_encode(part.entries[0]) in found for part in made.parts)
+            number = applied.get(_encode(entry), -1)
+            if number >= 0:
+                found[number] = []
+            else:
+                number = requested.get((entry.operation, entry.principal), -1)
+                if number >= 0:
+                    found[number] = [entry, *found.get(number, [])]
+            if number >= 0:
+                within = commit.number
+        return [number in found and (found[number] or True) for number in range(len(made.parts))]
 
-    def settle(self, made: Published, carried: bytes) -> None:
+    def settle(self, made: Published, carried: Carried) -> None:
         """Give the published changes their results: `carried` is the outcome of the intent. Changes that the reference
-        does not contain must be prepared again."""
+        does not contain must be prepared again.
+
+        Raises:
+            TryAgainError, OutcomeUnknownError: the result of a change cannot be read now. Call this again.
+        """
+        state = reading_state(made.state.base)
         for pending, memo, done in zip(made.pendings, made.memos, carried, strict=True):
-            pending.must_prepare, pending.contested, pending.had_no_effect = not done, not done, False
             if done:
-                pending.succeed(memo.result)
+                pending.succeed(memo.result if done is True else pending.change.repeat(state, done))
+            pending.must_prepare, pending.contested, pending.had_no_effect = not done, not done, False
         self._store.remember(made.rows)
         self._own = made.intent.following
 
@@ -341,21 +382,23 @@ class Intents:
     def _carry(self, applied: Applied, slot: Slot, intent: Intent, parts: tuple[Part, ...]) -> Slot:
         applied.carried += 1
         carried = bytearray()
-        for part in parts:
+        for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)
+            done = 0
             try:
-                done = self._applier.redo(applied, operation, part.memo(intent.fence))
+                if self._applier.redo(applied, operation, part.memo(intent.fence)):
+                    done = _APPLIED
+                    applied.rows += part.rows
+                elif part.request:
+                    id = request_id(slot.following, position)
+                    done = _REQUEST * self._applier.apply_request(applied, operation, part.request, id)
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process meets the same error, and reports it
                 _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
-                done = False
             carried.append(done)
-            if done:
-                applied.rows += part.rows
-            else:
-                applied.left_out = True
+            applied.left_out |= not done
         number = applied.base.head.number + 1
         return Slot(intent.following, number, slot.following, bytes(carried))
 
@@ -377,4 +420,5 @@ def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:
         tuple(effects.puts),
         tuple(effects.entries),
         tuple(rows),
+        pending.change.encoded(),
     )

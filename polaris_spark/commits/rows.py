@@ -50,7 +50,8 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One change to one entity, for the audit trail, the change feed and recovery."""
 
     operation: bytes
-    """The operation id that the client gave (16 bytes of a UUID), or empty."""
+    """The operation id that the client gave (16 bytes of a UUID), or empty. If the client gave none and another process
+    applied the request, a UUIDv8 that identifies the request (`intents.request_id`)."""
     principal: str
     time: int
     """Time at which the change was prepared, in milliseconds since 1970."""
@@ -106,8 +107,8 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: ObjectId = 0
     """Id of the process's last intent that a commit decided; 0 if there was none."""
     carried: bytes = b""
-    """One byte for each change in the intent `last`: 1 if the commit contains the change, 0 if the process must commit
-    the change itself."""
+    """One byte for each change in the intent `last`: 1 if the commit contains the change as its process applied it, 2
+    if another process applied its request (`intents.Part.request`), 0 if the process must commit the change itself."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):

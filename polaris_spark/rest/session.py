@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import find_catalog, initialize, open_catalog, require_branch
-from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.manifest_files import process_manifest_files
 from polaris_spark.catalog.other_catalogs import OtherCatalogs
@@ -299,6 +299,7 @@ def _open(
     row = complete_copy(references, context, operation, row, head, head_name(row, properties.branch))
     binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))
     context = _context(properties, row, context)._replace(refused_elsewhere=others.refusal, binding=binding)
+    context = context._replace(settings=_settings(properties, row, context))
     if is_new:
         _warn_of_nesting(connection.uri, context.warehouse, row.name)
     catalog = Catalog(
@@ -309,6 +310,24 @@ def _open(
         branch=properties.branch,
     )
     return Session(properties, connection, catalog, principal, router)
+
+
+def _settings(properties: Properties, row: CatalogRow, context: Context) -> bytes:
+    """Return the hash of everything in this process that decides what a change of the catalog does."""
+    return hash_of(
+        row.name,
+        row.entity_id,
+        context.warehouse,
+        context.shared_locations,
+        context.operation_lifetime_ms,
+        sorted(given_by(properties).items()),
+        properties.branch,
+        properties.metadata_files,
+        properties.history_retention,
+        properties.grace,
+        properties.append_rebase,
+        properties.schema_merge,
+    )
 
 
 def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:

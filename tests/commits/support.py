@@ -62,6 +62,10 @@ class Add(Change[object, int]):
         self.operation = operation or Operation(b"", "tester")
         self.runs = 0
 
+    def decoded(self, request: bytes, operation: Operation) -> Add | None:
+        name, amount, expect = msgspec.msgpack.decode(request)
+        return Add(name.decode(), amount, expect=expect, operation=operation)
+
     def prepare(self, view: State) -> object:
         return None
 
@@ -74,11 +78,20 @@ class Add(Change[object, int]):
         after = state.add(Box(number + self.amount))
         state.put("names", self.name, Entry(after))
         before = found.pointer if found else 0
-        state.log(LogEntry(self.operation.id, "tester", 1, "add", 7, self.name, before, after))
+        state.log(
+            LogEntry(self.operation.id, self.operation.principal, 1, "add", 7, self.name, before, after)
+        )
         return number + self.amount
 
     def repeat(self, state: State, entries: list[LogEntry]) -> int:
         return state.get(entries[-1].after, Box).number
+
+
+class Requested(Add):
+    """An addition that other processes can make from its request."""
+
+    def encoded(self) -> bytes:
+        return msgspec.msgpack.encode((self.name, self.amount, self.expect))
 
 
 def references(
