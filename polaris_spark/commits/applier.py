@@ -210,10 +210,10 @@ class Applier:
 
     def apply_request(
         self, applied: Applied, operation: Operation, request: bytes, request_id: bytes
-    ) -> bool:
+    ) -> bool | None:
         """Apply the request of a change of another process, after the changes that `applied` already contains. Return
-        False if this process cannot: its changes have other settings, the change fails or has no effect or writes
-        files, it takes too long, or its operation was already carried out.
+        True if this succeeded. Return False if the change fails, has no effect, or was already carried out. Return None
+        if this process cannot make it: its changes have other settings, the change writes files, or it takes too long.
 
         Args:
             request: see `Change.encoded`.
@@ -224,23 +224,27 @@ class Applier:
         made = (pending.change.decoded(request, logged) for pending in applied.pendings)
         change = next((one for one in made if one is not None), None)
         if change is None or left <= 0:
-            return False
+            return None
         state.begin()
-        if operation.id and self._done_before(applied, operation) is not None:
+        try:
+            if operation.id and self._done_before(applied, operation) is not None:
+                return False
+        except (RequestError, OutcomeUnknownError):  # its process reports the error
             return False
         begun = self._clock.monotonic_ms()
         pending = Pending(change, begun, begun + left, self._clock.signal())
         try:
             pending.prepared = change.prepare(state)
             self._run(state, pending, min(left, SLOW_MS), _turn_over)
-        except (RequestError, PrepareAgain):
+        except (RequestError, PrepareAgain) as error:
             state.undo()
-            return False
+            return None if isinstance(error, PrepareAgain) else False
         finally:
             applied.spent_ms += pending.took_ms
-        if not state.effects.entries or state.effects.files or state.effects.trees:
+        effects = state.effects
+        if not effects.entries or effects.files or effects.trees:
             state.undo()
-            return False
+            return None if effects else False
         _log(applied, operation)
         applied.effects.append(state.effects)
         return True

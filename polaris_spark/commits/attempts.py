@@ -232,12 +232,16 @@ class Attempts:
         if known is None:
             return False
         self.group.add_waiting(batch)
-        applied = self._applied(batch, run, known)
-        if applied.failed or not applied.effects or not run.files.write(applied.pendings):
-            run.applied = None
-            return False
-        made = self._intents.made(applied)
-        if made is None or not self.group.send(batch, list(applied.pendings)):
+        pendings, made = list(batch.pendings), None
+        if self._intents.sends_requests:
+            made = self._intents.requested(self._applier.begin(known).state, pendings)
+        if made is None:
+            applied = self._applied(batch, run, known)
+            if applied.failed or not applied.effects or not run.files.write(applied.pendings):
+                run.applied = None
+                return False
+            made, pendings = self._intents.made(applied), list(applied.pendings)
+        if made is None or not self.group.send(batch, pendings):
             return False
         run.made = made
         self._intents.publish(made, known.head)

@@ -132,7 +132,11 @@ class Handover:
             now = self._clock.monotonic_ms()
             if carried is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                if any(done is not True for done in carried) or not self._heads.forecast(made.state, head):
+                self._intents.sends_requests = any(isinstance(done, list) for done in carried)
+                contained = all(carried) and (made.is_request or not self._intents.sends_requests)
+                if not contained or not self._heads.forecast(made.state, head):
+                    if made.is_request:
+                        self._intents.sends_requests = False  # now and then, see whether it is still useful
                     with suppress(PolarisError):  # the next change reads the head again
                         self._heads.adopt(row)
                 return Waited(carried, None)

@@ -126,17 +126,22 @@ class Published(NamedTuple):
     parts: tuple[Part, ...]
     pendings: list[Pending]
     """The change of each part."""
-    memos: list[Memo]
-    """The outcome of each part."""
+    memos: list[Memo | None]
+    """The outcome of each part; None if the part is only a request."""
     rows: ObjectRows
     """The rows of all parts."""
     state: State
     """The working state with the changes."""
 
     @property
+    def is_request(self) -> bool:
+        """Whether the changes were not applied, so that the state does not contain them."""
+        return None in self.memos
+
+    @property
     def has_files(self) -> bool:
         """Whether files were written for the changes."""
-        return any(memo.effects.files for memo in self.memos)
+        return any(memo is not None and memo.effects.files for memo in self.memos)
 
 
 class Intents:
@@ -150,6 +155,9 @@ class Intents:
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """
+        self.sends_requests = False
+        """Whether to send only the requests for changes, because others applied the requests of the last intent. To
+        apply the next changes here would probably be in vain, too."""
         self.written = False
         """Whether the newest intent of this process was written to the database."""
         self._process = os.getpid()
@@ -168,12 +176,10 @@ class Intents:
     def made(self, applied: Applied) -> Published | None:
         """Return a new intent with the applied changes, which is not written yet. Return None if the changes cannot be
         in an intent, or if this process has no slot in the head."""
-        own, head = self.own, applied.base.head
-        if not self._has_slot(head):
-            return None
+        head = applied.base.head
         parts: list[Part] = []
         pendings: list[Pending] = []
-        memos: list[Memo] = []
+        memos: list[Memo | None] = []
         rows = ObjectRows()
         for pending in applied.pendings:
             memo = pending.memo
@@ -190,10 +196,41 @@ class Intents:
             memos.append(memo)
             rows += mine
             rows.decoded += mine.decoded
-        intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
-        if not parts or len(intent.parts) > MOST_BYTES:
+        return self._published(applied.state, parts, pendings, memos, rows)
+
+    def requested(self, state: State, pendings: Sequence[Pending]) -> Published | None:
+        """Return a new intent with the requests for changes that this process does not apply. Return None if a change
+        has no request, if two changes have the same operation, or if this process has no slot in the head.
+
+        Args:
+            state: working state without the changes.
+        """
+        parts, operations = [], set()
+        for pending in pendings:
+            request, operation = pending.change.encoded(), pending.change.operation
+            if not request or (operation.id and operation.key in operations):
+                return None
+            operations.add(operation.key)
+            parts.append(
+                Part(operation.id, operation.principal, operation.digest, (), (), (), (), (), request)
+            )
+        return self._published(state, parts, list(pendings), [None] * len(parts), ObjectRows())
+
+    def _published(
+        self,
+        state: State,
+        parts: list[Part],
+        pendings: list[Pending],
+        memos: list[Memo | None],
+        rows: ObjectRows,
+    ) -> Published | None:
+        head = state.base.head
+        if not parts or not self._has_slot(head):
             return None
-        return Published(own, intent, head.number, tuple(parts), pendings, memos, rows, applied.state)
+        intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
+        if len(intent.parts) > MOST_BYTES:
+            return None
+        return Published(self.own, intent, head.number, tuple(parts), pendings, memos, rows, state)
 
     def publish(self, made: Published, head: Head, *, write: bool = False) -> None:
         """Send an intent to the process that made the newest commit, or write it to the database. From the start of
@@ -229,9 +266,14 @@ class Intents:
                     )
                 if _REQUEST not in slot.carried:
                     return [done == _APPLIED for done in slot.carried]
+                found = self._searched(made, head)
+                if any(done == _REQUEST and not one for done, one in zip(slot.carried, found, strict=True)):
+                    raise OutcomeTrimmedError(
+                        "the change was made, but its log entries are not in the history"
+                    )
                 return [
-                    entries if done == _REQUEST else done == _APPLIED
-                    for done, entries in zip(slot.carried, self._searched(made, head), strict=True)
+                    one if done == _REQUEST else done == _APPLIED
+                    for done, one in zip(slot.carried, found, strict=True)
                 ]
             if slot.following == made.id:
                 return None
@@ -244,7 +286,7 @@ class Intents:
             raise OutcomeTrimmedError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
             )
-        applied = {_encode(part.entries[0]): number for number, part in enumerate(made.parts)}
+        applied = {_encode(part.entries[0]): number for number, part in enumerate(made.parts) if part.entries}
         requested = {
             (part.operation or request_id(made.id, number), part.principal): number
             for number, part in enumerate(made.parts)
@@ -275,8 +317,10 @@ class Intents:
         """
         state = reading_state(made.state.base)
         for pending, memo, done in zip(made.pendings, made.memos, carried, strict=True):
-            if done:
-                pending.succeed(memo.result if done is True else pending.change.repeat(state, done))
+            if isinstance(done, list):
+                pending.succeed(pending.change.repeat(state, done))
+            elif done and memo is not None:
+                pending.succeed(memo.result)
             pending.must_prepare, pending.contested, pending.had_no_effect = not done, not done, False
         self._store.remember(made.rows)
         self._own = made.intent.following
@@ -384,21 +428,22 @@ class Intents:
         carried = bytearray()
         for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)
-            done = 0
+            done, left_out = 0, True
             try:
-                if self._applier.redo(applied, operation, part.memo(intent.fence)):
+                if part.entries and self._applier.redo(applied, operation, part.memo(intent.fence)):
                     done = _APPLIED
                     applied.rows += part.rows
                 elif part.request:
                     id = request_id(slot.following, position)
-                    done = _REQUEST * self._applier.apply_request(applied, operation, part.request, id)
+                    succeeded = self._applier.apply_request(applied, operation, part.request, id)
+                    done, left_out = _REQUEST * (succeeded is True), succeeded is None
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process meets the same error, and reports it
                 _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
             carried.append(done)
-            applied.left_out |= not done
+            applied.left_out |= left_out and not done
         number = applied.base.head.number + 1
         return Slot(intent.following, number, slot.following, bytes(carried))
 

@@ -20,6 +20,7 @@ _LARGE_EVERY = 16
 """One request out of this number is first applied outside of batches, as large changes are."""
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(tuple[Task, int]).decode
 decode_result = msgspec.msgpack.Decoder(tuple[int, int]).decode
 """Decodes `LogEntry.result` of a task: the number of its request, and its answer."""
 
@@ -41,6 +42,12 @@ class TaskChange(Change[object, int]):
         self.operation = operation
         self.writes_file = writes_file
         self.size = APART_SIZE + 1 if request % _LARGE_EVERY == 0 else 1
+
+    def encoded(self) -> bytes:
+        return b"" if self.writes_file else _encode((self.task, self.request))
+
+    def decoded(self, request: bytes, operation: Operation) -> TaskChange:
+        return TaskChange(*_decode_request(request), operation)
 
     def prepare(self, view: State) -> object:
         """Return the new box and its id for a prepared add, as an import prepares its rows; otherwise None.

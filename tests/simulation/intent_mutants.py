@@ -13,6 +13,24 @@ CROWD = {"processes": 6, "nodes": 16, "names": ("main",), "keys": 20, "actions":
 _FAULTS = {**CROWD, "rates": Rates(busy=0.05, unheard=0.05, late=0.05, delay_ms=3.0, late_ms=(1.0, 2_000.0))}
 
 INTENT_MUTANTS: dict[str, Mutant] = {
+    "a request is applied though its operation was carried out": Mutant(
+        (
+            Patch(
+                Applier,
+                "apply_request",
+                "if operation.id and self._done_before(applied, operation) is not None:",
+                "if False:",
+            ),
+        ),
+        {**_FAULTS, "keys": 2},
+    ),
+    "the outcome of a request is not looked for": Mutant(
+        (
+            Patch(Intents, "_searched", "if part.request", "if False"),
+            Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
+        ),
+        {**CROWD, "keys": 2},
+    ),
     "a commit leaves the slot of an intent that it carried out": Mutant(
         (
             Patch(
@@ -75,7 +93,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     ),
     "a dropped slot means that the intent was not carried out": Mutant(
         (
-            Patch(Intents, "_searched", "found.add(encoded)", "pass"),
+            Patch(Intents, "_searched", "found[number] = []", "pass"),
             Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
         CROWD,
