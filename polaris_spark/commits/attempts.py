@@ -169,7 +169,9 @@ class Attempts:
         Return None if every change already has its result or its error, if the leader's deadline has passed, or if the
         changes must be applied again.
         """
-        early = self._apply_early(batch, run) if run.attempt == 0 else None
+        early = None
+        if run.attempt == 0 and not self._intents.sends_requests:
+            early = self._apply_early(batch, run)
         if not self._await_previous(batch, deadline):
             return None
         if early is not None and early.base is self._heads.known() and not early.base.head.slots:

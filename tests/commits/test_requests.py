@@ -1,0 +1,238 @@
+"""Requests for changes that conflict with others: the process that commits applies them, once, or their own does."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import msgspec
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits import intents, log
+from polaris_spark.commits.applier import SLOW_MS
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.group import Pending
+from polaris_spark.commits.state import State
+from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, TryAgainError
+from tests.mailboxes import Office
+
+from .support import Add, Requested, number
+from .test_intents import Rivals
+from .test_swaps_in_doubt import Doubtful
+
+
+@pytest.fixture(params=["database", "messages"])
+def rivals(request: pytest.FixtureRequest) -> Rivals:
+    backend: Backend = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=True)  # type: ignore[assignment]
+    return Rivals(backend, office=Office() if request.param == "messages" else None)
+
+
+def operation(rivals: Rivals, last: bytes = b"\x01") -> Operation:
+    return Operation(rivals.clock.now_ms().to_bytes(6, "big") + b"\x70" * 9 + last, "tester", b"d")
+
+
+def logged(rivals: Rivals) -> list[bytes]:
+    """The operation of each log entry, oldest first, without those of the changes that made them rivals."""
+    head = rivals.b.read()
+    return [entry.operation for *_, entry in log.entries(head.store, head.head) if entry.key != b"warm"][::-1]
+
+
+def test_a_change_that_conflicts_is_in_the_same_commit(rivals: Rivals) -> None:
+    change = Requested("same", 5)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(change) == 15
+    assert rivals.commits() == [["same", "same"]]
+    assert change.runs == 1
+    assert number(rivals.a, "same") == 15
+    first, second = logged(rivals)
+    assert not first
+    assert uuid.UUID(bytes=second).version == 8
+
+
+def test_the_next_changes_are_not_applied_by_their_process(rivals: Rivals) -> None:
+    for turn in range(3):
+        change = Requested("same", 5)
+        rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+        assert rivals.a.commit(change) == 15 * (turn + 1)
+        assert change.runs == (0 if turn else 1)
+    assert rivals.commits() == [["same", "same"]] * 3
+
+
+def test_now_and_then_the_process_applies_its_change_again(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polaris_spark.commits.head_reader.MOST_FORECASTS", 2)
+    runs = []
+    for turn in range(8):
+        change = Requested("same", 5)
+        rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+        assert rivals.a.commit(change) == 15 * (turn + 1)
+        runs.append(change.runs)
+    assert runs == [1, 0, 0, 0, 1, 0, 0, 0]
+
+
+def test_a_request_that_fails_fails_for_its_client(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    with pytest.raises(CommitFailedError, match="holds 10, not 0"):
+        rivals.a.commit(Requested("same", expect=0))
+    assert rivals.commits() == [["same"]]
+    assert not rivals.b._attempts._turns.yields
+
+
+class Filed(Requested):
+    """A change that writes a file."""
+
+    def decoded(self, request: bytes, operation: Operation) -> Add:
+        name, amount, _ = msgspec.msgpack.decode(request)
+        return Filed(name.decode(), amount, operation=operation)
+
+    def apply(self, state: State, prepared: object) -> int:
+        state.write_file("file:/one", b"content")
+        return super().apply(state, prepared)
+
+
+def test_a_request_that_writes_files_is_left_to_its_process(rivals: Rivals) -> None:
+    written: list[str] = []
+
+    class Folder:
+        def write_all(self, files: object) -> None:
+            written.append("file")
+
+    for one in (rivals.a, rivals.b):
+        one._attempts._files = Folder()
+    rivals.meanwhile(lambda: rivals.b.commit(Filed("same", 10)))
+    assert rivals.a.commit(Filed("same", 5)) == 15
+    assert rivals.commits() == [["same"], ["same"]]
+    assert len(written) == 3
+
+
+class Other(Add):
+    """A change of a process with other settings."""
+
+    def decoded(self, request: bytes, operation: Operation) -> None:
+        return None
+
+
+class Broken(Add):
+    def decoded(self, request: bytes, operation: Operation) -> Add:
+        raise msgspec.DecodeError("truncated")
+
+
+@pytest.mark.parametrize("theirs", [Other, Broken], ids=["other settings", "cannot be decoded"])
+def test_a_request_that_another_process_cannot_make_is_left_to_its_own(
+    rivals: Rivals, theirs: type[Add]
+) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(theirs("same", 10)))
+    assert rivals.a.commit(Requested("same", 5)) == 15
+    assert rivals.commits() == [["same"], ["same"]]
+    assert rivals.b._attempts._turns.yields
+
+
+class Slow(Requested):
+    """A change that takes too long in the commit of another process."""
+
+    def decoded(self, request: bytes, operation: Operation) -> Add:
+        return Slow("same", 5, operation=operation)
+
+    def apply(self, state: State, prepared: object) -> int:
+        answer = super().apply(state, prepared)
+        if self.operation.id:  # it has an id only in another process
+            time.sleep(SLOW_MS / 500)
+            state.check_time()
+        return answer
+
+
+def test_a_request_that_takes_too_long_is_left_to_its_process(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SystemClock()
+    monkeypatch.setattr(rivals.b._attempts._applier, "_clock", clock)
+    rivals.meanwhile(lambda: rivals.b.commit(Slow("same", 10)))
+    assert rivals.a.commit(Slow("same", 5)) == 15
+    assert rivals.commits() == [["same"], ["same"]]
+
+
+@pytest.mark.parametrize("has_id", [True, False], ids=["with operation id", "without"])
+@pytest.mark.parametrize("carried", [True, False], ids=["applied", "not applied"])
+def test_the_outcome_is_found_though_the_slot_was_dropped(
+    rivals: Rivals, *, carried: bool, has_id: bool
+) -> None:
+    def drop() -> None:
+        if carried:
+            rivals.b.commit(Add("same", 10))
+        rivals.b.amend(lambda head: msgspec.structs.replace(head, slots=()))
+        rivals.b.commit(Add("last"))
+
+    rivals.meanwhile(drop)
+    change = Requested("same", 5, operation=operation(rivals) if has_id else None)
+    assert rivals.a.commit(change) == (15 if carried else 5)
+    assert [keys for keys in rivals.commits() if "same" in keys] == [
+        ["same", "same"] if carried else ["same"]
+    ]
+
+
+def test_a_repeated_request_is_recognized(rivals: Rivals) -> None:
+    same = operation(rivals)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(Requested("same", 5, operation=same)) == 15
+    assert rivals.b.commit(Add("same", 5, operation=same)) == 15
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(Requested("same", 5, operation=same)) == 15
+    assert rivals.a.commit(Requested("same", 5, operation=operation(rivals, b"\x02"))) == 30
+    assert number(rivals.b, "same") == 30
+
+
+def test_an_operation_that_another_process_carried_out_before_is_not_applied_again(rivals: Rivals) -> None:
+    same = operation(rivals)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    rivals.a.commit(Requested("same", 5))  # from now on, only requests are sent
+    assert rivals.b.commit(Add("same", 5, operation=same)) == 20
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(Requested("same", 5, operation=same)) == 20
+    assert number(rivals.b, "same") == 30
+
+
+def test_changes_of_one_operation_are_not_sent_as_requests(rivals: Rivals) -> None:
+    same = operation(rivals)
+    head = rivals.a.read()
+    state = State(head, rivals.a._ids.next_id)
+    clock = rivals.clock
+    pendings = [Pending(Requested("same", 5, operation=same), 0.0, 0.0, clock.signal()) for _ in range(2)]
+    assert rivals.a._attempts._intents.requested(state, pendings[:1]) is not None
+    assert rivals.a._attempts._intents.requested(state, pendings) is None
+    unable = [Pending(Add("same"), 0.0, 0.0, clock.signal())]
+    assert rivals.a._attempts._intents.requested(state, unable) is None
+
+
+class Unreadable(Requested):
+    """A change whose result cannot be read back for some time."""
+
+    failures = 0
+
+    def repeat(self, state: State, entries: list[object]) -> int:  # type: ignore[override]  # not used
+        if self.failures:
+            self.failures -= 1
+            raise TryAgainError("busy")
+        return super().repeat(state, entries)  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize("failures", [2, 10**9], ids=["for a moment", "until the deadline"])
+def test_a_result_that_cannot_be_read_is_no_failure_of_the_change(rivals: Rivals, failures: int) -> None:
+    change = Unreadable("same", 5)
+    change.failures = failures
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    if failures > 2:
+        with pytest.raises(OutcomeUnknownError):
+            rivals.a.commit(change, deadline_ms=1_000)
+    else:
+        assert rivals.a.commit(change) == 15
+    assert rivals.commits() == [["same", "same"]]
+
+
+def test_request_ids_differ() -> None:
+    ids = {intents.request_id(intent, position) for intent in range(20) for position in range(20)}
+    assert len(ids) == 400
+    assert {uuid.UUID(bytes=id).variant for id in ids} == {uuid.RFC_4122}
