@@ -66,7 +66,9 @@ class Catalog:
         local = [str(path) for place in places if (path := local_path(place)) is not None]
         confinement = Confinement(local, follow_links=follow_links)
         allowed = tuple(segments(place) for place in places)
-        settings = hash_of(self.context.settings, allowed, confinement.roots, follow_links)
+        settings = self.context.settings and hash_of(
+            self.context.settings, allowed, confinement.roots, follow_links
+        )
         restricted.context = self.context._replace(
             allowed=allowed, confinement=confinement, settings=settings
         )

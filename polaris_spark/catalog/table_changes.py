@@ -122,7 +122,7 @@ the list in `apply` gives the same result, because manifest lists never change."
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
-    tuple[bytes, tuple[str, ...], str, list[dict[str, Any]], list[dict[str, Any]]]
+    tuple[tuple[str, ...], str, list[dict[str, Any]], list[dict[str, Any]]]
 ).decode
 
 
@@ -161,22 +161,30 @@ class CommitTable(TableChange):
         self.append = find_append(commit.requirements, commit.updates)
         self.preparations = 0
 
-    def encoded(self) -> bytes:
+    def as_request(self) -> bytes:
         settings = self.context.settings
-        if not settings or self.creates or self.append is not None:
+        if not settings or self.creates or self.append is not None or _changes_places(self.updates):
             return b""
-        name, commit = self.name, (self.requirements, self.updates)
         try:
-            return _encode((settings, name.namespace, name.name, *commit))
-        except (OverflowError, TypeError, ValueError):  # such as an integer of more than 64 bits
+            return settings + _encode((*self.name, self.requirements, self.updates))
+        except (
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):  # such as an integer of more than 64 bits
             return b""
 
-    def decoded(self, request: bytes, operation: Operation) -> CommitTable | None:
-        settings, namespace, name, requirements, updates = _decode(request)
-        if settings != self.context.settings:
+    def from_request(self, request: bytes, operation: Operation) -> CommitTable | None:
+        settings = self.context.settings
+        if not settings or not request.startswith(settings):
+            return None
+        try:
+            namespace, name, requirements, updates = _decode(request[len(settings) :])
+        except (RecursionError, ValueError):
             return None
         commit = TableCommit(TableName(namespace, name), requirements, updates)
-        return CommitTable(self.context, operation, commit)
+        return None if _changes_places(updates) else CommitTable(self.context, operation, commit)
 
     def prepare(self, view: State) -> Prepared:
         prepared = self.new_values()
@@ -315,6 +323,20 @@ class CommitTable(TableChange):
                     f"manifest list {location!r} is outside the locations that this server may read"
                 )
         return files.read(location, self.context.confinement)
+
+
+def _changes_places(updates: Sequence[dict[str, Any]]) -> bool:
+    """Whether updates may change which locations a table uses. Whether it may use them depends on the process: on its
+    file system, and on the stores that it has open."""
+    names = {name for update in updates for name in (*_names(update, "updates"), *_names(update, "removals"))}
+    return any(update.get("action") == "set-location" for update in updates) or not names.isdisjoint(
+        locations.PATHS
+    )
+
+
+def _names(update: dict[str, Any], field: str) -> Collection[str]:
+    found = update.get(field)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else ()
 
 
 def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:

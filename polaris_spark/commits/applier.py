@@ -16,6 +16,8 @@ from polaris_spark.commits.settings import OPERATIONS
 from polaris_spark.commits.state import CommitReader, Effects, State
 from polaris_spark.errors import (
     BadRequestError,
+    NewerFormatError,
+    ObjectTooLargeError,
     OutcomeUnknownError,
     ReferenceGoneError,
     RequestError,
@@ -191,9 +193,10 @@ class Applier:
         _log(applied, operation)
         pending.succeed(result)
 
-    def redo(self, applied: Applied, operation: Operation, memo: Memo) -> bool:
-        """Make a change that another process applied, after the changes that `applied` already contains. Return False
-        if something that the change read is not the same any more, or if its operation was already carried out."""
+    def redo(self, applied: Applied, operation: Operation, memo: Memo) -> bool | None:
+        """Make a change that another process applied, after the changes that `applied` already contains. Return True if
+        this succeeded, False if its operation was already carried out, and None if something that the change read is
+        not the same any more."""
         state = applied.state
         state.begin()
         if operation.id and (
@@ -202,51 +205,76 @@ class Applier:
         ):
             return False
         if memo.fence != state.base.head.fence or not state.holds(memo.reads):
-            return False
+            return None
         state.redo(memo.effects)
         _log(applied, operation)
         applied.effects.append(state.effects)
         return True
 
     def apply_request(
-        self, applied: Applied, operation: Operation, request: bytes, request_id: bytes
+        self,
+        applied: Applied,
+        operation: Operation,
+        request: bytes,
+        request_id: bytes,
+        *,
+        encode: Callable[[Sequence[tuple[int, msgspec.Struct]]], object],
     ) -> bool | None:
         """Apply the request of a change of another process, after the changes that `applied` already contains. Return
         True if this succeeded. Return False if the change fails, has no effect, or was already carried out. Return None
         if this process cannot make it: its changes have other settings, the change writes files, or it takes too long.
 
         Args:
-            request: see `Change.encoded`.
+            request: see `Change.as_request`.
             request_id: id for the log entries, if the client gave no id.
+            encode: encodes objects, and raises ObjectTooLargeError or NewerFormatError if they cannot be written.
         """
-        state, left = applied.state, TURN_MS - applied.spent_ms
-        logged = operation if operation.id else operation._replace(id=request_id)
-        made = (pending.change.decoded(request, logged) for pending in applied.pendings)
-        change = next((one for one in made if one is not None), None)
-        if change is None or left <= 0:
-            return None
+        state, begun = applied.state, self._clock.monotonic_ms()
         state.begin()
+        try:
+            succeeded = self._try_request(applied, operation, request, request_id, encode)
+        except (RequestError, ObjectTooLargeError, NewerFormatError):  # its process reports the error
+            succeeded = False
+        except PrepareAgain:
+            succeeded = None
+        finally:
+            applied.spent_ms += self._clock.monotonic_ms() - begun
+        if not succeeded:
+            state.undo()
+            return succeeded
+        _log(applied, operation)
+        applied.effects.append(state.effects)
+        return True
+
+    def _try_request(
+        self,
+        applied: Applied,
+        operation: Operation,
+        request: bytes,
+        request_id: bytes,
+        encode: Callable[[Sequence[tuple[int, msgspec.Struct]]], object],
+    ) -> bool | None:
+        left = TURN_MS - applied.spent_ms
+        if left <= 0:
+            return None
+        logged = operation if operation.id else operation._replace(id=request_id)
+        made = (pending.change.from_request(request, logged) for pending in applied.pendings)
+        change = next((one for one in made if one is not None), None)
+        if change is None:
+            return None
+        state, now = applied.state, self._clock.monotonic_ms()
         try:
             if operation.id and self._done_before(applied, operation) is not None:
                 return False
-        except (RequestError, OutcomeUnknownError):  # its process reports the error
+        except OutcomeUnknownError:  # its process reports the error
             return False
-        begun = self._clock.monotonic_ms()
-        pending = Pending(change, begun, begun + left, self._clock.signal())
-        try:
-            pending.prepared = change.prepare(state)
-            self._run(state, pending, min(left, SLOW_MS), _turn_over)
-        except (RequestError, PrepareAgain) as error:
-            state.undo()
-            return None if isinstance(error, PrepareAgain) else False
-        finally:
-            applied.spent_ms += pending.took_ms
+        pending = Pending(change, now, now + left, self._clock.signal())
+        pending.prepared = change.prepare(state)
+        self._run(state, pending, min(left, SLOW_MS), _turn_over)
         effects = state.effects
         if not effects.entries or effects.files or effects.trees:
-            state.undo()
             return None if effects else False
-        _log(applied, operation)
-        applied.effects.append(state.effects)
+        encode(effects.objects)
         return True
 
     def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:

@@ -136,7 +136,7 @@ class Attempts:
             self._heads.advance(publication.new)
             self._turns.won(self._clock.monotonic_ms() - begun)
             if run.applied is not None and run.applied.left_out:
-                self._turns.left_out()
+                self._turns.note_left_out()
             run.settled = True
         elif outcome is Outcome.LOST:
             self._unsent(batch, run)
@@ -176,7 +176,7 @@ class Attempts:
             return None
         if early is not None and early.base is self._heads.known() and not early.base.head.slots:
             return self._ready(batch, run, early)
-        self._handover.yield_turn()
+        self._handover.yield_turn(deadline)
         if self._handed_over(batch, run, deadline):
             return None
         if run.made is None:
@@ -253,7 +253,7 @@ class Attempts:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
         assert run.made is not None
         for pending in batch.pendings:
-            pending.must_prepare, pending.had_no_effect, pending.error = True, True, None
+            pending.must_prepare, pending.answer_directly, pending.error = True, True, None
         self._intents.settle(run.made, carried)
         run.made, run.settled = None, True
 

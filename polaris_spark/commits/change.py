@@ -72,14 +72,14 @@ class Change(ABC, Generic[P, R]):
             PrepareAgain: the change needs data that `prepare` did not read, or has taken too long.
         """
 
-    def encoded(self) -> bytes:
-        """Return the request for this change in a form from which `decoded` makes an equal change in another process.
+    def as_request(self) -> bytes:
+        """Return the client's request in a form from which `from_request` makes an equal change in another process.
         Return an empty value if only this process can make the change."""
         return b""
 
-    def decoded(self, request: bytes, operation: Operation) -> Change[Any, Any] | None:
-        """Return the change of another process for which `encoded` returned `request`. Return None if this change has
-        other settings than that one, so that it might have another outcome in this process.
+    def from_request(self, request: bytes, operation: Operation) -> Change[Any, Any] | None:
+        """Return a change for a request that `as_request` returned in another process, with the settings of this
+        change. Return None if the other process has other settings, because the change might have another outcome then.
 
         Args:
             operation: operation of the other process's change.

@@ -130,14 +130,14 @@ class Committer:
         """
         begun = self._clock.monotonic_ms()
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
-        apart, contested, had_no_effect = change.size > APART_SIZE, False, False
+        apart, contested, answer_directly = change.size > APART_SIZE, False, False
         try:
             view = self._heads.known_or_forecast()
             while True:
                 pending = Pending(change, begun, deadline, self._clock.signal())
                 pending.contested = contested
-                failure = self._prepare(pending, view, apart=apart or had_no_effect)
-                if failure is None and had_no_effect:  # answer it at the head that was just read
+                failure = self._prepare(pending, view, apart=apart or answer_directly)
+                if failure is None and answer_directly:  # answer it at the head that was just read
                     repeated = self._attempts.repeated(change, view)
                     if repeated is not None:
                         return repeated[0]
@@ -160,7 +160,7 @@ class Committer:
                 if self._clock.monotonic_ms() >= deadline:
                     raise failure if isinstance(failure, TryAgainError) else self._contended()
                 view, apart, contested = newest, apart or pending.too_long, pending.contested
-                had_no_effect = pending.had_no_effect
+                answer_directly = pending.answer_directly
         except (ReferenceGoneError, RealmMovedError) as error:
             return self.result_if_already_done(change, error)
 

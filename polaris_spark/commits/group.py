@@ -44,12 +44,12 @@ class Pending:
     that another thread leads."""
 
     __slots__ = (
+        "answer_directly",
         "batch",
         "change",
         "contested",
         "deadline",
         "error",
-        "had_no_effect",
         "memo",
         "must_prepare",
         "prepared",
@@ -89,8 +89,9 @@ class Pending:
         self.contested = False
         """Whether another process changed what this change reads, instead of carrying it out. If so, this process
         commits the change itself."""
-        self.had_no_effect = False
-        """Whether the change had no effect when it was applied, so that no other process can carry it out."""
+        self.answer_directly = False
+        """Whether the thread that submitted the change applies it at a fresh head first, because it may have no effect.
+        No other process can carry out such a change."""
         self.slow = False
         """Whether the last run of `apply` took longer than `SLOW_MS`."""
         self.took_ms = 0.0

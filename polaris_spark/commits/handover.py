@@ -82,14 +82,19 @@ class Handover:
             known = self._heads.adopt(self._amended(self._intents.registered, WITHDRAW_MS))
         return known if self._intents.use_slot_of(known.head) else None
 
-    def yield_turn(self) -> None:
+    def yield_turn(self, deadline: float) -> None:
         """If the last commit of this process left out a change of another one, which has to commit it now, wait until
-        another process commits, but not for long. Otherwise this process would commit first again and again, because it
-        needs no time to read the head."""
+        another process commits, but not for long.
+
+        Otherwise this process would commit first again and again, because it needs no time to read the head.
+
+        Args:
+            deadline: time at which to stop waiting, in milliseconds on the monotonic clock.
+        """
         if not self._turns.yields:
             return
         known = self._heads.known().head.commit
-        end = self._clock.monotonic_ms() + self._turns.yield_ms()
+        end = min(deadline, self._clock.monotonic_ms() + self._turns.yield_ms())
         came = False
         while not came and self._clock.monotonic_ms() < end:
             self._clock.sleep_ms(self._turns.commit_ms)

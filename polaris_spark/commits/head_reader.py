@@ -72,9 +72,9 @@ class HeadReader:
         """Remember that `head`, whose commit another process made, contains the changes of a working state.
 
         This saves a process that does not make commits itself the time to read each commit. The forecast has the
-        content of an earlier head with the changes of this process, but not those of others. So a change that is
-        applied to it must be committed by a process that compares its reads with the newest head. No commit can follow
-        a forecast, because it has no version token.
+        content of an earlier head, with the changes that this process applied itself, but without those of others. So a
+        change that is applied to it must be committed by a process that compares its reads with the newest head. No
+        commit can follow a forecast, because it has no version token.
 
         Returns:
             False if the head is to be read instead, because there were many forecasts in a row, or because the head

@@ -14,6 +14,7 @@ commits its changes itself, which replaces its slot as well. No commit refers to
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ from polaris_spark.commits.applier import Applied, Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.mailbox import Mailbox
-from polaris_spark.commits.rows import Head, LogEntry, Slot
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, Slot
 from polaris_spark.commits.state import Effects, Point, Range, State, reading_state
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, unpack
@@ -51,6 +52,9 @@ them as messages. A message may have been lost."""
 MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
 
+MOST_BYTES_OF_REQUEST: Final = 32 * 2**10
+"""Maximum size of a request in an intent, in bytes."""
+
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
 """
@@ -70,7 +74,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: tuple[ObjectRow, ...]
     """The rows of the new objects. The commit that contains the part writes them."""
     request: bytes = b""
-    """The request for the change (`Change.encoded`), which the process that commits applies if something that the
+    """The request for the change (`Change.as_request`), which the process that commits applies if something that the
     change read is not the same any more; empty if no other process can."""
 
     def memo(self, fence: int) -> Memo:
@@ -196,6 +200,8 @@ class Intents:
             memos.append(memo)
             rows += mine
             rows.decoded += mine.decoded
+        if sum(len(part.request) for part in parts) > MOST_BYTES_OF_REQUEST:  # leave room for the effects
+            parts = [msgspec.structs.replace(part, request=b"") for part in parts]
         return self._published(applied.state, parts, pendings, memos, rows)
 
     def requested(self, state: State, pendings: Sequence[Pending]) -> Published | None:
@@ -207,7 +213,7 @@ class Intents:
         """
         parts, operations = [], set()
         for pending in pendings:
-            request, operation = pending.change.encoded(), pending.change.operation
+            request, operation = _request_of(pending), pending.change.operation
             if not request or (operation.id and operation.key in operations):
                 return None
             operations.add(operation.key)
@@ -266,7 +272,7 @@ class Intents:
                     )
                 if _REQUEST not in slot.carried:
                     return [done == _APPLIED for done in slot.carried]
-                found = self._searched(made, head)
+                found = self._found(made, self._entries_of(head, slot.number))
                 if any(done == _REQUEST and not one for done, one in zip(slot.carried, found, strict=True)):
                     raise OutcomeTrimmedError(
                         "the change was made, but its log entries are not in the history"
@@ -280,12 +286,23 @@ class Intents:
         return self._searched(made, head)
 
     def _searched(self, made: Published, head: Head) -> Carried:
-        """Return the outcome of an intent whose slot was dropped, or which has changes whose requests others applied:
-        look for the log entries of its parts."""
+        """Return the outcome of an intent whose slot was dropped: look for the log entries of its parts."""
         if head.given_up or head.floor_number > made.base + 1:
             raise OutcomeTrimmedError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
             )
+        listed = itertools.takewhile(lambda one: one[1].number > made.base, log.entries(self._store, head))
+        return self._found(made, (entry for *_, entry in listed))
+
+    def _entries_of(self, head: Head, number: int) -> Iterable[LogEntry]:
+        """Return the log entries of a commit, newest first. Return none if the commit is no longer in the history."""
+        if number < head.floor_number:
+            return ()
+        commit = self._store.get(log.ancestor(self._store, head, number), Commit)
+        return reversed(self._store.get(commit.entries, Entries).entries)
+
+    def _found(self, made: Published, entries: Iterable[LogEntry]) -> Carried:
+        """Return the outcome of an intent according to log entries, newest first."""
         applied = {_encode(part.entries[0]): number for number, part in enumerate(made.parts) if part.entries}
         requested = {
             (part.operation or request_id(made.id, number), part.principal): number
@@ -293,10 +310,7 @@ class Intents:
             if part.request
         }
         found: dict[int, list[LogEntry]] = {}
-        within = 0
-        for _, commit, _, entry in log.entries(self._store, head):
-            if commit.number <= made.base or (len(found) == len(made.parts) and commit.number != within):
-                break
+        for entry in entries:
             number = applied.get(_encode(entry), -1)
             if number >= 0:
                 found[number] = []
@@ -304,8 +318,6 @@ class Intents:
                 number = requested.get((entry.operation, entry.principal), -1)
                 if number >= 0:
                     found[number] = [entry, *found.get(number, [])]
-            if number >= 0:
-                within = commit.number
         return [number in found and (found[number] or True) for number in range(len(made.parts))]
 
     def settle(self, made: Published, carried: Carried) -> None:
@@ -321,7 +333,7 @@ class Intents:
                 pending.succeed(pending.change.repeat(state, done))
             elif done and memo is not None:
                 pending.succeed(memo.result)
-            pending.must_prepare, pending.contested, pending.had_no_effect = not done, not done, False
+            pending.must_prepare, pending.contested, pending.answer_directly = not done, not done, False
         self._store.remember(made.rows)
         self._own = made.intent.following
 
@@ -428,22 +440,28 @@ class Intents:
         carried = bytearray()
         for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)
-            done, left_out = 0, True
+            done, succeeded = 0, None
+            applied.state.begin()  # `undo` must not undo an earlier change
             try:
-                if part.entries and self._applier.redo(applied, operation, part.memo(intent.fence)):
+                if part.entries:
+                    succeeded = self._applier.redo(applied, operation, part.memo(intent.fence))
+                if succeeded:
                     done = _APPLIED
                     applied.rows += part.rows
-                elif part.request:
-                    id = request_id(slot.following, position)
-                    succeeded = self._applier.apply_request(applied, operation, part.request, id)
-                    done, left_out = _REQUEST * (succeeded is True), succeeded is None
+                elif succeeded is None and part.request:
+                    id, encode = request_id(slot.following, position), self._store.rows
+                    succeeded = self._applier.apply_request(
+                        applied, operation, part.request, id, encode=encode
+                    )
+                    done = _REQUEST if succeeded else 0
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process meets the same error, and reports it
                 _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
+                succeeded = False
             carried.append(done)
-            applied.left_out |= left_out and not done
+            applied.left_out |= succeeded is None
         number = applied.base.head.number + 1
         return Slot(intent.following, number, slot.following, bytes(carried))
 
@@ -465,5 +483,10 @@ def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:
         tuple(effects.puts),
         tuple(effects.entries),
         tuple(rows),
-        pending.change.encoded(),
+        _request_of(pending),
     )
+
+
+def _request_of(pending: Pending) -> bytes:
+    request = pending.change.as_request()
+    return request if len(request) <= MOST_BYTES_OF_REQUEST else b""

@@ -40,6 +40,8 @@ _MOST_AT_ONCE = 256
 """Maximum number of messages that one call reads."""
 _SEND_MS = 20
 """Maximum time to wait for room in the receiver's queue, in milliseconds."""
+_RETRY_MS = 10_000.0
+"""Time after which a process tries again to bind a socket, in milliseconds."""
 _MOST_PATH = 100
 """Maximum length of a socket's path, in bytes (the limit of macOS is 104)."""
 
@@ -150,8 +152,8 @@ class SocketMailbox:
 
     def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._unusable = -1
-        """The node number for which no socket could be bound."""
+        self._retry_at = 0.0
+        """Time before which no socket is bound again, because that failed; in milliseconds on the monotonic clock."""
         self._received: dict[int, bytes] = {}
         self._heard: dict[int, float] = {}
         """Time of the last message of each process, in milliseconds on the monotonic clock, by node number."""
@@ -168,15 +170,15 @@ class SocketMailbox:
             self._unbind()
 
     def open(self) -> None:
-        node, bound = self._node(), self._bound
-        if node == self._unusable or (bound is not None and bound.node == node and bound.is_in_place()):
+        node, bound, now = self._node(), self._bound, self._clock.monotonic_ms()
+        if now < self._retry_at or (bound is not None and bound.node == node and bound.is_in_place()):
             return
         with self._guard:
             self._unbind()
             try:
                 self._bound = self._bind(node)
             except OSError as error:
-                self._unusable = node
+                self._retry_at = now + _RETRY_MS
                 _logger.debug("no messages from processes of this machine: %s", error)
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
@@ -280,7 +282,7 @@ class SocketMailbox:
             raise
 
     def _unbind(self) -> None:
-        bound, self._bound, self._unusable = self._bound, None, -1
+        bound, self._bound = self._bound, None
         if bound is not None:
             bound.close()
 

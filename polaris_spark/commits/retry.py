@@ -109,7 +109,7 @@ class Turns:
         self._rng = rng
         self._rivals_until = self._won_until = -1.0
         self._yields = False
-        self._vain = 0
+        self._fruitless = 0
         """Number of times in a row that this process waited for another one to commit, and none did."""
         self._commit_ms = BASE_MS
         """Running average of the time that it takes to publish a commit, in milliseconds."""
@@ -131,20 +131,22 @@ class Turns:
         self._commit_ms += (took_ms - self._commit_ms) / 8
         self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
 
-    def left_out(self) -> None:
+    def note_left_out(self) -> None:
         """Record that this process committed, and left out a change of another process, which now has to commit it."""
+        if not self.contended:
+            self._fruitless = 0
         self._won_until, self._yields = -1.0, True
         self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
 
     def yielded(self, *, to_another: bool) -> None:
         """Record that this process waited for another one to commit, and whether one did."""
         self._yields = False
-        self._vain = 0 if to_another else min(self._vain + 1, DOUBLINGS)
+        self._fruitless = 0 if to_another else min(self._fruitless + 1, DOUBLINGS)
 
     @property
     def yields(self) -> bool:
         """Whether another process still has to commit a change that this process left out."""
-        return self._yields
+        return self._yields and self.contended
 
     @property
     def commit_ms(self) -> float:
@@ -153,7 +155,7 @@ class Turns:
 
     def yield_ms(self) -> float:
         """Return the milliseconds for which this process waits for another one to commit a change that it left out."""
-        return min(CAP_MS, self._commit_ms * YIELD_COMMITS * 2.0**self._vain)
+        return min(CAP_MS, self._commit_ms * YIELD_COMMITS * 2.0**self._fruitless)
 
     @property
     def committed_recently(self) -> bool:

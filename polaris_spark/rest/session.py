@@ -312,11 +312,18 @@ def _open(
     return Session(properties, connection, catalog, principal, router)
 
 
+_RULES = 1
+"""Number of the rules by which updates change a table. Raise it if an update can have another outcome than in earlier
+releases, so that processes of different releases do not apply each other's requests."""
+
+
 def _settings(properties: Properties, row: CatalogRow, context: Context) -> bytes:
     """Return the hash of everything in this process that decides what a change of the catalog does."""
     return hash_of(
+        _RULES,
         row.name,
         row.entity_id,
+        sorted(row.properties.items()),
         context.warehouse,
         context.shared_locations,
         context.operation_lifetime_ms,

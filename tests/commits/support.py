@@ -62,7 +62,7 @@ class Add(Change[object, int]):
         self.operation = operation or Operation(b"", "tester")
         self.runs = 0
 
-    def decoded(self, request: bytes, operation: Operation) -> Add | None:
+    def from_request(self, request: bytes, operation: Operation) -> Add | None:
         name, amount, expect = msgspec.msgpack.decode(request)
         return Add(name.decode(), amount, expect=expect, operation=operation)
 
@@ -90,7 +90,7 @@ class Add(Change[object, int]):
 class Requested(Add):
     """An addition that other processes can make from its request."""
 
-    def encoded(self) -> bytes:
+    def as_request(self) -> bytes:
         return msgspec.msgpack.encode((self.name, self.amount, self.expect))
 
 

@@ -195,7 +195,7 @@ def test_a_process_waits_for_another_one_whose_change_it_left_out(backend: Backe
     assert rivals.a.commit(Add("x")) == 2  # left out, and committed by its process
     assert turns.yields
     begun, most = clock.monotonic_ms(), turns.yield_ms()
-    rivals.b._attempts._handover.yield_turn()
+    rivals.b._attempts._handover.yield_turn(float("inf"))
     assert clock.monotonic_ms() - begun < most
     assert turns.yield_ms() == most
     assert not turns.yields
@@ -204,7 +204,7 @@ def test_a_process_waits_for_another_one_whose_change_it_left_out(backend: Backe
 def test_a_process_does_not_wait_long_for_one_that_does_not_commit(backend: Backend) -> None:
     rivals = Rivals(backend)
     turns = rivals.b._attempts._turns
-    turns.left_out()
+    turns.note_left_out()
     begun = turns._clock.monotonic_ms()
     most = turns.yield_ms()
     assert rivals.b.commit(Add("y")) == 1

@@ -17,6 +17,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Pending
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, TryAgainError
+from polaris_spark.objects import Strong, object_type
 from tests.mailboxes import Office
 
 from .support import Add, Requested, number
@@ -85,7 +86,7 @@ def test_a_request_that_fails_fails_for_its_client(rivals: Rivals) -> None:
 class Filed(Requested):
     """A change that writes a file."""
 
-    def decoded(self, request: bytes, operation: Operation) -> Add:
+    def from_request(self, request: bytes, operation: Operation) -> Add:
         name, amount, _ = msgspec.msgpack.decode(request)
         return Filed(name.decode(), amount, operation=operation)
 
@@ -112,12 +113,12 @@ def test_a_request_that_writes_files_is_left_to_its_process(rivals: Rivals) -> N
 class Other(Add):
     """A change of a process with other settings."""
 
-    def decoded(self, request: bytes, operation: Operation) -> None:
+    def from_request(self, request: bytes, operation: Operation) -> None:
         return None
 
 
 class Broken(Add):
-    def decoded(self, request: bytes, operation: Operation) -> Add:
+    def from_request(self, request: bytes, operation: Operation) -> Add:
         raise msgspec.DecodeError("truncated")
 
 
@@ -128,13 +129,48 @@ def test_a_request_that_another_process_cannot_make_is_left_to_its_own(
     rivals.meanwhile(lambda: rivals.b.commit(theirs("same", 10)))
     assert rivals.a.commit(Requested("same", 5)) == 15
     assert rivals.commits() == [["same"], ["same"]]
-    assert rivals.b._attempts._turns.yields
+    assert rivals.b._attempts._turns.yields == (theirs is Other)
+    assert number(rivals.b, "same") == 15
+
+
+class Heavy(Requested):
+    """A change whose object has too many pointers to be written."""
+
+    def from_request(self, request: bytes, operation: Operation) -> Add:
+        return Heavy("mine", 1, operation=operation)
+
+    def apply(self, state: State, prepared: object) -> int:
+        answer = super().apply(state, prepared)
+        if self.operation.id:  # it has an id only in another process
+            state.add(Wide((1 << 50,) * 400_000))
+        return answer
+
+
+@object_type("test-wide", revision=1)
+class Wide(msgspec.Struct, frozen=True, array_like=True):
+    pointers: tuple[Strong, ...]
+
+
+def test_a_request_whose_objects_cannot_be_written_harms_nobody_else(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Heavy("mine", 10)))
+    assert rivals.a.commit(Heavy("mine", 1)) == 11
+    assert rivals.commits() == [["mine"], ["mine"]]
+    assert number(rivals.b, "mine") == 11
+
+
+def test_requests_are_left_out_if_they_are_too_large(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents, "MOST_BYTES_OF_REQUEST", 4)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Requested("mine", 5)) == 5
+    rivals.meanwhile(lambda: rivals.b.commit(Add("mine", 10)))
+    assert rivals.a.commit(Requested("mine", 5)) == 20
+    assert rivals.commits() == [["theirs", "mine"], ["mine"], ["mine"]]
 
 
 class Slow(Requested):
     """A change that takes too long in the commit of another process."""
 
-    def decoded(self, request: bytes, operation: Operation) -> Add:
+    def from_request(self, request: bytes, operation: Operation) -> Add:
         return Slow("same", 5, operation=operation)
 
     def apply(self, state: State, prepared: object) -> int:

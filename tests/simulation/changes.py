@@ -43,10 +43,10 @@ class TaskChange(Change[object, int]):
         self.writes_file = writes_file
         self.size = APART_SIZE + 1 if request % _LARGE_EVERY == 0 else 1
 
-    def encoded(self) -> bytes:
+    def as_request(self) -> bytes:
         return b"" if self.writes_file else _encode((self.task, self.request))
 
-    def decoded(self, request: bytes, operation: Operation) -> TaskChange:
+    def from_request(self, request: bytes, operation: Operation) -> TaskChange:
         return TaskChange(*_decode_request(request), operation)
 
     def prepare(self, view: State) -> object:

@@ -17,16 +17,29 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         (
             Patch(
                 Applier,
-                "apply_request",
+                "_try_request",
                 "if operation.id and self._done_before(applied, operation) is not None:",
                 "if False:",
             ),
         ),
         {**_FAULTS, "keys": 2},
     ),
+    "a request that fails undoes the change before it": Mutant(
+        (
+            Patch(Applier, "apply_request", "state.begin()\n", "\n"),
+            Patch(Intents, "_carry", "applied.state.begin()", "pass"),
+            Patch(
+                Applier,
+                "_try_request",
+                "left = TURN_MS",
+                "if operation.id[-1] % 2: raise RequestError\n    left = TURN_MS",
+            ),
+        ),
+        {**CROWD, "keys": 2},
+    ),
     "the outcome of a request is not looked for": Mutant(
         (
-            Patch(Intents, "_searched", "if part.request", "if False"),
+            Patch(Intents, "_found", "if part.request", "if False"),
             Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
         {**CROWD, "keys": 2},
@@ -93,7 +106,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     ),
     "a dropped slot means that the intent was not carried out": Mutant(
         (
-            Patch(Intents, "_searched", "found[number] = []", "pass"),
+            Patch(Intents, "_found", "found[number] = []", "pass"),
             Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
         CROWD,
