@@ -241,6 +241,11 @@ class Binding:
         self._at_opening = self._combined(stored)
         self._last = (self._opened, self._at_opening)
 
+    @property
+    def latest(self) -> EffectiveProperties:
+        """The properties that applied at the last commit that `at` or `of` was called for."""
+        return self._last[1]
+
     def at(self, state: State) -> EffectiveProperties:
         """Return the properties that apply to a change of `state`. The read is recorded, so the change is
         applied again if another commit changes the properties first."""

@@ -165,6 +165,8 @@ class CommitTable(TableChange):
         settings = self.context.settings
         if not settings or self.creates or self.append is not None or _changes_places(self.updates):
             return b""
+        if self.context.binding.latest.metadata_files:  # another process must not write files for this one
+            return b""
         try:
             return settings + _encode((*self.name, self.requirements, self.updates))
         except (

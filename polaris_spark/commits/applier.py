@@ -16,6 +16,7 @@ from polaris_spark.commits.settings import OPERATIONS
 from polaris_spark.commits.state import CommitReader, Effects, State
 from polaris_spark.errors import (
     BadRequestError,
+    MissingObjectError,
     NewerFormatError,
     ObjectTooLargeError,
     OutcomeUnknownError,
@@ -235,7 +236,7 @@ class Applier:
             succeeded = self._try_request(applied, operation, request, request_id, encode)
         except (RequestError, ObjectTooLargeError, NewerFormatError):  # its process reports the error
             succeeded = False
-        except PrepareAgain:
+        except (PrepareAgain, MissingObjectError):  # its rows may be in an intent before it
             succeeded = None
         finally:
             applied.spent_ms += self._clock.monotonic_ms() - begun

@@ -170,7 +170,7 @@ class Attempts:
         changes must be applied again.
         """
         early = None
-        if run.attempt == 0 and not self._intents.sends_requests:
+        if run.attempt == 0 and run.made is None and not self._intents.sends_requests:
             early = self._apply_early(batch, run)
         if not self._await_previous(batch, deadline):
             return None
@@ -236,13 +236,13 @@ class Attempts:
         self.group.add_waiting(batch)
         pendings, made = list(batch.pendings), None
         if self._intents.sends_requests:
-            made = self._intents.requested(self._applier.begin(known).state, pendings)
+            made = self._intents.draft_of_requests(self._applier.begin(known).state, pendings)
         if made is None:
             applied = self._applied(batch, run, known)
             if applied.failed or not applied.effects or not run.files.write(applied.pendings):
                 run.applied = None
                 return False
-            made, pendings = self._intents.made(applied), list(applied.pendings)
+            made, pendings = self._intents.draft(applied), list(applied.pendings)
         if made is None or not self.group.send(batch, pendings):
             return False
         run.made = made

@@ -96,8 +96,8 @@ class Handover:
         known = self._heads.known().head.commit
         end = min(deadline, self._clock.monotonic_ms() + self._turns.yield_ms())
         came = False
-        while not came and self._clock.monotonic_ms() < end:
-            self._clock.sleep_ms(self._turns.commit_ms)
+        while not came and (left := end - self._clock.monotonic_ms()) > 0:
+            self._clock.sleep_ms(min(left, self._turns.commit_ms))
             came = self._heads.read().head.commit != known
         self._turns.yielded(to_another=came)
 
@@ -137,11 +137,11 @@ class Handover:
             now = self._clock.monotonic_ms()
             if carried is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                self._intents.sends_requests = any(isinstance(done, list) for done in carried)
-                contained = all(carried) and (made.is_request or not self._intents.sends_requests)
+                self._intents.note_outcome(made, carried)
+                contained = all(done is True for done in carried)
+                if made.is_request:
+                    contained = all(carried) and self._intents.sends_requests
                 if not contained or not self._heads.forecast(made.state, head):
-                    if made.is_request:
-                        self._intents.sends_requests = False  # now and then, see whether it is still useful
                     with suppress(PolarisError):  # the next change reads the head again
                         self._heads.adopt(row)
                 return Waited(carried, None)

@@ -55,6 +55,9 @@ MOST_BYTES: Final = 256 * 2**10
 MOST_BYTES_OF_REQUEST: Final = 32 * 2**10
 """Maximum size of a request in an intent, in bytes."""
 
+MOST_REQUESTS: Final = 32
+"""Maximum number of intents in a row that are only requests."""
+
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
 """
@@ -159,6 +162,8 @@ class Intents:
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """
+        self._requests = 0
+        """Number of intents in a row that were only requests."""
         self.sends_requests = False
         """Whether to send only the requests for changes, because others applied the requests of the last intent. To
         apply the next changes here would probably be in vain, too."""
@@ -177,7 +182,7 @@ class Intents:
 
     # Publishing
 
-    def made(self, applied: Applied) -> Published | None:
+    def draft(self, applied: Applied) -> Published | None:
         """Return a new intent with the applied changes, which is not written yet. Return None if the changes cannot be
         in an intent, or if this process has no slot in the head."""
         head = applied.base.head
@@ -202,11 +207,12 @@ class Intents:
             rows.decoded += mine.decoded
         if sum(len(part.request) for part in parts) > MOST_BYTES_OF_REQUEST:  # leave room for the effects
             parts = [msgspec.structs.replace(part, request=b"") for part in parts]
-        return self._published(applied.state, parts, pendings, memos, rows)
+        return self._draft(applied.state, parts, pendings, memos, rows)
 
-    def requested(self, state: State, pendings: Sequence[Pending]) -> Published | None:
+    def draft_of_requests(self, state: State, pendings: Sequence[Pending]) -> Published | None:
         """Return a new intent with the requests for changes that this process does not apply. Return None if a change
-        has no request, if two changes have the same operation, or if this process has no slot in the head.
+        has no request, was already applied, or was slow, if two changes have the same operation, or if this process has
+        no slot in the head.
 
         Args:
             state: working state without the changes.
@@ -214,15 +220,17 @@ class Intents:
         parts, operations = [], set()
         for pending in pendings:
             request, operation = _request_of(pending), pending.change.operation
+            if pending.memo is not None or pending.refused is not None or pending.slow:
+                return None
             if not request or (operation.id and operation.key in operations):
                 return None
             operations.add(operation.key)
             parts.append(
                 Part(operation.id, operation.principal, operation.digest, (), (), (), (), (), request)
             )
-        return self._published(state, parts, list(pendings), [None] * len(parts), ObjectRows())
+        return self._draft(state, parts, list(pendings), [None] * len(parts), ObjectRows())
 
-    def _published(
+    def _draft(
         self,
         state: State,
         parts: list[Part],
@@ -320,6 +328,13 @@ class Intents:
                     found[number] = [entry, *found.get(number, [])]
         return [number in found and (found[number] or True) for number in range(len(made.parts))]
 
+    def note_outcome(self, made: Published, carried: Carried) -> None:
+        """Decide by the outcome of an intent whether to send only requests from now on. Now and then, a change is
+        applied here again, to see whether requests are still useful."""
+        self._requests = self._requests + 1 if made.is_request else 0
+        were_requested = any(isinstance(done, list) for done in carried)
+        self.sends_requests = were_requested and self._requests < MOST_REQUESTS
+
     def settle(self, made: Published, carried: Carried) -> None:
         """Give the published changes their results: `carried` is the outcome of the intent. Changes that the reference
         does not contain must be prepared again.
@@ -389,8 +404,8 @@ class Intents:
         Args:
             node: the node number in the commit's id. This process may have lost it since.
         """
-        self._own = applied.own_slot
-        self.missing = len(applied.slots) - 1 - applied.carried
+        self._own, self.sends_requests = applied.own_slot, False
+        self.missing = max(0, len(applied.slots) - 1 - applied.carried)
         base = applied.base.head
         decided = [slot.last for slot in applied.slots if slot.number > base.number and slot.last]
         self._mailbox.remove(decided)
@@ -456,10 +471,10 @@ class Intents:
                     done = _REQUEST if succeeded else 0
             except (TryAgainError, OutcomeUnknownError):
                 raise
-            except Exception as error:  # its process meets the same error, and reports it
+            except Exception as error:  # its process commits it, or reports the error
                 _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
-                succeeded = False
+                succeeded = None
             carried.append(done)
             applied.left_out |= succeeded is None
         number = applied.base.head.number + 1

@@ -126,7 +126,8 @@ class _Bound(NamedTuple):
     def close(self) -> None:
         self.socket.close()
         if self.is_in_place():
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
 
 class SocketMailbox:

@@ -20,7 +20,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _EMPTY = IndexRoot()
 
-NO_VERSION: Final = b""
+NO_VERSION: Final = b"forecast"
 """Version token of a forecast (`HeadReader.forecast`). No swap expects it."""
 
 

@@ -28,6 +28,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     store, sessions = f"memory:{uuid.uuid4()}", list[polaris_spark.Session]()
 
     def open_one(**properties: Any) -> Catalog:
+        properties = {"metadata_files": "never", **properties}
         warehouse = tmp_path / properties.get("catalog", "polaris")
         session = polaris_spark.connect(store=store, warehouse=str(warehouse), **properties)
         sessions.append(session)
@@ -60,7 +61,7 @@ def test_a_request_makes_an_equal_change_in_a_process_with_equal_settings(opened
     "properties",
     [
         {"append_rebase": "true"},
-        {"metadata_files": "never"},
+        {"create_parent_namespaces": "false"},
         {"gc_enabled": "false"},
         {"idempotency_key_lifetime": "5m"},
         {"table_override.write.format.default": "orc"},
@@ -105,6 +106,11 @@ def test_restricted_processes_apply_only_requests_with_equal_restrictions(opened
 )
 def test_what_depends_on_the_process_is_no_request(opened: Opened, update: dict[str, Any]) -> None:
     assert not change(opened(), SET, update).as_request()
+
+
+def test_a_change_that_writes_a_metadata_file_is_no_request(opened: Opened) -> None:
+    assert not change(opened(metadata_files="every-commit"), SET).as_request()
+    assert change(opened(), SET).as_request()
 
 
 def test_deep_json_is_no_request(opened: Opened) -> None:

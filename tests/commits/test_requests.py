@@ -65,13 +65,14 @@ def test_the_next_changes_are_not_applied_by_their_process(rivals: Rivals) -> No
 def test_now_and_then_the_process_applies_its_change_again(
     rivals: Rivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polaris_spark.commits.head_reader.MOST_FORECASTS", 2)
+    monkeypatch.setattr(intents, "MOST_REQUESTS", 3)
     runs = []
     for turn in range(8):
         change = Requested("same", 5)
         rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
         assert rivals.a.commit(change) == 15 * (turn + 1)
         runs.append(change.runs)
+        rivals.a.read()
     assert runs == [1, 0, 0, 0, 1, 0, 0, 0]
 
 
@@ -110,6 +111,16 @@ def test_a_request_that_writes_files_is_left_to_its_process(rivals: Rivals) -> N
     assert len(written) == 3
 
 
+def test_a_process_that_commits_itself_again_sends_no_requests(rivals: Rivals) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    rivals.a.commit(Requested("same", 5))
+    assert rivals.a._attempts._intents.sends_requests
+    rivals.clock.advance(60_000)
+    rivals.a.commit(Requested("same", 5))
+    assert not rivals.a._attempts._intents.sends_requests
+    assert number(rivals.b, "same") == 20
+
+
 class Other(Add):
     """A change of a process with other settings."""
 
@@ -129,7 +140,7 @@ def test_a_request_that_another_process_cannot_make_is_left_to_its_own(
     rivals.meanwhile(lambda: rivals.b.commit(theirs("same", 10)))
     assert rivals.a.commit(Requested("same", 5)) == 15
     assert rivals.commits() == [["same"], ["same"]]
-    assert rivals.b._attempts._turns.yields == (theirs is Other)
+    assert rivals.b._attempts._turns.yields
     assert number(rivals.b, "same") == 15
 
 
@@ -237,10 +248,10 @@ def test_changes_of_one_operation_are_not_sent_as_requests(rivals: Rivals) -> No
     state = State(head, rivals.a._ids.next_id)
     clock = rivals.clock
     pendings = [Pending(Requested("same", 5, operation=same), 0.0, 0.0, clock.signal()) for _ in range(2)]
-    assert rivals.a._attempts._intents.requested(state, pendings[:1]) is not None
-    assert rivals.a._attempts._intents.requested(state, pendings) is None
+    assert rivals.a._attempts._intents.draft_of_requests(state, pendings[:1]) is not None
+    assert rivals.a._attempts._intents.draft_of_requests(state, pendings) is None
     unable = [Pending(Add("same"), 0.0, 0.0, clock.signal())]
-    assert rivals.a._attempts._intents.requested(state, unable) is None
+    assert rivals.a._attempts._intents.draft_of_requests(state, unable) is None
 
 
 class Unreadable(Requested):
