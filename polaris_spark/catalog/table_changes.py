@@ -169,12 +169,7 @@ class CommitTable(TableChange):
             return b""
         try:
             return settings + _encode((*self.name, self.requirements, self.updates))
-        except (
-            OverflowError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ):  # such as an integer of more than 64 bits
+        except (OverflowError, RecursionError, TypeError, ValueError):  # such as deep JSON
             return b""
 
     def from_request(self, request: bytes, operation: Operation) -> CommitTable | None:

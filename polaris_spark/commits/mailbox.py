@@ -107,7 +107,7 @@ class NoMailbox:
 
 
 class _Bound(NamedTuple):
-    """A socket, and where other processes find it."""
+    """The socket of this process, and the path at which other processes find it."""
 
     socket: socket.socket
     node: int

@@ -104,7 +104,7 @@ class Workers:
             victim: number of the process; any process by default.
         """
         time.sleep(self.rng.uniform(0.0, 0.25))
-        victim = victim or self.other()
+        victim = self.other() if victim is None else victim
         process = self.running.pop(victim)
         process.kill()
         process.join()
