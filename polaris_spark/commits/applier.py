@@ -40,6 +40,8 @@ other changes of the batch do not wait for it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
+Encode = Callable[[Sequence[tuple[int, msgspec.Struct]]], object]
+"""A function that encodes objects, given as (id, value), and raises an error if they cannot be written."""
 
 _encode_mark = msgspec.msgpack.Encoder().encode
 
@@ -219,7 +221,7 @@ class Applier:
         request: bytes,
         request_id: bytes,
         *,
-        encode: Callable[[Sequence[tuple[int, msgspec.Struct]]], object],
+        encode: Encode,
     ) -> bool | None:
         """Apply the request of a change of another process, after the changes that `applied` already contains. Return
         True if this succeeded. Return False if the change fails, has no effect, or was already carried out. Return None
@@ -253,7 +255,7 @@ class Applier:
         operation: Operation,
         request: bytes,
         request_id: bytes,
-        encode: Callable[[Sequence[tuple[int, msgspec.Struct]]], object],
+        encode: Encode,
     ) -> bool | None:
         left = TURN_MS - applied.spent_ms
         if left <= 0:

@@ -138,11 +138,11 @@ class Published(NamedTuple):
     rows: ObjectRows
     """The rows of all parts."""
     state: State
-    """The working state with the changes."""
+    """The working state with the changes; without them if the parts are only requests."""
 
     @property
     def is_request(self) -> bool:
-        """Whether the changes were not applied, so that the state does not contain them."""
+        """Whether this process sent only the requests for its changes, without applying them."""
         return None in self.memos
 
     @property
