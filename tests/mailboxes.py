@@ -11,12 +11,14 @@ from polaris_spark.commits.mailbox import MOST_BYTES
 class Office:
     """The mailboxes of all processes, by node number."""
 
-    def __init__(self, loses: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, loses: Callable[[], bool] = lambda: False, *, answers: bool = True) -> None:
         """
         Args:
             loses: whether the next message is lost.
+            answers: whether answers are delivered at all.
         """
         self.loses = loses
+        self.answers = answers
         self.boxes: dict[int, MemoryMailbox] = {}
         self.carried = 0
         """Number of intents that were delivered."""
@@ -50,7 +52,10 @@ class MemoryMailbox:
             other._heard.add(self._node())
         return True
 
-    def answer(self, nodes: Iterable[int]) -> None: ...
+    def answer(self, node: int, id: int, answer: bytes) -> None:
+        other = self._office.boxes.get(node)
+        if other is not None and id and self._office.answers and not self._office.loses():
+            other._received[id] = answer
 
     def get(self, id: int) -> bytes | None:
         return self._received.get(id)

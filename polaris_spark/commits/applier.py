@@ -59,6 +59,25 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
 _decode_mark = msgspec.msgpack.Decoder(_Mark).decode
 
 
+class Decision:
+    """What a commit decides about the intents of other processes (`intents`)."""
+
+    def __init__(self) -> None:
+        self.slots: tuple[Slot, ...] = ()
+        """Slots of the new head."""
+        self.own_slot = 0
+        """Id of this process's next intent according to `slots`; 0 if they have no slot of this process."""
+        self.intents = 0
+        """Number of intents that the commit decides."""
+        self.left_out = False
+        """Whether the commit leaves out a change in an intent, because something that the change read is not the same
+        any more."""
+        self.rows: list[ObjectRow] = []
+        """Rows of objects of changes as their processes applied them."""
+        self.requested: dict[tuple[int, int], Effects] = {}
+        """Effects of the requests that this process applied, by intent and position in the intent."""
+
+
 class Applied:
     """Result of applying the changes of a batch: the changed working copy of the base commit, and the effects (objects
     and files to write) and log entries of the changes that succeeded."""
@@ -72,19 +91,8 @@ class Applied:
         self.pendings: list[Pending] = []
         self.failed = False
         """Whether any change failed."""
-        self.decided = False
-        """Whether changes of other processes were added, at least in part. Then no further change can be added."""
-        self.slots: tuple[Slot, ...] = ()
-        """Slots of the new head."""
-        self.own_slot = 0
-        """Id of this process's next intent according to `slots`; 0 if they have no slot of this process."""
-        self.carried = 0
-        """Number of intents of other processes that were decided."""
-        self.left_out = False
-        """Whether the commit leaves out a change in another process's intent, because something that the change read is
-        not the same any more."""
-        self.rows: list[ObjectRow] = []
-        """Rows of objects of changes that other processes applied (`intents`)."""
+        self.decision: Decision | None = None
+        """Set when changes of other processes are added, at least in part. Then no further change can be added."""
         self.spent_ms = 0.0
         """Total duration of the runs of `Change.apply` in this batch, in milliseconds."""
 

@@ -7,14 +7,14 @@ import random
 from typing import TypeVar
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.applier import Applied, Applier
+from polaris_spark.commits.applier import Applied, Applier, Decision
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.handover import WITHDRAW_MS, Handover
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Carried, Intents, OutcomeTrimmedError, Published
+from polaris_spark.commits.intents import Intents, Outcomes, OutcomeTrimmedError, Published
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms
@@ -28,7 +28,7 @@ from polaris_spark.errors import (
     StorageFullError,
     TryAgainError,
 )
-from polaris_spark.ids import IdGenerator, unpack
+from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
 P = TypeVar("P")
@@ -130,12 +130,12 @@ class Attempts:
         outcome = publication.publish()
         if outcome is Outcome.COMMITTED:
             publication.remember()
-            if run.applied is not None:
-                self._intents.committed(run.applied, unpack(publication.new.head.commit).node)
+            decision = (None if run.applied is None else run.applied.decision) or Decision()
+            self._intents.committed(decision, publication)
             run.made = None
             self._heads.advance(publication.new)
             self._turns.won(self._clock.monotonic_ms() - begun)
-            if run.applied is not None and run.applied.left_out:
+            if decision.left_out:
                 self._turns.note_left_out()
             run.settled = True
         elif outcome is Outcome.LOST:
@@ -224,9 +224,9 @@ class Attempts:
             self._pause(batch, run, deadline)
         found = self._handover.wait(run.made, deadline, only_look=tried)
         run.attempt, run.fresh = 0, found.head
-        if found.carried is not None:
-            self._settle(batch, run, found.carried)
-        return found.carried is not None
+        if found.outcomes is not None:
+            self._settle(batch, run, found.outcomes)
+        return found.outcomes is not None
 
     def _published(self, batch: Batch, run: _Run) -> bool:
         """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
@@ -249,12 +249,12 @@ class Attempts:
         self._intents.publish(made, known.head)
         return True
 
-    def _settle(self, batch: Batch, run: _Run, carried: Carried) -> None:
+    def _settle(self, batch: Batch, run: _Run, outcomes: Outcomes) -> None:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
         assert run.made is not None
         for pending in batch.pendings:
             pending.must_prepare, pending.answer_directly, pending.error = True, True, None
-        self._intents.settle(run.made, carried)
+        self._intents.settle(run.made, outcomes)
         run.made, run.settled = None, True
 
     def _withdraw(self, batch: Batch, run: _Run, limit_ms: float) -> None:
@@ -264,9 +264,9 @@ class Attempts:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
         assert run.made is not None
-        carried = self._handover.withdraw(run.made, limit_ms)
-        if carried is not None:
-            self._settle(batch, run, carried)
+        outcomes = self._handover.withdraw(run.made, limit_ms)
+        if outcomes is not None:
+            self._settle(batch, run, outcomes)
         else:
             run.made = None
             self._unsent(batch, run)
@@ -382,7 +382,7 @@ class Attempts:
         if (
             applied is None
             or applied.base is not base
-            or applied.decided
+            or applied.decision is not None
             or applied.pendings != pendings[:done]
             or (run.ahead_of_swap and applied.failed)  # perhaps only because a row of the base was missing
         ):
@@ -403,7 +403,8 @@ class Attempts:
 
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)
-        return Publication(self._store, self._name, applied.base, built.snapshot, built.objects, applied.rows)
+        rows = () if applied.decision is None else applied.decision.rows
+        return Publication(self._store, self._name, applied.base, built.snapshot, built.objects, rows)
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
         """Build the commit of the applied changes and return it. Return None if the changes must be applied again.

@@ -80,7 +80,7 @@ class Builder:
             time=time,
             recent=recent,
             time_resets=resets,
-            slots=applied.slots,
+            slots=() if applied.decision is None else applied.decision.slots,
         )
         snapshot = CommitReader(
             self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes

@@ -11,7 +11,7 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Carried, Intents, Published
+from polaris_spark.commits.intents import Intents, Outcomes, Published
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.retry import Turns
@@ -32,8 +32,8 @@ WITHDRAW_MS: Final = 5_000.0
 class Waited(NamedTuple):
     """What a process found after it waited for others to carry out its intent."""
 
-    carried: Carried | None
-    """The outcome of the intent (`Intents.outcome`); None if it is not decided."""
+    outcomes: Outcomes | None
+    """The outcomes of the intent's changes (`Intents.outcomes`); None if it is not decided."""
     head: CommitReader | None
     """The head at which the intent is not decided; None if it is."""
 
@@ -132,19 +132,18 @@ class Handover:
                 sent = not self._intents.written
                 self._mailbox.wait(self._turns.answer_ms() if sent else self._turns.look_ms(looks))
             looks += 1
-            row, head = self._heads.row()
-            carried = self._intents.outcome(made, head)
+            row, head, outcomes = self._intents.answer(made) or self._looked(made)
             now = self._clock.monotonic_ms()
-            if carried is not None:
+            if outcomes is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                self._intents.note_outcome(made, carried)
-                contained = all(done is True for done in carried)
+                self._intents.note_outcomes(made, outcomes)
+                contained = all(done is True for done in outcomes)
                 if made.is_request:
-                    contained = all(carried) and self._intents.sends_requests
+                    contained = all(outcomes) and self._intents.sends_requests
                 if not contained or not self._heads.forecast(made.state, head):
                     with suppress(PolarisError):  # the next change reads the head again
                         self._heads.adopt(row)
-                return Waited(carried, None)
+                return Waited(outcomes, None)
             if seen != head.commit:
                 others += seen != 0
                 seen, since = head.commit, now
@@ -154,9 +153,14 @@ class Handover:
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
                 return Waited(None, self._heads.adopt(row))
 
-    def withdraw(self, made: Published, limit_ms: float) -> Carried | None:
-        """Make sure that no commit decides a published intent any more. Return its outcome if a commit decided it
-        before, or None.
+    def _looked(self, made: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:
+        """Read the reference's row, and return it, its head, and the outcomes of a published intent at this head."""
+        row, head = self._heads.row()
+        return row, head, self._intents.outcomes(made, head)
+
+    def withdraw(self, made: Published, limit_ms: float) -> Outcomes | None:
+        """Make sure that no commit decides a published intent any more. Return the outcomes of its changes if a commit
+        decided it before, or None.
 
         Args:
             limit_ms: time limit while the database fails, in milliseconds, but at least `WITHDRAW_MS`.
@@ -173,7 +177,7 @@ class Handover:
             return after
 
         row = self._amended(without, max(WITHDRAW_MS, limit_ms))
-        return None if removed else self._intents.outcome(made, read_head(row, self._name))
+        return None if removed else self._intents.outcomes(made, read_head(row, self._name))
 
     def _amended(self, change: Callable[[Head], Head], limit_ms: float) -> ReferenceRow:
         backend, realm = self._store.backend, self._store.realm

@@ -22,15 +22,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from polaris_spark.backends.base import ObjectKey
+from polaris_spark.backends.base import ObjectKey, ReferenceRow
 from polaris_spark.commits import log
-from polaris_spark.commits.applier import Applied, Applier
+from polaris_spark.commits.applier import Applied, Applier, Decision
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.mailbox import Mailbox
+from polaris_spark.commits.publication import Publication, read_head
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, Slot
 from polaris_spark.commits.state import Effects, Point, Range, State, reading_state
-from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
 from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectId, ObjectRow, decode, object_type, refuse_newer
@@ -100,9 +101,9 @@ class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
 
-Carried = Sequence[bool | list[LogEntry]]
-"""Outcome of each change of an intent: True if a commit contains the change as its process applied it; the change's log
-entries if another process applied its request; False if no commit contains it."""
+Outcomes = Sequence[bool | list[LogEntry]]
+"""The outcome of each change of an intent: True if a commit contains the change as its process applied it; the change's
+log entries if another process applied its request; False if no commit contains it."""
 
 
 def request_id(intent: int, position: int) -> bytes:
@@ -113,10 +114,22 @@ def request_id(intent: int, position: int) -> bytes:
     return bytes(id)
 
 
+class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the process that decided an intent sends to the intent's process, which then needs to read nothing."""
+
+    row: ReferenceRow
+    """The reference's new row."""
+    entries: dict[int, tuple[LogEntry, ...]]
+    """The log entries of each change whose request was applied, by its position in the intent."""
+    rows: tuple[ObjectRow, ...]
+    """Rows of the objects of these changes."""
+
+
 _APPLIED, _REQUEST = 1, 2
-"""Values of a byte of `Slot.carried`."""
+"""Values of a byte of `Slot.outcomes`."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
+_decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class OutcomeTrimmedError(OutcomeUnknownError):
@@ -265,8 +278,32 @@ class Intents:
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
 
-    def outcome(self, made: Published, head: Head) -> Carried | None:
-        """Return the outcome of a published intent at a head. Return None if the intent is not decided.
+    def answer(self, made: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
+        """Return what another process sent when it had decided a published intent: the reference's row, its head, and
+        the outcomes of the intent's changes. Return None if nothing usable came."""
+        message = self._mailbox.get(made.id)
+        if message is None:
+            return None
+        self._mailbox.remove([made.id])
+        try:
+            answer = _decode_answer(message)
+            head = read_head(answer.row, made.state.base.row_name)
+            slot = next(slot for slot in head.slots if slot.last == made.id)
+            outcomes = [
+                list(answer.entries[position]) if done == _REQUEST else done == _APPLIED
+                for position, done in enumerate(slot.outcomes)
+            ]
+            rows = self._store.decoded(answer.rows)
+        except (msgspec.MsgspecError, PolarisError, StopIteration, KeyError) as error:
+            _logger.warning("an answer to intent %s is ignored: %s", made.id, error)
+            return None
+        if len(outcomes) != len(made.parts):
+            return None
+        self._store.remember(rows)
+        return answer.row, head, outcomes
+
+    def outcomes(self, made: Published, head: Head) -> Outcomes | None:
+        """Return the outcomes of a published intent's changes at a head. Return None if the intent is not decided.
 
         Raises:
             OutcomeTrimmedError: the slot was dropped, and the commits that may contain the changes were trimmed; or the
@@ -274,27 +311,27 @@ class Intents:
         """
         for slot in head.slots:
             if slot.last == made.id:
-                if len(slot.carried) != len(made.parts):
+                if len(slot.outcomes) != len(made.parts):
                     raise OutcomeTrimmedError(
                         f"it is not known whether the change was made: {slot} is damaged"
                     )
-                if _REQUEST not in slot.carried:
-                    return [done == _APPLIED for done in slot.carried]
+                if _REQUEST not in slot.outcomes:
+                    return [done == _APPLIED for done in slot.outcomes]
                 found = self._found(made, self._entries_of(head, slot.number))
-                if any(done == _REQUEST and not one for done, one in zip(slot.carried, found, strict=True)):
+                if any(done == _REQUEST and not one for done, one in zip(slot.outcomes, found, strict=True)):
                     raise OutcomeTrimmedError(
                         "the change was made, but its log entries are not in the history"
                     )
                 return [
                     one if done == _REQUEST else done == _APPLIED
-                    for done, one in zip(slot.carried, found, strict=True)
+                    for done, one in zip(slot.outcomes, found, strict=True)
                 ]
             if slot.following == made.id:
                 return None
         return self._searched(made, head)
 
-    def _searched(self, made: Published, head: Head) -> Carried:
-        """Return the outcome of an intent whose slot was dropped: look for the log entries of its parts."""
+    def _searched(self, made: Published, head: Head) -> Outcomes:
+        """Return the outcomes of an intent whose slot was dropped: look for the log entries of its parts."""
         if head.given_up or head.floor_number > made.base + 1:
             raise OutcomeTrimmedError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
@@ -309,8 +346,8 @@ class Intents:
         commit = self._store.get(log.ancestor(self._store, head, number), Commit)
         return reversed(self._store.get(commit.entries, Entries).entries)
 
-    def _found(self, made: Published, entries: Iterable[LogEntry]) -> Carried:
-        """Return the outcome of an intent according to log entries, newest first."""
+    def _found(self, made: Published, entries: Iterable[LogEntry]) -> Outcomes:
+        """Return the outcomes of an intent according to log entries, newest first."""
         applied = {_encode(part.entries[0]): number for number, part in enumerate(made.parts) if part.entries}
         requested = {
             (part.operation or request_id(made.id, number), part.principal): number
@@ -328,22 +365,22 @@ class Intents:
                     found[number] = [entry, *found.get(number, [])]
         return [number in found and (found[number] or True) for number in range(len(made.parts))]
 
-    def note_outcome(self, made: Published, carried: Carried) -> None:
-        """Decide by the outcome of an intent whether to send only requests from now on. Now and then, a change is
+    def note_outcomes(self, made: Published, outcomes: Outcomes) -> None:
+        """Decide by the outcomes of an intent whether to send only requests from now on. Now and then, a change is
         applied here again, to see whether requests are still useful."""
         self._requests = self._requests + 1 if made.is_request else 0
-        were_requested = any(isinstance(done, list) for done in carried)
+        were_requested = any(isinstance(done, list) for done in outcomes)
         self.sends_requests = were_requested and self._requests < MOST_REQUESTS
 
-    def settle(self, made: Published, carried: Carried) -> None:
-        """Give the published changes their results: `carried` is the outcome of the intent. Changes that the reference
-        does not contain must be prepared again.
+    def settle(self, made: Published, outcomes: Outcomes) -> None:
+        """Give the changes of a published intent their results. Changes that the reference does not contain must be
+        prepared again.
 
         Raises:
             TryAgainError, OutcomeUnknownError: the result of a change cannot be read now. Call this again.
         """
         state = reading_state(made.state.base)
-        for pending, memo, done in zip(made.pendings, made.memos, carried, strict=True):
+        for pending, memo, done in zip(made.pendings, made.memos, outcomes, strict=True):
             if isinstance(done, list):
                 pending.succeed(pending.change.repeat(state, done))
             elif done and memo is not None:
@@ -387,34 +424,37 @@ class Intents:
             made: this process's intent with the same changes, if it was published; the commit decides it as well.
             competing: whether this process competes with others, and so needs a slot.
         """
-        applied.decided = True
+        decision = applied.decision = Decision()
         head, own = applied.base.head, self.own or (0 if made is None else made.id)
         slots = [slot for slot in head.slots if head.number - slot.number <= SLOT_COMMITS]
-        applied.slots = tuple(self._decided(applied, [slot for slot in slots if slot.following != own]))
-        if (competing or applied.slots) and len(applied.slots) < MOST_SLOTS:
+        others = [slot for slot in slots if slot.following != own]
+        decision.slots = tuple(self._decided(applied, decision, others))
+        if (competing or decision.slots) and len(decision.slots) < MOST_SLOTS:
             self._mailbox.open()
-            applied.own_slot = own
+            decision.own_slot = own
             if not own or made is not None or all(slot.following != own for slot in slots):
-                applied.own_slot = self._ids.next_id()
-            applied.slots += (Slot(applied.own_slot, head.number + 1),)
+                decision.own_slot = self._ids.next_id()
+            decision.slots += (Slot(decision.own_slot, head.number + 1),)
 
-    def committed(self, applied: Applied, node: int) -> None:
-        """Record that the commit of applied changes took place, and answer the processes that wait for it.
-
-        Args:
-            node: the node number in the commit's id. This process may have lost it since.
-        """
-        self._own, self.sends_requests = applied.own_slot, False
-        self.missing = max(0, len(applied.slots) - 1 - applied.carried)
-        base = applied.base.head
-        decided = [slot.last for slot in applied.slots if slot.number > base.number and slot.last]
-        self._mailbox.remove(decided)
-        nodes = [sender for id in decided if self._mailbox.is_near(sender := unpack(id).node)]
+    def committed(self, decision: Decision, publication: Publication) -> None:
+        """Record that a commit took place, and answer the processes whose intents it decided."""
+        self._own, self.sends_requests = decision.own_slot, False
+        self.missing = max(0, len(decision.slots) - 1 - decision.intents)
+        base, node = publication.base.head, unpack(publication.new.head.commit).node
+        decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]
+        self._mailbox.remove(slot.last for slot in decided)
+        rows = {row.id: row for row in publication.rows if row.part == 0} if decision.requested else {}
+        answered = {node}
+        for slot in decided:
+            if self._mailbox.is_near(sender := unpack(slot.last).node):
+                answer = _answer(slot, decision, publication.row, rows)
+                self._mailbox.answer(sender, slot.last, _encode(answer))
+                answered.add(sender)
         if unpack(base.commit).node != node:  # some wait for the process that committed before
-            nodes += [unpack(slot.following).node for slot in applied.slots if slot.following != self._own]
-        self._mailbox.answer(set(nodes) - {node})
+            for sender in {unpack(slot.following).node for slot in decision.slots} - answered:
+                self._mailbox.answer(sender, 0, b"")
 
-    def _decided(self, applied: Applied, slots: list[Slot]) -> Iterable[Slot]:
+    def _decided(self, applied: Applied, decision: Decision, slots: list[Slot]) -> Iterable[Slot]:
         """Carry out the intents of these slots, and yield the slots that the new head has instead."""
         if not slots:
             return
@@ -435,7 +475,7 @@ class Intents:
             if row is not None and size + len(row) <= MOST_BYTES_TOGETHER:
                 size += len(row)
                 intent = self._intent(slot.following, row)
-            yield slot if intent is None else self._carry(applied, slot, *intent)
+            yield slot if intent is None else self._carry(applied, decision, slot, *intent)
 
     def _intent(self, id: int, row: bytes) -> tuple[Intent, tuple[Part, ...]] | None:
         """Decode an intent and its parts. Return None if this release cannot."""
@@ -450,9 +490,11 @@ class Intents:
             _logger.warning("intent %s is ignored: %s", id, error)
         return None
 
-    def _carry(self, applied: Applied, slot: Slot, intent: Intent, parts: tuple[Part, ...]) -> Slot:
-        applied.carried += 1
-        carried = bytearray()
+    def _carry(
+        self, applied: Applied, decision: Decision, slot: Slot, intent: Intent, parts: tuple[Part, ...]
+    ) -> Slot:
+        decision.intents += 1
+        outcomes = bytearray()
         for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)
             done, succeeded = 0, None
@@ -462,23 +504,41 @@ class Intents:
                     succeeded = self._applier.redo(applied, operation, part.memo(intent.fence))
                 if succeeded:
                     done = _APPLIED
-                    applied.rows += part.rows
+                    decision.rows += part.rows
                 elif succeeded is None and part.request:
                     id, encode = request_id(slot.following, position), self._store.rows
                     succeeded = self._applier.apply_request(
                         applied, operation, part.request, id, encode=encode
                     )
-                    done = _REQUEST if succeeded else 0
+                    if succeeded:
+                        done = _REQUEST
+                        decision.requested[slot.following, position] = applied.effects[-1]
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process commits it, or reports the error
                 _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
                 succeeded = None
-            carried.append(done)
-            applied.left_out |= succeeded is None
+            outcomes.append(done)
+            decision.left_out |= succeeded is None
         number = applied.base.head.number + 1
-        return Slot(intent.following, number, slot.following, bytes(carried))
+        return Slot(intent.following, number, slot.following, bytes(outcomes))
+
+
+def _answer(slot: Slot, decision: Decision, row: ReferenceRow, rows: dict[int, ObjectRow]) -> Answer:
+    """Return the answer to the intent that a commit decided in this slot.
+
+    Args:
+        row: the reference's new row.
+        rows: first row of each new object, by id.
+    """
+    positions = [position for position, done in enumerate(slot.outcomes) if done == _REQUEST]
+    effects = {position: decision.requested[slot.last, position] for position in positions}
+    return Answer(
+        row,
+        {position: tuple(one.entries) for position, one in effects.items()},
+        tuple(rows[id] for one in effects.values() for id, _ in one.objects if id in rows),
+    )
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:

@@ -2,9 +2,9 @@
 nothing depends on them.
 
 A process whose changes another process is to carry out (`intents`) sends its intent as a message instead of writing it
-to the database. The process that commits answers with an empty message, so that the first one looks at the reference's
-row at once. Every message may be lost. If a process cannot be reached, because it runs on another machine or under
-another user, the intent is written to the database.
+to the database. The process that commits answers with the reference's new row, so that the first one need not read it.
+Every message may be lost. If a process cannot be reached, because it runs on another machine or under another user, the
+intent is written to the database.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Mailbox(Protocol):
         intent in the database."""
         ...
 
-    def answer(self, nodes: Iterable[int]) -> None:
-        """Send an empty message to processes, so that they look at the reference's row."""
+    def answer(self, node: int, id: int, answer: bytes) -> None:
+        """Send a process the answer to its intent `id`, or only wake it if the answer is too large."""
         ...
 
     def get(self, id: int) -> bytes | None:
-        """Return an intent that was received, or None."""
+        """Return the intent `id` that was received, or the answer to this process's intent `id`; or None."""
         ...
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Remove intents that were received."""
+        """Remove intents and answers that were received."""
         ...
 
     def is_near(self, node: int) -> bool:
@@ -91,7 +91,7 @@ class NoMailbox:
     def send(self, node: int, id: int, intent: bytes) -> bool:
         return False
 
-    def answer(self, nodes: Iterable[int]) -> None: ...
+    def answer(self, node: int, id: int, answer: bytes) -> None: ...
 
     def get(self, id: int) -> None: ...
 
@@ -143,7 +143,7 @@ class SocketMailbox:
             store: identifies the store.
             node: returns the node number of this process, which may change.
         """
-        known = f"{socket.gethostname()} {store}"  # several machines may share the folder
+        known = f"{_FORMAT} {socket.gethostname()} {store}"  # several machines may share the folder
         self._prefix = hashlib.sha256(known.encode()).hexdigest()[:16]
         self._node = node
         self._clock = clock
@@ -190,11 +190,11 @@ class SocketMailbox:
         message = _HEADER.pack(bound.node, id) + (intent if fits else b"")
         return self._sent(bound, node, message, 0) and fits
 
-    def answer(self, nodes: Iterable[int]) -> None:
+    def answer(self, node: int, id: int, answer: bytes) -> None:
         bound = self._bound
         if bound is not None:
-            for node in nodes:
-                self._sent(bound, node, b"", socket.MSG_DONTWAIT)
+            message = _HEADER.pack(_ANSWER, id) + (answer if len(answer) <= MOST_BYTES else b"")
+            self._sent(bound, node, message, socket.MSG_DONTWAIT)
 
     def get(self, id: int) -> bytes | None:
         self._receive()
@@ -240,7 +240,8 @@ class SocketMailbox:
                 if len(message) == _HEADER.size:
                     self._heard.pop(node, None)
                     continue
-                self._heard[node] = self._clock.monotonic_ms()
+                if node != _ANSWER:
+                    self._heard[node] = self._clock.monotonic_ms()
                 self._received[id] = message[_HEADER.size :]
                 if len(self._received) > _MOST_KEPT:
                     del self._received[next(iter(self._received))]
@@ -301,8 +302,13 @@ def _remove_dead(paths: Iterable[Path]) -> None:
 
 
 _HEADER = struct.Struct(">HQ")
-"""Header of a message with an intent: the sender's node number, and the intent's id. A message without intent means
-that the intent is in the database."""
+"""Header of a message: the sender's node number or `_ANSWER`, and the intent's id. A sender's message without intent
+means that the intent is in the database."""
+_ANSWER = 0xFFFF
+"""Says that the message contains the answer to an intent, or, if it contains nothing, that it only wakes the receiver.
+No process has this node number."""
+_FORMAT = 2
+"""Number of the messages' format. Processes with different formats do not reach each other."""
 
 
 def mailbox_of(store: str, node: Callable[[], int], clock: Clock) -> SocketMailbox | NoMailbox:

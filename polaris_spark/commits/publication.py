@@ -63,19 +63,21 @@ class Publication:
         """The row that the last try found instead, if the database returned it."""
         self.cause: Exception | None = None
         """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
-        self._rows = store.rows(objects)
-        self._rows += rows
-        self._row = ReferenceRow(new.version, encode_head(new.head))
+        self.rows = store.rows(objects)
+        """The rows of the new objects."""
+        self.rows += rows
+        self.row = ReferenceRow(new.version, encode_head(new.head))
+        """The reference's new row."""
         self._store = store
         self._name = name
-        self._together = fits_transaction(store.backend, self._rows)
+        self._together = fits_transaction(store.backend, self.rows)
         self._rows_written = False
         self._lost = self._remembered = False
 
     def remember(self) -> None:
         """Put the new objects into the cache of this process, so that readers need not query the database."""
         if not self._remembered:
-            self._store.remember(self._rows)
+            self._store.remember(self.rows)
             self._remembered = True
 
     def write_rows(self) -> None:
@@ -86,7 +88,7 @@ class Publication:
                 changed in either case.
         """
         if not self._together and not self._rows_written:
-            self._store.backend.write_objects(self._store.realm, self._rows)
+            self._store.backend.write_objects(self._store.realm, self.rows)
             self._rows_written = True
 
     def publish(self) -> Outcome:
@@ -128,9 +130,9 @@ class Publication:
         backend, realm, expected = self._store.backend, self._store.realm, self.base.version
         outcome: Swapped | Conflict
         if self._together:
-            outcome = backend.write_and_swap(realm, self._rows, self._name, expected, self._row)
+            outcome = backend.write_and_swap(realm, self.rows, self._name, expected, self.row)
         else:
-            outcome = backend.swap_reference(realm, self._name, expected, self._row)
+            outcome = backend.swap_reference(realm, self._name, expected, self.row)
         if isinstance(outcome, Conflict):
             self.current = outcome.current
         return isinstance(outcome, Swapped)

@@ -106,7 +106,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Number of the commit that replaced the slot last, or of the newest commit when the slot was added."""
     last: ObjectId = 0
     """Id of the process's last intent that a commit decided; 0 if there was none."""
-    carried: bytes = b""
+    outcomes: bytes = b""
     """One byte for each change in the intent `last`: 1 if the commit contains the change as its process applied it, 2
     if another process applied its request (`intents.Part.request`), 0 if the process must commit the change itself."""
 

@@ -185,6 +185,22 @@ class ObjectStore:
         for id, decoded, row_bytes in rows.decoded:
             self._keep(id, decoded, row_bytes)
 
+    def decoded(self, rows: Iterable[ObjectRow]) -> ObjectRows:
+        """Decode the objects of rows that another process has written to the database. Leave out objects of several
+        rows.
+
+        Raises:
+            CorruptionError: an object cannot be decoded.
+        """
+        found = ObjectRows()
+        for row in rows:
+            if row.part == 0 and objects.part_count(row.value, self.key(row.id)) == 1:
+                decoded = objects.decode(row.value, self.key(row.id))
+                self._note_revision(decoded)
+                found.append(row)
+                found.decoded.append((row.id, decoded, len(row.value)))
+        return found
+
     def _keep(self, id: int, decoded: Decoded, row_bytes: int) -> None:
         memory = self._cache.footprints.memory_bytes(decoded, row_bytes)
         self._cache.put((self._space, id), decoded, memory)

@@ -78,9 +78,10 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=request.param)  # type: ignore[return-value]
 
 
-@pytest.fixture(params=["database", "messages"])
+@pytest.fixture(params=["database", "messages", "messages without answers"])
 def rivals(backend: Backend, request: pytest.FixtureRequest) -> Rivals:
-    return Rivals(backend, office=Office() if request.param == "messages" else None)
+    office = Office(answers=request.param == "messages")
+    return Rivals(backend, office=None if request.param == "database" else office)
 
 
 def test_the_next_commit_contains_what_others_published(rivals: Rivals) -> None:
@@ -329,7 +330,7 @@ def test_nobody_commits_so_the_publisher_does(rivals: Rivals) -> None:
 def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtake() -> None:
         with monkeypatch.context() as patched:  # as a release that knows no intents
-            patched.setattr(intents.Intents, "_decided", lambda self, applied, slots: slots)
+            patched.setattr(intents.Intents, "_decided", lambda self, applied, decision, slots: slots)
             rivals.b.commit(Add("same", 10))
 
     rivals.meanwhile(overtake)
@@ -554,12 +555,15 @@ def test_a_process_that_was_idle_does_not_read_all_history(rivals: Rivals) -> No
     assert reads < 6
 
 
-def test_a_slot_that_is_damaged_makes_the_outcome_unknown(rivals: Rivals) -> None:
+@pytest.mark.parametrize("office", [None, Office(answers=False)], ids=["database", "messages"])
+def test_a_slot_that_is_damaged_makes_the_outcome_unknown(backend: Backend, office: Office | None) -> None:
+    rivals = Rivals(backend, office=office)
+
     def damage() -> None:
         rivals.b.commit(Add("theirs"))
         rivals.b.amend(
             lambda head: msgspec.structs.replace(
-                head, slots=tuple(msgspec.structs.replace(slot, carried=b"\1\1\1\1") for slot in head.slots)
+                head, slots=tuple(msgspec.structs.replace(slot, outcomes=b"\1\1\1\1") for slot in head.slots)
             )
         )
 

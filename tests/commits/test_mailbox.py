@@ -56,11 +56,22 @@ def test_an_answer_ends_the_wait(opened: Opened) -> None:
     a, b = opened(1), opened(2)
     clock = SystemClock()
     begun = clock.monotonic_ms()
-    answers = threading.Timer(0.05, b.answer, [[1]])
+    answers = threading.Timer(0.05, b.answer, [1, 77, b"answer"])
     answers.start()
     a.wait(20_000)
     answers.join()
     assert clock.monotonic_ms() - begun < 10_000
+    assert a.get(77) == b"answer"
+    assert not a.is_near(2)  # it may write its next intent to the database
+    a.remove([77])
+    assert a.get(77) is None
+
+
+def test_an_answer_that_is_too_large_only_wakes(opened: Opened) -> None:
+    a, b = opened(1), opened(2)
+    b.answer(1, 77, bytes(mailbox.MOST_BYTES + 1))
+    a.wait(20_000)
+    assert a.get(77) == b""
 
 
 def test_a_wait_ends_without_a_message(opened: Opened) -> None:
@@ -163,7 +174,7 @@ def test_a_full_queue_refuses_after_a_short_time(opened: Opened) -> None:
     sent = [a.send(2, id, bytes(mailbox.MOST_BYTES)) for id in range(100)]
     assert sent[0]
     assert not sent[-1]
-    b.answer([1])
+    b.answer(1, 77, b"answer")
     arrived = [b.get(id) is not None for id in range(100)]
     assert arrived == sent
 
@@ -236,7 +247,7 @@ def test_a_folder_that_is_not_safe_is_not_used(
     box.open()
     assert not box.send(1, 77, b"intent")
     box.wait(1)
-    box.answer([1])
+    box.answer(1, 77, b"answer")
     assert box.get(77) is None
     box.close()
 

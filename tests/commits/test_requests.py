@@ -25,10 +25,11 @@ from .test_intents import Rivals
 from .test_swaps_in_doubt import Doubtful
 
 
-@pytest.fixture(params=["database", "messages"])
+@pytest.fixture(params=["database", "messages", "messages without answers"])
 def rivals(request: pytest.FixtureRequest) -> Rivals:
     backend: Backend = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=True)  # type: ignore[assignment]
-    return Rivals(backend, office=Office() if request.param == "messages" else None)
+    office = Office(answers=request.param == "messages")
+    return Rivals(backend, office=None if request.param == "database" else office)
 
 
 def operation(rivals: Rivals, last: bytes = b"\x01") -> Operation:

@@ -49,7 +49,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Intents,
                 "_carry",
-                "return Slot(intent.following, number, slot.following, bytes(carried))",
+                "return Slot(intent.following, number, slot.following, bytes(outcomes))",
                 "return slot",
             ),
         ),
@@ -60,7 +60,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         CROWD,
     ),
     "the changes of others are added twice to one commit": Mutant(
-        (Patch(Attempts, "_applied", "or applied.decided\n", "\n"),),
+        (Patch(Attempts, "_applied", "or applied.decision is not None\n", "\n"),),
         _FAULTS,
     ),
     "a process commits its changes without looking whether its intent was carried out": Mutant(
