@@ -4,7 +4,8 @@ If a change fails, only its own effects are undone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from enum import Enum
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ from polaris_spark.errors import (
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
+from polaris_spark.store.objects import ObjectRows
 
 SLOW_MS = 20.0
 """Duration of a run of `Change.apply`, in milliseconds, above which the change counts as slow. A slow change is not run
@@ -40,8 +42,8 @@ other changes of the batch do not wait for it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
-Encode = Callable[[Sequence[tuple[int, msgspec.Struct]]], object]
-"""A function that encodes objects, given as (id, value), and raises an error if they cannot be written."""
+Encode = Callable[[Sequence[tuple[int, msgspec.Struct]]], ObjectRows]
+"""A function that encodes objects, given as (id, value) (`ObjectStore.rows`)."""
 
 _encode_mark = msgspec.msgpack.Encoder().encode
 
@@ -59,6 +61,21 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
 _decode_mark = msgspec.msgpack.Decoder(_Mark).decode
 
 
+class Redone(Enum):
+    """What became of a change in an intent of another process."""
+
+    MADE = "the commit contains it"
+    VOID = "it fails, has no effect, or was carried out before; its process finds this out itself"
+    LEFT_OUT = "this process cannot make it any more, but its own process can"
+
+
+class Requested(NamedTuple):
+    """What a request that another process applied has written."""
+
+    entries: list[LogEntry]
+    rows: list[ObjectRow]
+
+
 class Decision:
     """What a commit decides about the intents of other processes (`intents`)."""
 
@@ -72,10 +89,16 @@ class Decision:
         self.left_out = False
         """Whether the commit leaves out a change in an intent, because something that the change read is not the same
         any more."""
-        self.rows: list[ObjectRow] = []
-        """Rows of objects of changes as their processes applied them."""
-        self.requested: dict[tuple[int, int], Effects] = {}
-        """Effects of the requests that this process applied, by intent and position in the intent."""
+        self.rows = ObjectRows()
+        """Rows of the objects of all changes in the intents."""
+        self.requested: dict[tuple[int, int], Requested] = {}
+        """What the requests that this process applied have written, by intent and position in the intent."""
+
+    def add_request(self, key: tuple[int, int], entries: list[LogEntry], rows: ObjectRows) -> None:
+        """Add what a request has written. `key` is the intent's id and the request's position in it."""
+        self.rows += rows
+        self.rows.decoded += rows.decoded
+        self.requested[key] = Requested(entries, rows)
 
 
 class Applied:
@@ -204,23 +227,22 @@ class Applier:
         _log(applied, operation)
         pending.succeed(result)
 
-    def redo(self, applied: Applied, operation: Operation, memo: Memo) -> bool | None:
-        """Make a change that another process applied, after the changes that `applied` already contains. Return True if
-        this succeeded, False if its operation was already carried out, and None if something that the change read is
-        not the same any more."""
+    def redo(self, applied: Applied, operation: Operation, memo: Memo) -> Redone:
+        """Make a change that another process applied, after the changes that `applied` already contains. Leave it out
+        if something that it read is not the same any more."""
         state = applied.state
         state.begin()
         if operation.id and (
             operation.made_ms < state.base.commit.operations_floor
             or state.lookup(OPERATIONS, operation.key) is not None
         ):
-            return False
+            return Redone.VOID
         if memo.fence != state.base.head.fence or not state.holds(memo.reads):
-            return None
+            return Redone.LEFT_OUT
         state.redo(memo.effects)
         _log(applied, operation)
         applied.effects.append(state.effects)
-        return True
+        return Redone.MADE
 
     def apply_request(
         self,
@@ -230,10 +252,10 @@ class Applier:
         request_id: bytes,
         *,
         encode: Encode,
-    ) -> bool | None:
+    ) -> ObjectRows | Redone:
         """Apply the request of a change of another process, after the changes that `applied` already contains. Return
-        True if this succeeded. Return False if the change fails, has no effect, or was already carried out. Return None
-        if this process cannot make it: its changes have other settings, the change writes files, or it takes too long.
+        the rows of the change's objects, or why the change was not made. It is left out if the changes of this process
+        have other settings, if it writes files, or if it takes too long.
 
         Args:
             request: see `Change.as_request`.
@@ -242,20 +264,23 @@ class Applier:
         """
         state, begun = applied.state, self._clock.monotonic_ms()
         state.begin()
+        made: ObjectRows | Redone
         try:
-            succeeded = self._try_request(applied, operation, request, request_id, encode)
+            made = self._try_request(applied, operation, request, request_id, encode)
         except (RequestError, ObjectTooLargeError, NewerFormatError):  # its process reports the error
-            succeeded = False
+            made = Redone.VOID
         except (PrepareAgain, MissingObjectError):  # its rows may be in an intent before it
-            succeeded = None
+            made = Redone.LEFT_OUT
         finally:
             applied.spent_ms += self._clock.monotonic_ms() - begun
-        if not succeeded:
+        if isinstance(made, Redone):
             state.undo()
-            return succeeded
+            return made
         _log(applied, operation)
-        applied.effects.append(state.effects)
-        return True
+        effects = state.effects.copy()
+        effects.objects = []  # they are encoded already
+        applied.effects.append(effects)
+        return made
 
     def _try_request(
         self,
@@ -264,29 +289,28 @@ class Applier:
         request: bytes,
         request_id: bytes,
         encode: Encode,
-    ) -> bool | None:
+    ) -> ObjectRows | Redone:
         left = TURN_MS - applied.spent_ms
         if left <= 0:
-            return None
+            return Redone.LEFT_OUT
         logged = operation if operation.id else operation._replace(id=request_id)
         made = (pending.change.from_request(request, logged) for pending in applied.pendings)
         change = next((one for one in made if one is not None), None)
         if change is None:
-            return None
+            return Redone.LEFT_OUT
         state, now = applied.state, self._clock.monotonic_ms()
         try:
             if operation.id and self._done_before(applied, operation) is not None:
-                return False
+                return Redone.VOID
         except OutcomeUnknownError:  # its process reports the error
-            return False
+            return Redone.VOID
         pending = Pending(change, now, now + left, self._clock.signal())
         pending.prepared = change.prepare(state)
         self._run(state, pending, min(left, SLOW_MS), _turn_over)
         effects = state.effects
         if not effects.entries or effects.files or effects.trees:
-            return None if effects else False
-        encode(effects.objects)
-        return True
+            return Redone.LEFT_OUT if effects else Redone.VOID
+        return encode(effects.objects)
 
     def apply_outside_batch(self, pending: Pending, base: CommitReader) -> None:
         """Apply a change to the commit `base` outside any batch, and store the outcome in `pending.memo`.

@@ -403,7 +403,7 @@ class Attempts:
 
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)
-        rows = () if applied.decision is None else applied.decision.rows
+        rows = None if applied.decision is None else applied.decision.rows
         return Publication(self._store, self._name, applied.base, built.snapshot, built.objects, rows)
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:

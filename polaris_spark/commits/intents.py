@@ -24,7 +24,7 @@ import msgspec
 
 from polaris_spark.backends.base import ObjectKey, ReferenceRow
 from polaris_spark.commits import log
-from polaris_spark.commits.applier import Applied, Applier, Decision
+from polaris_spark.commits.applier import Applied, Applier, Decision, Redone
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.mailbox import Mailbox
@@ -443,11 +443,10 @@ class Intents:
         base, node = publication.base.head, unpack(publication.new.head.commit).node
         decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]
         self._mailbox.remove(slot.last for slot in decided)
-        rows = {row.id: row for row in publication.rows if row.part == 0} if decision.requested else {}
         answered = {node}
         for slot in decided:
             if self._mailbox.is_near(sender := unpack(slot.last).node):
-                answer = _answer(slot, decision, publication.row, rows)
+                answer = _answer(slot, decision, publication.row)
                 self._mailbox.answer(sender, slot.last, _encode(answer))
                 answered.add(sender)
         if unpack(base.commit).node != node:  # some wait for the process that committed before
@@ -497,48 +496,45 @@ class Intents:
         outcomes = bytearray()
         for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)
-            done, succeeded = 0, None
+            done, redone = 0, Redone.LEFT_OUT
             applied.state.begin()  # `undo` must not undo an earlier change
             try:
                 if part.entries:
-                    succeeded = self._applier.redo(applied, operation, part.memo(intent.fence))
-                if succeeded:
+                    redone = self._applier.redo(applied, operation, part.memo(intent.fence))
+                if redone is Redone.MADE:
                     done = _APPLIED
                     decision.rows += part.rows
-                elif succeeded is None and part.request:
-                    id, encode = request_id(slot.following, position), self._store.rows
-                    succeeded = self._applier.apply_request(
-                        applied, operation, part.request, id, encode=encode
+                elif redone is Redone.LEFT_OUT and part.request:
+                    id = request_id(slot.following, position)
+                    rows = self._applier.apply_request(
+                        applied, operation, part.request, id, encode=self._store.rows
                     )
-                    if succeeded:
-                        done = _REQUEST
-                        decision.requested[slot.following, position] = applied.effects[-1]
+                    if isinstance(rows, Redone):
+                        redone = rows
+                    else:
+                        done, redone = _REQUEST, Redone.MADE
+                        decision.add_request((slot.following, position), applied.effects[-1].entries, rows)
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process commits it, or reports the error
                 _logger.warning("a change of intent %s is left out: %s", slot.following, error)
                 applied.state.undo()
-                succeeded = None
+                redone = Redone.LEFT_OUT
             outcomes.append(done)
-            decision.left_out |= succeeded is None
+            decision.left_out |= redone is Redone.LEFT_OUT
         number = applied.base.head.number + 1
         return Slot(intent.following, number, slot.following, bytes(outcomes))
 
 
-def _answer(slot: Slot, decision: Decision, row: ReferenceRow, rows: dict[int, ObjectRow]) -> Answer:
-    """Return the answer to the intent that a commit decided in this slot.
-
-    Args:
-        row: the reference's new row.
-        rows: first row of each new object, by id.
-    """
-    positions = [position for position, done in enumerate(slot.outcomes) if done == _REQUEST]
-    effects = {position: decision.requested[slot.last, position] for position in positions}
-    return Answer(
-        row,
-        {position: tuple(one.entries) for position, one in effects.items()},
-        tuple(rows[id] for one in effects.values() for id, _ in one.objects if id in rows),
-    )
+def _answer(slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
+    """Return the answer to the intent that a commit decided in this slot. `row` is the reference's new row."""
+    requested = {
+        position: decision.requested[slot.last, position]
+        for position, done in enumerate(slot.outcomes)
+        if done == _REQUEST
+    }
+    entries = {position: tuple(one.entries) for position, one in requested.items()}
+    return Answer(row, entries, tuple(row for one in requested.values() for row in one.rows))
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:

@@ -10,17 +10,16 @@ database may be reported as "nothing was changed".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
 
-from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped, fits_transaction
+from polaris_spark.backends.base import Conflict, ReferenceRow, Swapped, fits_transaction
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
-from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.objects import ObjectRows, ObjectStore
 
 encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -46,14 +45,14 @@ class Publication:
         base: CommitReader,
         new: CommitReader,
         objects: list[tuple[int, msgspec.Struct]],
-        rows: Sequence[ObjectRow] = (),
+        rows: ObjectRows | None = None,
     ) -> None:
         """
         Args:
             base: the head that the commit replaces.
             new: the head that the commit produces.
             objects: (id, value) of every new object, including the commit.
-            rows: rows of further new objects, which other processes made.
+            rows: rows of further new objects.
         """
         self.base = base
         self.new = new
@@ -65,7 +64,9 @@ class Publication:
         """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
         self.rows = store.rows(objects)
         """The rows of the new objects."""
-        self.rows += rows
+        if rows is not None:
+            self.rows += rows
+            self.rows.decoded += rows.decoded
         self.row = ReferenceRow(new.version, encode_head(new.head))
         """The reference's new row."""
         self._store = store

@@ -6,14 +6,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.backends.base import Backend, ObjectKey, ReferenceRow
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits import head_reader, intents, log
+from polaris_spark.commits import head_reader, intents, log, publication
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
@@ -26,7 +27,7 @@ from polaris_spark.objects import ObjectRow
 from polaris_spark.system.registry import ROOT
 from tests.mailboxes import Office
 
-from .support import Add, Box, committer, number, references
+from .support import Add, Box, Requested, committer, number, references
 from .test_swaps_in_doubt import Doubtful
 
 
@@ -219,6 +220,85 @@ def test_a_message_that_is_lost_loses_no_change(backend: Backend) -> None:
     rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
     assert rivals.a.commit(Add("mine")) == 1
     assert rivals.commits() == [["theirs"], ["mine"]]
+
+
+@pytest.mark.parametrize(
+    "requested", [False, True], ids=["applied by its process", "applied from its request"]
+)
+def test_a_process_that_gets_an_answer_reads_nothing(backend: Backend, *, requested: bool) -> None:
+    rivals = Rivals(backend, office=Office())
+    theirs, mine = Add("same" if requested else "theirs", 10), Requested("same" if requested else "mine")
+    for _ in range(2):  # the first time, the process applies its change itself
+        rivals.meanwhile(lambda: rivals.b.commit(theirs))
+        rivals.a.commit(mine)
+    reads: list[str] = []
+
+    def commit() -> None:
+        before = list(reads)
+        rivals.b.commit(theirs)
+        reads[:] = before
+
+    for name in ("read_reference", "read_objects"):
+        setattr(backend, name, _counted(getattr(backend, name), name, reads))
+    rivals.meanwhile(commit)
+    assert rivals.a.commit(mine) == (33 if requested else 3)
+    assert not reads
+    assert rivals.commits()[-1] == [theirs.name.decode(), mine.name.decode()]
+
+
+def _counted(read: Callable[..., object], name: str, reads: list[str]) -> Callable[..., object]:
+    def counted(*args: object) -> object:
+        reads.append(name)
+        return read(*args)
+
+    return counted
+
+
+def _of_another_intent(answer: bytes) -> bytes:
+    """An answer with the row of a head that has no slot of the intent."""
+    row, entries, rows = msgspec.msgpack.decode(answer)
+    head = msgspec.structs.replace(publication.read_head(ReferenceRow(*row), "main"), slots=())
+    return msgspec.msgpack.encode(((row[0], publication.encode_head(head)), entries, rows))
+
+
+def _without_entries(answer: bytes) -> bytes:
+    row, _, rows = msgspec.msgpack.decode(answer, type=tuple[Any, dict[int, Any], Any])
+    return msgspec.msgpack.encode((row, {}, rows))
+
+
+def _with_a_broken_row(answer: bytes) -> bytes:
+    row, entries, rows = msgspec.msgpack.decode(answer, type=tuple[Any, dict[int, Any], Any])
+    return msgspec.msgpack.encode((row, entries, [[id, part, b"?"] for id, part, _ in rows]))
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        lambda answer: b"",
+        lambda answer: b"\xff" + answer,
+        _of_another_intent,
+        _without_entries,
+        _with_a_broken_row,
+    ],
+    ids=["empty", "no answer", "another intent's", "without entries", "with a broken row"],
+)
+def test_an_answer_that_cannot_be_used_is_replaced_by_a_read(
+    backend: Backend, spoiled: Callable[[bytes], bytes]
+) -> None:
+    rivals = Rivals(backend, office=Office())
+    mailbox, answered = rivals.b._attempts._intents._mailbox, list[int]()
+    answer = mailbox.answer
+
+    def spoil(node: int, id: int, message: bytes) -> None:
+        answered.append(id)
+        answer(node, id, spoiled(message))
+
+    mailbox.answer = spoil  # type: ignore[method-assign]
+    for count in (1, 2):
+        rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+        assert rivals.a.commit(Requested("same")) == 11 * count
+    assert rivals.commits() == [["same", "same"]] * 2
+    assert len([id for id in answered if id]) == 2
 
 
 def test_an_intent_is_sent_again_if_another_process_commits(backend: Backend) -> None:

@@ -77,6 +77,23 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         ),
         _FAULTS,
     ),
+    "a process answers before its swap": Mutant(
+        (
+            Patch(
+                Attempts,
+                "_go_on",
+                "outcome = publication.publish()\n",
+                "if run.applied is not None and run.applied.decision is not None:\n"
+                "        self._intents.committed(run.applied.decision, publication)\n"
+                "    outcome = publication.publish()\n",
+            ),
+        ),
+        {**_FAULTS, "messages": 0.0},
+    ),
+    "the outcome of another intent is taken from an answer": Mutant(
+        (Patch(Intents, "answer", "if slot.last == made.id)", "if slot.outcomes)"),),
+        {**CROWD, "messages": 0.0},
+    ),
     "a refused change leaves its intent": Mutant(
         (
             Patch(
