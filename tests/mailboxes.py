@@ -32,6 +32,7 @@ class MemoryMailbox:
         self._node = node
         self._clock = clock
         self._received: dict[int, bytes] = {}
+        self._answers: dict[int, bytes] = {}
         self._heard: set[int] = set()
 
     def open(self) -> None:
@@ -55,10 +56,13 @@ class MemoryMailbox:
     def answer(self, node: int, id: int, answer: bytes) -> None:
         other = self._office.boxes.get(node)
         if other is not None and id and self._office.answers and not self._office.loses():
-            other._received[id] = answer
+            other._answers[id] = answer
 
     def get(self, id: int) -> bytes | None:
         return self._received.get(id)
+
+    def take_answer(self, id: int) -> bytes | None:
+        return self._answers.pop(id, None)
 
     def remove(self, ids: Iterable[int]) -> None:
         for id in ids:

@@ -281,10 +281,9 @@ class Intents:
     def answer(self, made: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
         """Return what another process sent when it had decided a published intent: the reference's row, its head, and
         the outcomes of the intent's changes. Return None if nothing usable came."""
-        message = self._mailbox.get(made.id)
+        message = self._mailbox.take_answer(made.id)
         if message is None:
             return None
-        self._mailbox.remove([made.id])
         try:
             answer = _decode_answer(message)
             head = read_head(answer.row, made.state.base.row_name)

@@ -35,7 +35,7 @@ NEAR_MS: Final = 1_000.0
 """Time after a message during which its sender counts as near, in milliseconds."""
 
 _MOST_KEPT = 64
-"""Maximum number of intents that a process keeps."""
+"""Maximum number of intents, and of answers, that a process keeps."""
 _MOST_AT_ONCE = 256
 """Maximum number of messages that one call reads."""
 _SEND_MS = 20
@@ -64,11 +64,15 @@ class Mailbox(Protocol):
         ...
 
     def get(self, id: int) -> bytes | None:
-        """Return the intent `id` that was received, or the answer to this process's intent `id`; or None."""
+        """Return an intent of another process that was received, or None."""
+        ...
+
+    def take_answer(self, id: int) -> bytes | None:
+        """Remove the answer to this process's intent `id`, and return it; None if none was received."""
         ...
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Remove intents and answers that were received."""
+        """Remove intents that were received."""
         ...
 
     def is_near(self, node: int) -> bool:
@@ -94,6 +98,8 @@ class NoMailbox:
     def answer(self, node: int, id: int, answer: bytes) -> None: ...
 
     def get(self, id: int) -> None: ...
+
+    def take_answer(self, id: int) -> None: ...
 
     def remove(self, ids: Iterable[int]) -> None: ...
 
@@ -156,6 +162,7 @@ class SocketMailbox:
         self._retry_at = 0.0
         """Time before which no socket is bound again, because that failed; in milliseconds on the monotonic clock."""
         self._received: dict[int, bytes] = {}
+        self._answers: dict[int, bytes] = {}
         self._heard: dict[int, float] = {}
         """Time of the last message of each process, in milliseconds on the monotonic clock, by node number."""
 
@@ -200,6 +207,11 @@ class SocketMailbox:
         self._receive()
         return self._received.get(id)
 
+    def take_answer(self, id: int) -> bytes | None:
+        self._receive()
+        with self._guard:
+            return self._answers.pop(id, None)
+
     def remove(self, ids: Iterable[int]) -> None:
         with self._guard:
             for id in ids:
@@ -242,9 +254,10 @@ class SocketMailbox:
                     continue
                 if node != _ANSWER:
                     self._heard[node] = self._clock.monotonic_ms()
-                self._received[id] = message[_HEADER.size :]
-                if len(self._received) > _MOST_KEPT:
-                    del self._received[next(iter(self._received))]
+                kept = self._answers if node == _ANSWER else self._received
+                kept[id] = message[_HEADER.size :]
+                if len(kept) > _MOST_KEPT:
+                    del kept[next(iter(kept))]
 
     def _sent(self, bound: _Bound, node: int, message: bytes, flags: int) -> bool:
         path = bound.path.with_name(self._name(node))
