@@ -58,7 +58,7 @@ class _Run:
         """The head that this batch's commit will produce. The next batch may apply its changes to this head before the
         commit is written."""
         self.cause: Exception | None = None
-        self.made: Published | None = None
+        self.published: Published | None = None
         """The intent of this batch that was published and is not decided yet."""
 
 
@@ -132,7 +132,7 @@ class Attempts:
             publication.remember()
             decision = (None if run.applied is None else run.applied.decision) or Decision()
             self._intents.committed(decision, publication)
-            run.made = None
+            run.published = None
             self._heads.advance(publication.new)
             self._turns.won(self._clock.monotonic_ms() - begun)
             if decision.left_out:
@@ -170,7 +170,7 @@ class Attempts:
         changes must be applied again.
         """
         early = None
-        if run.attempt == 0 and run.made is None and not self._intents.sends_requests:
+        if run.attempt == 0 and run.published is None and not self._intents.sends_requests:
             early = self._apply_early(batch, run)
         if not self._await_previous(batch, deadline):
             return None
@@ -179,13 +179,15 @@ class Attempts:
         self._handover.yield_turn(deadline)
         if self._handed_over(batch, run, deadline):
             return None
-        if run.made is None:
+        if run.published is None:
             self._pause(batch, run, deadline)
             applied = self._applied(batch, run)
         else:
             run.applied = None  # the state of the intent stays as it is
             applied = self._applied(batch, run, run.fresh)
-            if run.made.has_files and any(one.memo not in run.made.memos for one in run.made.pendings):
+            if run.published.has_files and any(
+                one.memo not in run.published.memos for one in run.published.pendings
+            ):
                 # The intent needs its own files, which this attempt would replace.
                 self._withdraw(batch, run, deadline - self._clock.monotonic_ms())
                 return None
@@ -199,12 +201,12 @@ class Attempts:
             run.applied = None
             return None
         if not applied.effects:
-            if run.made is not None:
+            if run.published is not None:
                 self._withdraw(batch, run, deadline - self._clock.monotonic_ms())
             run.settled = True
             return None
         if applied.base.head.slots or self._turns.contended:
-            self._intents.decide(applied, run.made, competing=self._turns.contended)
+            self._intents.decide(applied, run.published, competing=self._turns.contended)
         publication = self._built_if_possible(run, applied)
         return None if publication is None else self._ready(batch, run, publication)
 
@@ -216,46 +218,46 @@ class Attempts:
 
         If the batch has a published intent when this returns False, the intent is not decided at the head `run.fresh`.
         """
-        tried = run.made is not None and run.attempt > 0
-        if run.made is None and not self._published(batch, run):
+        tried = run.published is not None and run.attempt > 0
+        if run.published is None and not self._publish_intent(batch, run):
             return False
-        assert run.made is not None
+        assert run.published is not None
         if tried:
             self._pause(batch, run, deadline)
-        found = self._handover.wait(run.made, deadline, only_look=tried)
+        found = self._handover.wait(run.published, deadline, only_look=tried)
         run.attempt, run.fresh = 0, found.head
         if found.outcomes is not None:
             self._settle(batch, run, found.outcomes)
         return found.outcomes is not None
 
-    def _published(self, batch: Batch, run: _Run) -> bool:
+    def _publish_intent(self, batch: Batch, run: _Run) -> bool:
         """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
         known = None if _contested(batch) else self._handover.base_for_intent(lost=run.attempt > 0)
         if known is None:
             return False
         self.group.add_waiting(batch)
-        pendings, made = list(batch.pendings), None
+        pendings, published = list(batch.pendings), None
         if self._intents.sends_requests:
-            made = self._intents.draft_of_requests(self._applier.begin(known).state, pendings)
-        if made is None:
+            published = self._intents.draft_of_requests(self._applier.begin(known).state, pendings)
+        if published is None:
             applied = self._applied(batch, run, known)
             if applied.failed or not applied.effects or not run.files.write(applied.pendings):
                 run.applied = None
                 return False
-            made, pendings = self._intents.draft(applied), list(applied.pendings)
-        if made is None or not self.group.send(batch, pendings):
+            published, pendings = self._intents.draft(applied), list(applied.pendings)
+        if published is None or not self.group.send(batch, pendings):
             return False
-        run.made = made
-        self._intents.publish(made, known.head)
+        run.published = published
+        self._intents.publish(published, known.head)
         return True
 
     def _settle(self, batch: Batch, run: _Run, outcomes: Outcomes) -> None:
         """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
-        assert run.made is not None
+        assert run.published is not None
         for pending in batch.pendings:
             pending.must_prepare, pending.answer_directly, pending.error = True, True, None
-        self._intents.settle(run.made, outcomes)
-        run.made, run.settled = None, True
+        self._intents.settle(run.published, outcomes)
+        run.published, run.settled = None, True
 
     def _withdraw(self, batch: Batch, run: _Run, limit_ms: float) -> None:
         """Withdraw the published intent. If another process carried it out before, settle the changes.
@@ -263,12 +265,12 @@ class Attempts:
         Raises:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
-        assert run.made is not None
-        outcomes = self._handover.withdraw(run.made, limit_ms)
+        assert run.published is not None
+        outcomes = self._handover.withdraw(run.published, limit_ms)
         if outcomes is not None:
             self._settle(batch, run, outcomes)
         else:
-            run.made = None
+            run.published = None
             self._unsent(batch, run)
 
     def _final(self, run: _Run, error: Exception, deadline: float) -> Exception | None:
@@ -299,7 +301,7 @@ class Attempts:
         Raises:
             OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
-        if run.made is None or isinstance(error, OutcomeUnknownError):
+        if run.published is None or isinstance(error, OutcomeUnknownError):
             return False
         try:
             self._withdraw(batch, run, WITHDRAW_MS)
@@ -311,7 +313,7 @@ class Attempts:
 
     def _unsent(self, batch: Batch, run: _Run) -> None:
         """Mark the batch as not sent, unless another process may carry it out."""
-        if run.made is None:
+        if run.published is None:
             self.group.unsent(batch)
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:

@@ -117,14 +117,14 @@ class Handover:
                 return
             self._mailbox.wait(left)
 
-    def wait(self, made: Published, deadline: float, *, only_look: bool) -> Waited:
+    def wait(self, published: Published, deadline: float, *, only_look: bool) -> Waited:
         """Wait until a commit decides a published intent. Give up if no process commits for some time, if commits leave
         the intent undecided, or at `deadline` (milliseconds on the monotonic clock).
 
         Args:
             only_look: whether to give up at once if the intent is not decided.
         """
-        patience, made_by = self._turns.patience(), unpack(made.state.base.head.commit).node
+        patience, made_by = self._turns.patience(), unpack(published.state.base.head.commit).node
         begun = since = self._clock.monotonic_ms()
         seen = others = looks = 0
         while True:
@@ -132,15 +132,15 @@ class Handover:
                 sent = not self._intents.written
                 self._mailbox.wait(self._turns.answer_ms() if sent else self._turns.look_ms(looks))
             looks += 1
-            row, head, outcomes = self._intents.answer(made) or self._looked(made)
+            row, head, outcomes = self._intents.answer(published) or self._looked(published)
             now = self._clock.monotonic_ms()
             if outcomes is not None:
                 self._turns.handed_over(None if only_look else now - begun)
-                self._intents.note_outcomes(made, outcomes)
+                self._intents.note_outcomes(published, outcomes)
                 contained = all(done is True for done in outcomes)
-                if made.is_request:
+                if published.is_request:
                     contained = all(outcomes) and self._intents.sends_requests
-                if not contained or not self._heads.forecast(made.state, head):
+                if not contained or not self._heads.forecast(published.state, head):
                     with suppress(PolarisError):  # the next change reads the head again
                         self._heads.adopt(row)
                 return Waited(outcomes, None)
@@ -149,16 +149,16 @@ class Handover:
                 seen, since = head.commit, now
                 if not only_look and (unpack(seen).node != made_by or others > 1):
                     made_by = unpack(seen).node
-                    self._intents.publish(made, head, write=others > 1)
+                    self._intents.publish(published, head, write=others > 1)
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
                 return Waited(None, self._heads.adopt(row))
 
-    def _looked(self, made: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:
+    def _looked(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:
         """Read the reference's row, and return it, its head, and the outcomes of a published intent at this head."""
         row, head = self._heads.row()
-        return row, head, self._intents.outcomes(made, head)
+        return row, head, self._intents.outcomes(published, head)
 
-    def withdraw(self, made: Published, limit_ms: float) -> Outcomes | None:
+    def withdraw(self, published: Published, limit_ms: float) -> Outcomes | None:
         """Make sure that no commit decides a published intent any more. Return the outcomes of its changes if a commit
         decided it before, or None.
 
@@ -172,12 +172,12 @@ class Handover:
 
         def without(head: Head) -> Head:
             nonlocal removed
-            after = self._intents.withdrawn(made, head)
+            after = self._intents.withdrawn(published, head)
             removed = after is not head
             return after
 
         row = self._amended(without, max(WITHDRAW_MS, limit_ms))
-        return None if removed else self._intents.outcomes(made, read_head(row, self._name))
+        return None if removed else self._intents.outcomes(published, read_head(row, self._name))
 
     def _amended(self, change: Callable[[Head], Head], limit_ms: float) -> ReferenceRow:
         backend, realm = self._store.backend, self._store.realm

@@ -68,7 +68,7 @@ class HeadReader:
             return known
         return ahead
 
-    def forecast(self, made: State, head: Head) -> bool:
+    def forecast(self, state: State, head: Head) -> bool:
         """Remember that `head`, whose commit another process made, contains the changes of a working state.
 
         This saves a process that does not make commits itself the time to read each commit. The forecast has the
@@ -80,7 +80,7 @@ class HeadReader:
             False if the head is to be read instead, because there were many forecasts in a row, or because the head
             accepts no ordinary commits.
         """
-        base = made.base
+        base = state.base
         if (
             self._forecasts >= MOST_FORECASTS
             or head.sealed
@@ -89,7 +89,7 @@ class HeadReader:
         ):
             return False
         indexes = base.open_indexes()
-        for name, index in made.indexes.items():
+        for name, index in state.indexes.items():
             if name != OPERATIONS:  # its new entries point to log entries that were not written
                 indexes[name] = index.copy(StoredObjects(self._store).read_shards)
         self._forecast = CommitReader(

@@ -259,7 +259,7 @@ class Intents:
             return None
         return Published(self.own, intent, head.number, tuple(parts), pendings, memos, rows, state)
 
-    def publish(self, made: Published, head: Head, *, write: bool = False) -> None:
+    def publish(self, published: Published, head: Head, *, write: bool = False) -> None:
         """Send an intent to the process that made the newest commit, or write it to the database. From the start of
         this call on, other processes may carry it out. May be repeated, if another process made a commit.
 
@@ -272,36 +272,36 @@ class Intents:
             self._own, self.written = 0, False
         if self.written:
             return
-        rows = self._store.rows([(made.id, made.intent)])
+        rows = self._store.rows([(published.id, published.intent)])
         self._mailbox.open()
-        if write or not self._mailbox.send(unpack(head.commit).node, made.id, rows[0].value):
+        if write or not self._mailbox.send(unpack(head.commit).node, published.id, rows[0].value):
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
 
-    def answer(self, made: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
+    def answer(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
         """Return what another process sent when it had decided a published intent: the reference's row, its head, and
         the outcomes of the intent's changes. Return None if nothing usable came."""
-        message = self._mailbox.take_answer(made.id)
+        message = self._mailbox.take_answer(published.id)
         if message is None:
             return None
         try:
             answer = _decode_answer(message)
-            head = read_head(answer.row, made.state.base.row_name)
-            slot = next(slot for slot in head.slots if slot.last == made.id)
+            head = read_head(answer.row, published.state.base.row_name)
+            slot = next(slot for slot in head.slots if slot.last == published.id)
             outcomes = [
                 list(answer.entries[position]) if done == _REQUEST else done == _APPLIED
                 for position, done in enumerate(slot.outcomes)
             ]
             rows = self._store.decoded(answer.rows)
         except (msgspec.MsgspecError, PolarisError, StopIteration, KeyError) as error:
-            _logger.warning("an answer to intent %s is ignored: %s", made.id, error)
+            _logger.warning("an answer to intent %s is ignored: %s", published.id, error)
             return None
-        if len(outcomes) != len(made.parts):
+        if len(outcomes) != len(published.parts):
             return None
         self._store.remember(rows)
         return answer.row, head, outcomes
 
-    def outcomes(self, made: Published, head: Head) -> Outcomes | None:
+    def outcomes(self, published: Published, head: Head) -> Outcomes | None:
         """Return the outcomes of a published intent's changes at a head. Return None if the intent is not decided.
 
         Raises:
@@ -309,14 +309,14 @@ class Intents:
                 slot is damaged.
         """
         for slot in head.slots:
-            if slot.last == made.id:
-                if len(slot.outcomes) != len(made.parts):
+            if slot.last == published.id:
+                if len(slot.outcomes) != len(published.parts):
                     raise OutcomeTrimmedError(
                         f"it is not known whether the change was made: {slot} is damaged"
                     )
                 if _REQUEST not in slot.outcomes:
                     return [done == _APPLIED for done in slot.outcomes]
-                found = self._found(made, self._entries_of(head, slot.number))
+                found = self._found(published, self._entries_of(head, slot.number))
                 if any(done == _REQUEST and not one for done, one in zip(slot.outcomes, found, strict=True)):
                     raise OutcomeTrimmedError(
                         "the change was made, but its log entries are not in the history"
@@ -325,18 +325,20 @@ class Intents:
                     one if done == _REQUEST else done == _APPLIED
                     for done, one in zip(slot.outcomes, found, strict=True)
                 ]
-            if slot.following == made.id:
+            if slot.following == published.id:
                 return None
-        return self._searched(made, head)
+        return self._searched(published, head)
 
-    def _searched(self, made: Published, head: Head) -> Outcomes:
+    def _searched(self, published: Published, head: Head) -> Outcomes:
         """Return the outcomes of an intent whose slot was dropped: look for the log entries of its parts."""
-        if head.given_up or head.floor_number > made.base + 1:
+        if head.given_up or head.floor_number > published.base + 1:
             raise OutcomeTrimmedError(
                 "it is not known whether the change was made: the history in which it would be was trimmed"
             )
-        listed = itertools.takewhile(lambda one: one[1].number > made.base, log.entries(self._store, head))
-        return self._found(made, (entry for *_, entry in listed))
+        listed = itertools.takewhile(
+            lambda one: one[1].number > published.base, log.entries(self._store, head)
+        )
+        return self._found(published, (entry for *_, entry in listed))
 
     def _entries_of(self, head: Head, number: int) -> Iterable[LogEntry]:
         """Return the log entries of a commit, newest first. Return none if the commit is no longer in the history."""
@@ -345,12 +347,14 @@ class Intents:
         commit = self._store.get(log.ancestor(self._store, head, number), Commit)
         return reversed(self._store.get(commit.entries, Entries).entries)
 
-    def _found(self, made: Published, entries: Iterable[LogEntry]) -> Outcomes:
+    def _found(self, published: Published, entries: Iterable[LogEntry]) -> Outcomes:
         """Return the outcomes of an intent according to log entries, newest first."""
-        applied = {_encode(part.entries[0]): number for number, part in enumerate(made.parts) if part.entries}
+        applied = {
+            _encode(part.entries[0]): number for number, part in enumerate(published.parts) if part.entries
+        }
         requested = {
-            (part.operation or request_id(made.id, number), part.principal): number
-            for number, part in enumerate(made.parts)
+            (part.operation or request_id(published.id, number), part.principal): number
+            for number, part in enumerate(published.parts)
             if part.request
         }
         found: dict[int, list[LogEntry]] = {}
@@ -362,31 +366,31 @@ class Intents:
                 number = requested.get((entry.operation, entry.principal), -1)
                 if number >= 0:
                     found[number] = [entry, *found.get(number, [])]
-        return [number in found and (found[number] or True) for number in range(len(made.parts))]
+        return [number in found and (found[number] or True) for number in range(len(published.parts))]
 
-    def note_outcomes(self, made: Published, outcomes: Outcomes) -> None:
+    def note_outcomes(self, published: Published, outcomes: Outcomes) -> None:
         """Decide by the outcomes of an intent whether to send only requests from now on. Now and then, a change is
         applied here again, to see whether requests are still useful."""
-        self._requests = self._requests + 1 if made.is_request else 0
+        self._requests = self._requests + 1 if published.is_request else 0
         were_requested = any(isinstance(done, list) for done in outcomes)
         self.sends_requests = were_requested and self._requests < MOST_REQUESTS
 
-    def settle(self, made: Published, outcomes: Outcomes) -> None:
+    def settle(self, published: Published, outcomes: Outcomes) -> None:
         """Give the changes of a published intent their results. Changes that the reference does not contain must be
         prepared again.
 
         Raises:
             TryAgainError, OutcomeUnknownError: the result of a change cannot be read now. Call this again.
         """
-        state = reading_state(made.state.base)
-        for pending, memo, done in zip(made.pendings, made.memos, outcomes, strict=True):
+        state = reading_state(published.state.base)
+        for pending, memo, done in zip(published.pendings, published.memos, outcomes, strict=True):
             if isinstance(done, list):
                 pending.succeed(pending.change.repeat(state, done))
             elif done and memo is not None:
                 pending.succeed(memo.result)
             pending.must_prepare, pending.contested, pending.answer_directly = not done, not done, False
-        self._store.remember(made.rows)
-        self._own = made.intent.following
+        self._store.remember(published.rows)
+        self._own = published.intent.following
 
     def registered(self, head: Head) -> Head:
         """Return a head with a slot of this process, or `head` itself if there is no room for it."""
@@ -406,32 +410,32 @@ class Intents:
         own = self.own
         return own != 0 and any(slot.following == own for slot in head.slots)
 
-    def withdrawn(self, made: Published, head: Head) -> Head:
+    def withdrawn(self, published: Published, head: Head) -> Head:
         """Return a head in which a published intent can no longer be carried out. If it is decided already, return
         `head` itself."""
-        kept = tuple(slot for slot in head.slots if slot.following != made.id)
+        kept = tuple(slot for slot in head.slots if slot.following != published.id)
         return (
             head if head.sealed or len(kept) == len(head.slots) else msgspec.structs.replace(head, slots=kept)
         )
 
     # Deciding
 
-    def decide(self, applied: Applied, made: Published | None, *, competing: bool) -> None:
+    def decide(self, applied: Applied, published: Published | None, *, competing: bool) -> None:
         """Carry out the intents of other processes on top of the applied changes, and set the slots of the new head.
 
         Args:
-            made: this process's intent with the same changes, if it was published; the commit decides it as well.
+            published: this process's intent with the same changes, if it was published; the commit decides it as well.
             competing: whether this process competes with others, and so needs a slot.
         """
         decision = applied.decision = Decision()
-        head, own = applied.base.head, self.own or (0 if made is None else made.id)
+        head, own = applied.base.head, self.own or (0 if published is None else published.id)
         slots = [slot for slot in head.slots if head.number - slot.number <= SLOT_COMMITS]
         others = [slot for slot in slots if slot.following != own]
         decision.slots = tuple(self._decided(applied, decision, others))
         if (competing or decision.slots) and len(decision.slots) < MOST_SLOTS:
             self._mailbox.open()
             decision.own_slot = own
-            if not own or made is not None or all(slot.following != own for slot in slots):
+            if not own or published is not None or all(slot.following != own for slot in slots):
                 decision.own_slot = self._ids.next_id()
             decision.slots += (Slot(decision.own_slot, head.number + 1),)
 

@@ -222,18 +222,22 @@ class SocketMailbox:
         return heard is not None and self._clock.monotonic_ms() - heard < NEAR_MS
 
     def wait(self, ms: float) -> None:
-        bound = self._bound
-        try:
-            if bound is None:
-                raise OSError("this process has no socket")
-            poll = select.poll()
-            poll.register(bound.socket, select.POLLIN)
-            if any(event & select.POLLNVAL for _, event in poll.poll(ms)):
-                raise OSError("another thread closed the socket")
-        except (OSError, ValueError):  # a closed socket has no descriptor, which is a ValueError
+        if self._poll(ms):
+            self._receive()
+        else:
             self._clock.sleep_ms(ms)
-            return
-        self._receive()
+
+    def _poll(self, ms: float) -> bool:
+        """Wait until the socket can be read, at most for `ms` milliseconds. Return False at once if there is none."""
+        bound = self._bound
+        if bound is None:
+            return False
+        poll = select.poll()
+        try:
+            poll.register(bound.socket, select.POLLIN)
+            return not any(event & select.POLLNVAL for _, event in poll.poll(ms))
+        except (OSError, ValueError):  # another thread closed the socket, so it has no descriptor
+            return False
 
     def _receive(self) -> None:
         """Read the messages that have come."""

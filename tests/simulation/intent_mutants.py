@@ -68,8 +68,8 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Attempts,
                 "_handed_over",
-                "tried = run.made is not None and run.attempt > 0\n",
-                "tried = run.made is not None and run.attempt > 0\n"
+                "tried = run.published is not None and run.attempt > 0\n",
+                "tried = run.published is not None and run.attempt > 0\n"
                 "    if tried:\n"
                 "        run.attempt, run.fresh = 0, self._heads.read()\n"
                 "        return False\n",
@@ -99,7 +99,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Attempts,
                 "_publication",
-                "if run.made is not None:\n            self._withdraw",
+                "if run.published is not None:\n            self._withdraw",
                 "if False:\n            self._withdraw",
             ),
         ),
@@ -129,7 +129,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         CROWD,
     ),
     "a commit of its own leaves the intent of a process in its slot": Mutant(
-        (Patch(Intents, "decide", "if not own or made is not None or all(", "if not own or all("),),
+        (Patch(Intents, "decide", "if not own or published is not None or all(", "if not own or all("),),
         CROWD,
     ),
 }
