@@ -359,7 +359,8 @@ class Attempts:
             return
         if self._intents.own and not _contested(batch):
             self._handover.await_intents()
-            return  # intents take the place of turns
+            if not self._turns.has_strangers(self._heads.known()):
+                return  # intents take the place of turns
         now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)
         pause = self._turns.pause_ms(self._heads.known(), run.attempt, age)

@@ -212,11 +212,23 @@ class Turns:
             wait = round_ms * share * self._rng.uniform(*COURTESY)
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
+    def has_strangers(self, head: CommitReader) -> bool:
+        """Whether a process without a slot made a recent commit: it belongs to a release that knows no slots, or there
+        was no room for its slot."""
+        known = {unpack(slot.following).node for slot in head.head.slots}
+        return not known.issuperset(_recent_nodes(head))
+
     def _share(self, head: CommitReader) -> tuple[int, float]:
         """Return (number of other processes that made recent commits, this process's share of these commits). A share
         of 1.0 is a fair share."""
-        since = id_time_ms(head.head.commit) - RIVALRY_MS
-        nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
+        nodes = _recent_nodes(head)
         mine = self._ids.node()
         rivals = len({*nodes, mine}) - 1
         return rivals, nodes.count(mine) * (rivals + 1) / len(nodes)
+
+
+def _recent_nodes(head: CommitReader) -> list[int]:
+    """Return the node number of the process that made each of the last commits, of at most `RIVALRY_MS` before the
+    newest."""
+    since = id_time_ms(head.head.commit) - RIVALRY_MS
+    return [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]

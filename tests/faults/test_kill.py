@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -50,6 +51,20 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed_or_paused(
     told = check(uri, tmp_path)
     assert len(told.keys("done")) > 20
     print(told)
+
+
+@pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite",)), indirect=True)
+def test_processes_of_a_release_without_intents_commit_beside_others(
+    uri: str, tmp_path: Path, workers: Callable[..., Workers]
+) -> None:
+    some = workers(uri, 4, processes=2)
+    earlier = [some.start(knows_intents=False) for _ in range(2)]
+    some.wait_for(8)
+    some.stop()
+    told = check(uri, tmp_path)
+    made = Counter(told.senders[key] for key in told.keys("done"))
+    print(made)
+    assert sum(made[number] for number in earlier) >= 16
 
 
 class LaterClock(SystemClock):

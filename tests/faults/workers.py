@@ -47,10 +47,11 @@ class Workers:
         for _ in range(processes):
             self.start()
 
-    def start(self) -> int:
+    def start(self, *, knows_intents: bool = True) -> int:
         """One more process; its number."""
         number = next(self._numbers)
-        self.running[number] = start(Plan(self.uri, self.folder, number, self.seed, TABLES))
+        plan = Plan(self.uri, self.folder, number, self.seed, TABLES, knows_intents=knows_intents)
+        self.running[number] = start(plan)
         return number
 
     def wait_for(self, commits: int, *, but: int | None = None) -> None:

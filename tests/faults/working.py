@@ -18,6 +18,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from polaris_spark.commits.handover import Handover
+from polaris_spark.commits.intents import Intents
+from polaris_spark.commits.retry import Turns
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from tests.rest.client import Client, connect, new_key, set_properties, table, table_request, tables
 
@@ -43,6 +46,8 @@ class Plan(NamedTuple):
     seed: int
     tables: tuple[str, ...]
     threads: int = 2
+    knows_intents: bool = True
+    """Whether the process may carry out changes of others, and hand its own over."""
 
     @property
     def journal(self) -> Path:
@@ -84,6 +89,8 @@ def start_again(plan: Plan, requests: Sequence[dict[str, Any]]) -> ForkServerPro
 def work(plan: Plan) -> None:
     """Commit from several threads until told to stop."""
     journal = Journal(plan.journal)
+    if not plan.knows_intents:
+        _forget_intents()
     with opened(plan) as session:
         client = Client(session)
         journal.write(event="open", pid=os.getpid())
@@ -97,6 +104,13 @@ def work(plan: Plan) -> None:
             thread.join()
         _until_it_works(session.close)
     journal.write(event="closed")
+
+
+def _forget_intents() -> None:
+    """Let this process commit as a release did that knew no intents: its commits drop the slots of others."""
+    Handover.base_for_intent = lambda self, *, lost: None  # type: ignore[method-assign]
+    Intents.decide = lambda self, applied, published, *, competing: None  # type: ignore[method-assign]
+    Turns.has_strangers = lambda self, head: True  # type: ignore[method-assign]  # always takes turns
 
 
 def repeat(plan: Plan, requests: Sequence[dict[str, Any]]) -> None:
