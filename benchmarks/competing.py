@@ -53,7 +53,7 @@ def measure(
             with database_of(scheme, folder) as database:
                 for number in writers:
                     for shared in (False, True):
-                        store = database.uri(f"{number}-{'shared' if shared else 'each'}")
+                        store = database.uri(f"processes_{number}_{'shared' if shared else 'each'}")
                         catalog = Catalog(store, str(folder / scheme), shared)
                         jdbc = _jdbc_catalog(
                             programs, scheme, folder, database.server, number, seconds, shared=shared
@@ -61,7 +61,7 @@ def measure(
                         findings += _figures(scheme, catalog, number, rounds, seconds, jdbc)
                 if database.server is not None:
                     findings.append(Durability(scheme, database.server.durability))
-        except PolarisError as error:
+        except (PolarisError, RuntimeError) as error:
             findings.append(LeftOut(scheme, str(error)))
     return findings
 

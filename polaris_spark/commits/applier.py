@@ -87,8 +87,8 @@ class Decision:
         self.intents = 0
         """Number of intents that the commit decides."""
         self.left_out = False
-        """Whether the commit leaves out a change in an intent, because something that the change read is not the same
-        any more."""
+        """Whether another process is to commit next: something that a change in its intent read is not the same any
+        more, or its intent asks for a turn."""
         self.rows = ObjectRows()
         """Rows of the objects of all changes in the intents."""
         self.requested: dict[tuple[int, int], Requested] = {}

@@ -226,9 +226,16 @@ class Attempts:
             self._pause(batch, run, deadline)
         found = self._handover.wait(run.published, deadline, only_look=tried)
         run.attempt, run.fresh = 0, found.head
-        if found.outcomes is not None:
-            self._settle(batch, run, found.outcomes)
-        return found.outcomes is not None
+        if found.outcomes is None:
+            return False
+        if run.published.asks_for_turn:
+            self._intents.settle(run.published, found.outcomes)
+            run.published = None
+            for pending in batch.pendings:
+                pending.contested = True  # no further intent: this process commits next
+            return False
+        self._settle(batch, run, found.outcomes)
+        return True
 
     def _publish_intent(self, batch: Batch, run: _Run) -> bool:
         """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
@@ -245,7 +252,9 @@ class Attempts:
                 run.applied = None
                 return False
             published, pendings = self._intents.draft(applied), list(applied.pendings)
-        if published is None or not self.group.send(batch, pendings):
+            if published is None:
+                published = self._intents.draft_for_turn(applied.state)
+        if published is None or not (published.asks_for_turn or self.group.send(batch, pendings)):
             return False
         run.published = published
         self._intents.publish(published, known.head)

@@ -137,7 +137,7 @@ class Handover:
             if outcomes is not None:
                 self._turns.handed_over(None if only_look else now - begun)
                 self._intents.note_outcomes(published, outcomes)
-                contained = all(done is True for done in outcomes)
+                contained = bool(outcomes) and all(done is True for done in outcomes)
                 if published.is_request:
                     contained = all(outcomes) and self._intents.sends_requests
                 if not contained or not self._heads.forecast(published.state, head):

@@ -159,6 +159,11 @@ class Published(NamedTuple):
         return None in self.memos
 
     @property
+    def asks_for_turn(self) -> bool:
+        """Whether the intent contains no changes, but asks the process that commits to let this one commit next."""
+        return not self.parts
+
+    @property
     def has_files(self) -> bool:
         """Whether files were written for the changes."""
         return any(memo is not None and memo.effects.files for memo in self.memos)
@@ -220,7 +225,7 @@ class Intents:
             rows.decoded += mine.decoded
         if sum(len(part.request) for part in parts) > MOST_BYTES_OF_REQUEST:  # leave room for the effects
             parts = [msgspec.structs.replace(part, request=b"") for part in parts]
-        return self._draft(applied.state, parts, pendings, memos, rows)
+        return self._draft(applied.state, parts, pendings, memos, rows) if parts else None
 
     def draft_of_requests(self, state: State, pendings: Sequence[Pending]) -> Published | None:
         """Return a new intent with the requests for changes that this process does not apply. Return None if a change
@@ -243,6 +248,11 @@ class Intents:
             )
         return self._draft(state, parts, list(pendings), [None] * len(parts), ObjectRows())
 
+    def draft_for_turn(self, state: State) -> Published | None:
+        """Return a new intent without changes, for changes that cannot be in an intent. The process that commits then
+        waits until this process has committed them. Return None if this process has no slot in the head."""
+        return self._draft(state, [], [], [], ObjectRows())
+
     def _draft(
         self,
         state: State,
@@ -252,7 +262,7 @@ class Intents:
         rows: ObjectRows,
     ) -> Published | None:
         head = state.base.head
-        if not parts or not self._has_slot(head):
+        if not self._has_slot(head):
             return None
         intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
         if len(intent.parts) > MOST_BYTES:
@@ -496,6 +506,7 @@ class Intents:
         self, applied: Applied, decision: Decision, slot: Slot, intent: Intent, parts: tuple[Part, ...]
     ) -> Slot:
         decision.intents += 1
+        decision.left_out |= not parts
         outcomes = bytearray()
         for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)

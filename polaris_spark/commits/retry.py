@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -213,10 +214,10 @@ class Turns:
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
     def has_strangers(self, head: CommitReader) -> bool:
-        """Whether a process without a slot made a recent commit: it belongs to a release that knows no slots, or there
-        was no room for its slot."""
+        """Whether a process without a slot made at least two recent commits: it belongs to a release that knows no
+        slots, or there was no room for its slot. After its first commit, a process may still get one."""
         known = {unpack(slot.following).node for slot in head.head.slots}
-        return not known.issuperset(_recent_nodes(head))
+        return any(made > 1 and node not in known for node, made in Counter(_recent_nodes(head)).items())
 
     def _share(self, head: CommitReader) -> tuple[int, float]:
         """Return (number of other processes that made recent commits, this process's share of these commits). A share

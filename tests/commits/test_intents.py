@@ -498,11 +498,16 @@ def test_the_publisher_writes_its_files(backend: Backend) -> None:
     assert written == ["file:/mine"]
 
 
-def test_large_changes_are_not_published(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_asks_for_a_turn_if_its_change_is_too_large(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(intents, "MOST_BYTES", 10)
+    turns, change = rivals.b._attempts._turns, Add("mine")
     rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
-    assert rivals.a.commit(Add("mine")) == 1
-    assert ["theirs", "mine"] not in rivals.commits()
+    assert rivals.a.commit(change) == 1
+    assert rivals.commits() == [["theirs"], ["mine"]]
+    assert change.runs == 1
+    assert turns.yields  # until it sees the commit of `a`
 
 
 def test_slots_of_processes_that_left_are_dropped(rivals: Rivals) -> None:
