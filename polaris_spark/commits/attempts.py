@@ -128,13 +128,14 @@ class Attempts:
             return
         begun = self._clock.monotonic_ms()
         outcome = publication.publish()
+        self._turns.tried(self._clock.monotonic_ms() - begun)
         if outcome is Outcome.COMMITTED:
             publication.remember()
             decision = (None if run.applied is None else run.applied.decision) or Decision()
             self._intents.committed(decision, publication)
             run.published = None
             self._heads.advance(publication.new)
-            self._turns.won(self._clock.monotonic_ms() - begun)
+            self._turns.won()
             if decision.left_out:
                 self._turns.note_left_out()
             run.settled = True

@@ -124,13 +124,16 @@ class Handover:
         Args:
             only_look: whether to give up at once if the intent is not decided.
         """
-        patience, made_by = self._turns.patience(), unpack(published.state.base.head.commit).node
+        base, slots = published.state.base.head, len(published.state.base.head.slots)
+        patience, made_by = self._turns.patience(slots), unpack(base.commit).node
         begun = since = self._clock.monotonic_ms()
         seen = others = looks = 0
         while True:
             if not only_look:
                 sent = not self._intents.written
-                self._mailbox.wait(self._turns.answer_ms() if sent else self._turns.look_ms(looks))
+                self._mailbox.wait(
+                    self._turns.answer_ms(slots) if sent else self._turns.look_ms(looks, slots)
+                )
             looks += 1
             row, head, outcomes = self._intents.answer(published) or self._looked(published)
             now = self._clock.monotonic_ms()
@@ -155,7 +158,9 @@ class Handover:
 
     def _looked(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:
         """Read the reference's row, and return it, its head, and the outcomes of a published intent at this head."""
+        begun = self._clock.monotonic_ms()
         row, head = self._heads.row()
+        self._turns.looked(self._clock.monotonic_ms() - begun)
         return row, head, self._intents.outcomes(published, head)
 
     def withdraw(self, published: Published, limit_ms: float) -> Outcomes | None:

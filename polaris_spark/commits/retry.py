@@ -113,7 +113,9 @@ class Turns:
         self._fruitless = 0
         """Number of times in a row that this process waited for another one to commit, and none did."""
         self._commit_ms = BASE_MS
-        """Running average of the time that it takes to publish a commit, in milliseconds."""
+        """Running average of the time that a try to publish a commit takes, in milliseconds."""
+        self._read_ms = 0.0
+        """Running average of the time that it takes to read the reference's row, in milliseconds."""
         self._decided_ms = BASE_MS
         """Running average of the time until another process has decided an intent, in milliseconds."""
 
@@ -122,14 +124,17 @@ class Turns:
         """Whether another process is likely to commit first."""
         return self._clock.monotonic_ms() < self._rivals_until
 
+    def tried(self, took_ms: float) -> None:
+        """Record that a try to publish a commit took `took_ms` milliseconds, whatever its outcome."""
+        self._commit_ms += (took_ms - self._commit_ms) / 8
+
     def lost(self) -> None:
         """Record that another process committed first."""
         self._won_until, self._yields = -1.0, False
         self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
 
-    def won(self, took_ms: float) -> None:
-        """Record that a commit was published in `took_ms` milliseconds."""
-        self._commit_ms += (took_ms - self._commit_ms) / 8
+    def won(self) -> None:
+        """Record that a commit was published."""
         self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
 
     def note_left_out(self) -> None:
@@ -174,23 +179,39 @@ class Turns:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""
         return unpack(head.commit).node == self._ids.node()
 
-    def patience(self) -> float:
+    def patience(self, slots: int) -> float:
         """Return the milliseconds for which a process whose intent is published waits for the next commit, before it
-        commits itself."""
-        return min(RIVALRY_MS, self._decided_ms * self._rng.uniform(*PATIENCE))
+        commits itself.
 
-    def look_ms(self, looks: int) -> float:
+        Args:
+            slots: number of processes that may wait.
+        """
+        usual = max(self._decided_ms, self._commit_ms) * self._rng.uniform(*PATIENCE)
+        return min(RIVALRY_MS, max(usual, 2 * self._all_look_ms(slots)))
+
+    def looked(self, took_ms: float) -> None:
+        """Record that the reference's row was read in `took_ms` milliseconds."""
+        self._read_ms += (took_ms - self._read_ms) / 8
+
+    def look_ms(self, looks: int, slots: int) -> float:
         """Return the milliseconds to wait before looking at the reference's row while an intent is published.
 
         Args:
             looks: number of looks so far.
+            slots: number of processes that may wait, each of which looks.
         """
-        return min(max(0.5, self._decided_ms * (LATER_LOOKS if looks else FIRST_LOOK)), 25.0)
+        usual = self._decided_ms * (LATER_LOOKS if looks else FIRST_LOOK)
+        return max(min(max(0.5, usual), 25.0), self._all_look_ms(slots))
 
-    def answer_ms(self) -> float:
+    def answer_ms(self, slots: int) -> float:
         """Return the milliseconds to wait for an answer to an intent that was sent as a message, before looking at the
-        reference's row."""
-        return min(max(2.0, 2 * self._decided_ms), 50.0)
+        reference's row. `slots` is the number of processes that may wait."""
+        return max(min(max(2.0, 2 * self._decided_ms), 50.0), self._all_look_ms(slots))
+
+    def _all_look_ms(self, slots: int) -> float:
+        """Return the milliseconds that the looks of all waiting processes take, one after the other. If each process
+        waits so long, their looks do not slow the database down for the one that commits."""
+        return min(RIVALRY_MS / 2, slots * self._read_ms)
 
     def courtesy_ms(self) -> float:
         """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.retry import RIVALRY_MS, Turns
-from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.rows import Commit, Head, Slot
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
 
@@ -102,5 +104,40 @@ def test_waits_follow_how_long_commits_take() -> None:
     head = stage.head(MINE, OTHER)
     quick = stage.pause(head)
     for _ in range(100):
-        stage.turns.won(50.0)
+        stage.turns.tried(50.0)
     assert stage.pause(head) > 10 * quick
+
+
+def test_a_process_that_waits_gives_a_slow_database_time() -> None:
+    turns = Stage().turns
+    quick = turns.patience(slots=2)
+    for _ in range(100):
+        turns.tried(50.0)
+    assert turns.patience(slots=2) > 10 * quick
+    assert max(turns.patience(slots=2) for _ in range(100)) <= RIVALRY_MS
+
+
+def test_looks_of_many_processes_do_not_keep_the_database_busy() -> None:
+    turns = Stage().turns
+    assert turns.look_ms(1, slots=32) < 1  # nothing is known yet
+    for _ in range(100):
+        turns.looked(10.0)
+    for slots in (2, 8, 32):
+        least = 0.9 * slots * 10
+        assert min(turns.look_ms(0, slots), turns.look_ms(1, slots), turns.answer_ms(slots)) > least
+        assert turns.patience(slots) > 2 * least
+    assert turns.look_ms(1, slots=1_000) <= RIVALRY_MS / 2  # the dead are not waited for
+
+
+def test_processes_without_slots_are_strangers_once_they_made_two_commits() -> None:
+    stage = Stage()
+    head = stage.head(MINE, THIRD, OTHER, THIRD)
+    slots = tuple(Slot(pack(IdParts(stage.clock.now_ms(), node, 1)), 9) for node in (MINE, OTHER, THIRD))
+    assert stage.turns.has_strangers(_with_slots(head, slots[:2]))
+    assert not stage.turns.has_strangers(_with_slots(head, slots))
+    assert not stage.turns.has_strangers(_with_slots(head, (slots[0], slots[2])))
+
+
+def _with_slots(head: CommitReader, slots: tuple[Slot, ...]) -> CommitReader:
+    after = msgspec.structs.replace(head.head, slots=slots)
+    return CommitReader(None, b"v", after, head.commit)  # type: ignore[arg-type]  # nothing is read
