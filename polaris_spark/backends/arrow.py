@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from polaris_spark.backends.base import Table
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -38,7 +36,7 @@ def batches(items: Iterable[T], bytes_of: Callable[[T], int]) -> Iterator[list[T
         yield batch
 
 
-def record_batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+def record_batches(table: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     """Yield rows of a table, `(realm, id, part, value)` or `(realm, name, version, value)`, in record batches."""
     make = object_batch if table == "objects" else reference_batch
     return map(make, batches(rows, lambda row: len(row[3])))
