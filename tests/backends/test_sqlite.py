@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow, Swapped
-from polaris_spark.backends.sqlite import SQLiteBackend
+from polaris_spark.backends.sqlite import SQLiteBackend, files
 from polaris_spark.backends.sqlite import connections as connections_module
 from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.backends.sqlite.files import APPLICATION_ID
@@ -143,6 +144,32 @@ def test_a_store_of_a_newer_release_is_refused(backend: SQLiteBackend, path: str
         SQLiteBackend(path).setup()
     with pytest.raises(NewerFormatError, match="99"):
         SQLiteBackend(path).read_reference("realm", "name")
+
+
+def test_a_new_file_appears_with_its_tables(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, seen = files.create_tables, []
+
+    def create_unseen(connection: sqlite3.Connection, where: str) -> None:
+        seen.append(os.path.exists(path))
+        create(connection, where)
+
+    monkeypatch.setattr(files, "create_tables", create_unseen)
+    with closing(SQLiteBackend(path)) as backend:
+        backend.setup()
+        assert seen == [False, True]  # the second call only checks
+        assert backend.read_reference("r", "x") is None
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+
+
+def test_a_file_system_without_hard_links_works(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with closing(SQLiteBackend(path)) as backend:
+        backend.setup()
+        assert backend.read_reference("r", "x") is None
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
 
 
 def test_the_file_is_marked_as_a_store(backend: SQLiteBackend, path: str) -> None:

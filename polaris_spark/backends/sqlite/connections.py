@@ -187,7 +187,7 @@ class Connections(Forkable):
 
     def _create(self, path: str) -> None:
         self._refuse_if_unusable()
-        files.create_file(path)
+        files.create(path)
         self._quiet = False
         with open_files.opening(*files.all_paths(path)):
             connection = files.connect(path)

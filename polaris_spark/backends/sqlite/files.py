@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+import uuid
 from typing import Final
 
 from polaris_spark.backends import open_files
@@ -49,6 +50,39 @@ _TABLES: Final = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
+
+
+def create(path: str) -> None:
+    """Create a file with the tables, accessible only to its owner. An existing file is not changed.
+
+    The file gets its tables under another name. Otherwise, many processes that open a new store at the same time would
+    lock each other out: SQLite cannot change a file to a write-ahead log while another process reads it. The file is
+    empty if the file system has no hard links, or if the log of a removed file is there. SQLite removes such a log when
+    it finds an empty file, but would apply it to any other.
+
+    Raises:
+        StoreURIError: the file cannot be created.
+    """
+    if any(map(os.path.lexists, all_paths(path))):
+        create_file(path)
+        return
+    temporary = f"{path}.{uuid.uuid4().hex}.new"
+    try:
+        create_file(temporary)
+        connection = connect(temporary)
+        try:
+            create_tables(connection, temporary)
+        finally:
+            connection.close()
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except (OSError, sqlite3.Error, PolarisError):
+        create_file(path)
+    finally:
+        for name in all_paths(temporary):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 def create_file(path: str) -> None:
