@@ -86,9 +86,9 @@ class Decision:
         """Id of this process's next intent according to `slots`; 0 if they have no slot of this process."""
         self.intents = 0
         """Number of intents that the commit decides."""
-        self.left_out = False
-        """Whether another process is to commit next: something that a change in its intent read is not the same any
-        more, or its intent asks for a turn."""
+        self.yields_to: set[int] = set()
+        """Node numbers of processes of which one is to commit next: this process cannot make a change in their intents,
+        or the intent asks for a turn."""
         self.rows = ObjectRows()
         """Rows of the objects of all changes in the intents."""
         self.requested: dict[tuple[int, int], Requested] = {}

@@ -136,8 +136,8 @@ class Attempts:
             run.published = None
             self._heads.advance(publication.new)
             self._turns.won()
-            if decision.left_out:
-                self._turns.note_left_out()
+            if decision.yields_to:
+                self._turns.yield_to(decision.yields_to)
             run.settled = True
         elif outcome is Outcome.LOST:
             self._unsent(batch, run)
@@ -276,7 +276,9 @@ class Attempts:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
         assert run.published is not None
-        outcomes = self._handover.withdraw(run.published, limit_ms)
+        outcomes = None
+        if not run.published.asks_for_turn:  # it contains no change
+            outcomes = self._handover.withdraw(run.published, limit_ms)
         if outcomes is not None:
             self._settle(batch, run, outcomes)
         else:

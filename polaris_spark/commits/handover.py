@@ -83,8 +83,8 @@ class Handover:
         return known if self._intents.use_slot_of(known.head) else None
 
     def yield_turn(self, deadline: float) -> None:
-        """If the last commit of this process left out a change of another one, which has to commit it now, wait until
-        another process commits, but not for long.
+        """If another process is to commit next (`Decision.yields_to`), wait until another process commits, but not for
+        long.
 
         Otherwise this process would commit first again and again, because it needs no time to read the head.
 
@@ -93,13 +93,12 @@ class Handover:
         """
         if not self._turns.yields:
             return
-        known = self._heads.known().head.commit
+        newest = known = self._heads.known().head.commit
         end = min(deadline, self._clock.monotonic_ms() + self._turns.yield_ms())
-        came = False
-        while not came and (left := end - self._clock.monotonic_ms()) > 0:
+        while newest == known and (left := end - self._clock.monotonic_ms()) > 0:
             self._clock.sleep_ms(min(left, self._turns.commit_ms))
-            came = self._heads.read().head.commit != known
-        self._turns.yielded(to_another=came)
+            newest = self._heads.read().head.commit
+        self._turns.yielded(newest)
 
     def await_intents(self) -> None:
         """Wait a short time for the intents of others, before this process commits. Do not wait if most of them are
@@ -129,13 +128,15 @@ class Handover:
         begun = since = self._clock.monotonic_ms()
         seen = others = looks = 0
         while True:
-            if not only_look:
+            answer = self._intents.answer(published)
+            if answer is None and not only_look:
                 sent = not self._intents.written
                 self._mailbox.wait(
                     self._turns.answer_ms(slots) if sent else self._turns.look_ms(looks, slots)
                 )
+                answer = self._intents.answer(published)
             looks += 1
-            row, head, outcomes = self._intents.answer(published) or self._looked(published)
+            row, head, outcomes = answer or self._looked(published)
             now = self._clock.monotonic_ms()
             if outcomes is not None:
                 self._turns.handed_over(None if only_look else now - begun)
@@ -143,7 +144,8 @@ class Handover:
                 contained = bool(outcomes) and all(done is True for done in outcomes)
                 if published.is_request:
                     contained = all(outcomes) and self._intents.sends_requests
-                if not contained or not self._heads.forecast(published.state, head):
+                contained = contained and self._heads.forecast(published.state, head)
+                if not contained and (answer is None or self._heads.is_later(head)):
                     with suppress(PolarisError):  # the next change reads the head again
                         self._heads.adopt(row)
                 return Waited(outcomes, None)

@@ -98,8 +98,13 @@ class HeadReader:
         self._forecasts += 1
         return True
 
+    def is_later(self, head: Head) -> bool:
+        """Whether the commit of a head is later than that of the remembered head."""
+        known = self._known
+        return known is None or (head.fence, head.number) > (known.head.fence, known.head.number)
+
     def adopt(self, row: ReferenceRow | None) -> CommitReader:
-        """Return the head in `row`, which was just read or written, and remember it.
+        """Return the head in `row`, and remember it. The row was just read or written, or its head `is_later`.
 
         Raises:
             ReferenceGoneError: the row is missing, or is sealed because the reference was dropped.

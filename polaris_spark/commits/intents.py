@@ -3,7 +3,7 @@
 A process that competes with others for a reference applies its changes, and writes the outcome to an object: an
 *intent*. The process that commits next reads the intents of the others. It includes every change whose reads still have
 the same results (flat combining; Hendler, Incze, Shavit and Tzafrir, SPAA 2010). The process that published the intent
-watches the reference's row to learn the outcome.
+learns the outcome from an answer (`mailbox`), or watches the reference's row.
 
 Each competing process has a `Slot` in the row, with the id of its next intent. A commit that decides an intent replaces
 the slot, in the same swap. So each intent is decided at most once, and its changes are in force exactly if the commit
@@ -31,7 +31,7 @@ from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication, read_head
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, Slot
 from polaris_spark.commits.state import Effects, Point, Range, State, reading_state
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectId, ObjectRow, decode, object_type, refuse_newer
@@ -303,7 +303,7 @@ class Intents:
                 for position, done in enumerate(slot.outcomes)
             ]
             rows = self._store.decoded(answer.rows)
-        except (msgspec.MsgspecError, PolarisError, StopIteration, KeyError) as error:
+        except Exception as error:  # whatever another process sent
             _logger.warning("an answer to intent %s is ignored: %s", published.id, error)
             return None
         if len(outcomes) != len(published.parts):
@@ -318,6 +318,8 @@ class Intents:
             OutcomeTrimmedError: the slot was dropped, and the commits that may contain the changes were trimmed; or the
                 slot is damaged.
         """
+        if published.asks_for_turn:
+            return None if any(slot.following == published.id for slot in head.slots) else []
         for slot in head.slots:
             if slot.last == published.id:
                 if len(slot.outcomes) != len(published.parts):
@@ -400,6 +402,7 @@ class Intents:
                 pending.succeed(memo.result)
             pending.must_prepare, pending.contested, pending.answer_directly = not done, not done, False
         self._store.remember(published.rows)
+        self._mailbox.take_answer(published.id)  # it may have come after a look at the row
         self._own = published.intent.following
 
     def registered(self, head: Head) -> Head:
@@ -506,7 +509,9 @@ class Intents:
         self, applied: Applied, decision: Decision, slot: Slot, intent: Intent, parts: tuple[Part, ...]
     ) -> Slot:
         decision.intents += 1
-        decision.left_out |= not parts
+        node = unpack(slot.following).node
+        if not parts:
+            decision.yields_to.add(node)
         outcomes = bytearray()
         for position, part in enumerate(parts):
             operation = Operation(part.operation, part.principal, part.digest)
@@ -535,7 +540,8 @@ class Intents:
                 applied.state.undo()
                 redone = Redone.LEFT_OUT
             outcomes.append(done)
-            decision.left_out |= redone is Redone.LEFT_OUT
+            if redone is Redone.LEFT_OUT:
+                decision.yields_to.add(node)
         number = applied.base.head.number + 1
         return Slot(intent.following, number, slot.following, bytes(outcomes))
 
@@ -548,7 +554,7 @@ def _answer(slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
         if done == _REQUEST
     }
     entries = {position: tuple(one.entries) for position, one in requested.items()}
-    return Answer(row, entries, tuple(row for one in requested.values() for row in one.rows))
+    return Answer(row, entries, tuple(new for one in requested.values() for new in one.rows))
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:

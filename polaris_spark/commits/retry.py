@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from polaris_spark.clock import Clock
@@ -50,9 +50,8 @@ FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
 the average time until another process decides an intent."""
 
 YIELD_COMMITS = 8.0
-"""Time for which a process waits until another one commits a change that it left out, in multiples of the average
-duration of a commit. The other one reads the row twice and the commit, and swaps. Doubles each time that none commits.
-"""
+"""Time for which a process waits for one that is to commit next, in multiples of the average duration of a commit. The
+other one reads the row twice and the commit, and swaps. Doubles each time that it does not commit."""
 
 JUST_COMMITS = 4.0
 """Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
@@ -109,9 +108,10 @@ class Turns:
         self._clock = clock
         self._rng = rng
         self._rivals_until = self._won_until = -1.0
-        self._yields = False
+        self._next: frozenset[int] = frozenset()
+        """Node numbers of processes of which one is to commit next; empty if none is."""
         self._fruitless = 0
-        """Number of times in a row that this process waited for another one to commit, and none did."""
+        """Number of times in a row that this process waited for one of them to commit, and none did."""
         self._commit_ms = BASE_MS
         """Running average of the time that a try to publish a commit takes, in milliseconds."""
         self._read_ms = 0.0
@@ -130,29 +130,31 @@ class Turns:
 
     def lost(self) -> None:
         """Record that another process committed first."""
-        self._won_until, self._yields = -1.0, False
+        self._won_until, self._next = -1.0, frozenset()
         self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
 
     def won(self) -> None:
         """Record that a commit was published."""
         self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
 
-    def note_left_out(self) -> None:
-        """Record that this process committed, and left out a change of another process, which now has to commit it."""
+    def yield_to(self, nodes: Iterable[int]) -> None:
+        """Record that this process committed, and that one of other processes, given by node numbers, is to commit
+        next."""
         if not self.contended:
             self._fruitless = 0
-        self._won_until, self._yields = -1.0, True
+        self._won_until, self._next = -1.0, frozenset(nodes)
         self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
 
-    def yielded(self, *, to_another: bool) -> None:
-        """Record that this process waited for another one to commit, and whether one did."""
-        self._yields = False
-        self._fruitless = 0 if to_another else min(self._fruitless + 1, DOUBLINGS)
+    def yielded(self, newest: int) -> None:
+        """Record that this process waited for another one to commit. `newest` is the id of the newest commit now."""
+        came = unpack(newest).node in self._next
+        self._next = frozenset()
+        self._fruitless = 0 if came else min(self._fruitless + 1, DOUBLINGS)
 
     @property
     def yields(self) -> bool:
-        """Whether another process still has to commit a change that this process left out."""
-        return self._yields and self.contended
+        """Whether another process is to commit next."""
+        return bool(self._next) and self.contended
 
     @property
     def commit_ms(self) -> float:
@@ -160,7 +162,7 @@ class Turns:
         return self._commit_ms
 
     def yield_ms(self) -> float:
-        """Return the milliseconds for which this process waits for another one to commit a change that it left out."""
+        """Return the milliseconds for which this process waits for the one that is to commit next."""
         return min(CAP_MS, self._commit_ms * YIELD_COMMITS * 2.0**self._fruitless)
 
     @property

@@ -21,7 +21,13 @@ from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Head, LogEntry, RecentHead
 from polaris_spark.commits.state import State
-from polaris_spark.errors import ClockError, CommitFailedError, OutcomeUnknownError, StorageFullError
+from polaris_spark.errors import (
+    ClockError,
+    CommitFailedError,
+    OutcomeUnknownError,
+    StorageFullError,
+    TryAgainError,
+)
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 from polaris_spark.system.registry import ROOT
@@ -206,7 +212,7 @@ def test_a_process_waits_for_another_one_whose_change_it_left_out(backend: Backe
 def test_a_process_does_not_wait_long_for_one_that_does_not_commit(backend: Backend) -> None:
     rivals = Rivals(backend)
     turns = rivals.b._attempts._turns
-    turns.note_left_out()
+    turns.yield_to([rivals.a._ids.node()])
     begun = turns._clock.monotonic_ms()
     most = turns.yield_ms()
     assert rivals.b.commit(Add("y")) == 1
@@ -508,6 +514,45 @@ def test_a_process_asks_for_a_turn_if_its_change_is_too_large(
     assert rivals.commits() == [["theirs"], ["mine"]]
     assert change.runs == 1
     assert turns.yields  # until it sees the commit of `a`
+
+
+@pytest.mark.parametrize("what", ["dropped slot", "trimmed history"])
+def test_a_request_for_a_turn_leaves_no_doubt(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(intents, "MOST_BYTES", 10)
+
+    def drop() -> None:
+        rivals.b.commit(Add("theirs"))
+        floor = 100 if what == "trimmed history" else 0
+        rivals.b.amend(
+            lambda head: msgspec.structs.replace(head, slots=(), floor_number=floor and head.number)
+        )
+
+    rivals.meanwhile(drop)
+    assert rivals.a.commit(Add("mine")) == 1
+
+
+def test_a_change_that_waits_for_a_turn_fails_with_its_own_error(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intents, "MOST_BYTES", 10)
+    rivals.backend.plan = ["busy"] * 10_000  # type: ignore[attr-defined]
+    with pytest.raises(TryAgainError, match="nothing was changed"):
+        rivals.a.commit(Add("mine"), deadline_ms=2_000)
+
+
+def test_a_process_waits_longer_for_a_slow_one_that_another_overtook(backend: Backend) -> None:
+    rivals = Rivals(backend)
+    third, turns = committer(backend), rivals.b._attempts._turns
+    turns.yield_to([rivals.a._ids.node()])
+    most = turns.yield_ms()
+    clock = Pausing()
+    clock.meanwhile = [lambda: third.commit(Add("theirs"))]
+    monkey = rivals.b._attempts._handover
+    monkey._clock = clock
+    monkey.yield_turn(float("inf"))
+    assert turns.yield_ms() > most
 
 
 def test_slots_of_processes_that_left_are_dropped(rivals: Rivals) -> None:

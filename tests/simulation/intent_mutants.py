@@ -91,7 +91,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         {**_FAULTS, "messages": 0.0},
     ),
     "the outcome of another intent is taken from an answer": Mutant(
-        (Patch(Intents, "answer", "if slot.last == made.id)", "if slot.outcomes)"),),
+        (Patch(Intents, "answer", "if slot.last == published.id)", "if slot.outcomes)"),),
         {**CROWD, "messages": 0.0},
     ),
     "a refused change leaves its intent": Mutant(
