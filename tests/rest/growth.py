@@ -88,11 +88,12 @@ class Growth(NamedTuple):
 
 def growth(prepare: Prepare, size: int, measure: Callable[[Action], int] = counted) -> Growth:
     """The growth of one kind of request, each measured on a catalog of its own, after a first one fills caches."""
-    _work(prepare, size, measure)
-    return Growth(*(_work(prepare, times * size, measure) for times in (1, 2, 4)))
+    work(prepare, size, measure)
+    return Growth(*(work(prepare, times * size, measure) for times in (1, 2, 4)))
 
 
-def _work(prepare: Prepare, size: int, measure: Callable[[Action], int]) -> int:
+def work(prepare: Prepare, size: int, measure: Callable[[Action], int] = counted) -> int:
+    """The work of a request of a size, on a catalog of its own."""
     store = f"memory:growth-{next(_stores)}"
     with polaris_spark.connect(store=store, warehouse="/tmp/growth", metadata_files="never") as session:
         client = Client(session)
