@@ -72,10 +72,14 @@ def sequence(seed: str, *, wide: bool = False) -> Sequence:
     ours = Ours(kind)
     requests = [maker.first()]
     outcomes = [ours.answer(requests[0])]
-    for _ in range(rng.randint(5, 40) if ours.content else 0):
-        request = maker.next(ours.metadata())
+    metadata = outcomes[0].metadata
+    if metadata is None:
+        return Sequence(seed, kind, requests, outcomes)
+    for _ in range(rng.randint(5, 40)):
+        request = maker.next(metadata)
         requests.append(request)
         outcomes.append(ours.answer(request))
+        metadata = outcomes[-1].metadata or metadata
     return Sequence(seed, kind, requests, outcomes)
 
 

@@ -12,7 +12,7 @@ from tests.differential.sides import Outcome, Theirs, class_path
 from tests.sizes import TIMES
 
 SAMPLE = 40
-LONG = 1_000 * TIMES
+LONG = 500 * TIMES
 WIDE = 10
 LONG_WIDE = 40 * TIMES
 
