@@ -10,7 +10,7 @@ from polaris_spark.testing.stores import row
 from tests.sizes import TIMES
 from tests.stores import NETWORKED, StoreOn
 
-PROCESSES, SECONDS = 8, 5.0 * TIMES
+PROCESSES, SECONDS = 8, 2.0 * TIMES
 
 
 @pytest.mark.long

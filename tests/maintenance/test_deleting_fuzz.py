@@ -149,7 +149,7 @@ class Layout:
         return real.name.startswith(".") and real.name.endswith(".crc")
 
 
-@pytest.mark.parametrize("rounds", [2, long(20)])
+@pytest.mark.parametrize("rounds", [2, long(8)])
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_deletes_only_its_own_files_whatever_a_table_names(
     tmp_path: Path, job: str, rounds: int

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.server.hostile_world import play
-from tests.sizes import TIMES
+from tests.sizes import long
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60 * TIMES, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [5, long(25)])
 def test_no_request_and_no_job_deletes_files_that_are_not_the_tables_own(
     seconds: int, tmp_path: Path
 ) -> None:
