@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,16 +13,29 @@ from typing import Any
 
 import pytest
 
+import polaris_spark
+from polaris_spark.clock import SystemClock
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
-from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, TABLES, journal, opened
+from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, SHORT, TABLES, journal, opened
 from tests.sizes import TIMES
 from tests.stores import SHARED, StoreOn, databases
 
 ROLES = ("writer", "writer", "mover", "brancher")
-LATER_S = 6.0
+LATER_S = 6
 """Longer than anything is kept by `inhabitants.SHORT`."""
+
+
+class LaterClock(SystemClock):
+    """The clock of a machine on which more time has passed."""
+
+    def __init__(self, seconds: int) -> None:
+        self.later_ms = seconds * 1_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.later_ms
 
 
 @pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite",)))
@@ -38,34 +50,41 @@ def test_nothing_is_lost_and_no_garbage_is_left(store_on: StoreOn, tmp_path: Pat
     with _inhabitants(uri, tmp_path):
         for _ in range(2 * TIMES):
             acknowledged = _rows(tmp_path)
-            for job, rows in _maintain(catalog):
+            for job, rows in _maintain(catalog._opened):
                 done[job] += rows
             wait_until(lambda before=acknowledged: _rows(tmp_path) > before + 8, "rows are written")  # type: ignore[misc]  # bound at once
     told = list(journal(tmp_path))
     assert [facts for _, facts in told if facts[0] == "failed"] == []
     assert sum(facts == ["ended"] for _, facts in told) == len(ROLES)
     _every_row_is_there(catalog, told)
-    time.sleep(LATER_S)
-    for job, rows in _maintain(catalog):
-        done[job] += rows
+    catalog.close()  # all sessions of this process on one store have the clock of the first
+    with _later(uri, folder, LATER_S) as session:
+        for job, rows in _maintain(session):
+            done[job] += rows
     print(database, dict(done), len(told))
     assert done["sweep"] > 0
     assert done["expire"] > 0
-    time.sleep(LATER_S)
-    session = catalog._opened
-    call(session, "trim")
-    call(session, "sweep")
-    assert _swept(call(session, "sweep", dry_run=True)) == 0
-    assert call(session, "fsck") == []
-    _every_row_is_there(catalog, told)
-    catalog.close()
+    with _later(uri, folder, 2 * LATER_S) as session:
+        call(session, "trim")
+        call(session, "sweep")
+        assert _swept(call(session, "sweep", dry_run=True)) == 0
+        assert call(session, "fsck") == []
+    with opened(uri, folder) as catalog:
+        _every_row_is_there(catalog, told)
 
 
-def _maintain(catalog: PolarisCatalog) -> Iterator[tuple[str, int]]:
+def _later(uri: str, folder: str, seconds: int) -> Session:
+    """The catalog some seconds later."""
+    return polaris_spark.connect(
+        store=uri, warehouse=f"{folder}/warehouse", clock=LaterClock(seconds), **SHORT
+    )
+
+
+def _maintain(session: Session) -> Iterator[tuple[str, int]]:
     """Run every job once; what each did."""
-    session = catalog._opened
     yield "trim", len(call(session, "trim"))
-    old = datetime.now(timezone.utc) - timedelta(seconds=3)
+    now = datetime.fromtimestamp(session.connection.clock.now_ms() / 1_000, timezone.utc)
+    old = now - timedelta(seconds=3)
     yield "expire", len(call(session, "expire", older_than=old.isoformat(), retain_last=2))
     yield "sweep", _swept(call(session, "sweep"))
     yield "fsck", len(_faults(call(session, "fsck")))
