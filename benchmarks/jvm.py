@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -25,7 +27,7 @@ class JavaPrograms:
         """Folder of the compiled classes."""
         self.hadoop = ":".join(str(jar) for jar in _spark_jars().glob("hadoop-client-*.jar"))
         """Class path of Hadoop's jars from Spark's installation."""
-        self._class_path = f"{self.classes}:{_jars(folder)}"
+        self._class_path = f"{self.classes}:{_jars()}"
         with as_file(files("benchmarks") / "java") as sources:
             programs = [str(source) for source in sorted(sources.glob("*.java"))]
             _run(["javac", "-nowarn", "-cp", self._class_path, "-d", str(self.classes), *programs])
@@ -61,8 +63,12 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _jars(folder: Path) -> str:
-    """Return a class path with Spark's jars, the JVM shim, and the Iceberg runtime and drivers that Spark resolves."""
+@cache
+def _jars() -> str:
+    """Return a class path with Spark's jars, the JVM shim, and the Iceberg runtime and drivers that Spark resolves.
+
+    All parts of a run share it, because a session of Spark takes long to start.
+    """
     from pyspark.sql import SparkSession
 
     from polaris_spark.spark.session import configure
@@ -70,9 +76,10 @@ def _jars(folder: Path) -> str:
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.jars.packages", ",".join(DRIVERS))
-    session = configure(builder, store=f"sqlite:///{folder}/unused.db", warehouse=str(folder)).getOrCreate()
-    jars = session.sparkContext.getConf().get("spark.repl.local.jars", "") or ""
-    session.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        session = configure(builder, store=f"sqlite:///{folder}/unused.db", warehouse=folder).getOrCreate()
+        jars = session.sparkContext.getConf().get("spark.repl.local.jars", "") or ""
+        session.stop()
     local = [jar.removeprefix("file://") for jar in jars.split(",")]
     return ":".join([f"{_spark_jars()}/*", *local])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import matplotlib.image
 import pytest
 
 from benchmarks.parts import PARTS
+from conftest import QUICK_JAVA
 
 IN_PROCESS = ("commits", "contention", "loading", "wide", "listing", "growth", "pyiceberg", "earlier")
 CHECKOUT = Path(__file__).parents[2]
@@ -19,7 +21,14 @@ CHECKOUT = Path(__file__).parents[2]
 
 def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=900)
+    return subprocess.run(
+        [*command, *arguments],
+        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
 
 
 def found(output: Path, *arguments: str) -> dict[str, Any]:
