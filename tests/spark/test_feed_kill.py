@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from conftest import QUICK_JAVA
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.views.catalogs import Catalog
 
@@ -45,7 +46,11 @@ def test_every_change_is_there_once_however_often_the_driver_is_killed(
             enough = partial(reached, checkpoint, batches(checkpoint) + draw.randrange(1, 4))
             # Its JVM is of the same group.
             driver = subprocess.Popen(
-                command, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL, start_new_session=True
+                command,
+                cwd=Path(__file__).parents[2],
+                env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
             try:
                 wait_until(enough, "some batches are committed")
