@@ -69,8 +69,10 @@ class Handover:
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
+        if not self._turns.contended and not self._intents.own:
+            return None
         known, leads = self._heads.known_or_forecast(), self._turns.is_leader
-        if not self._turns.contended and (leads(known.head) or not self._intents.own):
+        if not self._turns.contended and leads(known.head):
             return None
         if leads(known.head) and self._turns.committed_recently:
             return None

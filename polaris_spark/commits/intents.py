@@ -455,6 +455,9 @@ class Intents:
     def committed(self, decision: Decision, publication: Publication) -> None:
         """Record that a commit took place, and answer the processes whose intents it decided."""
         self._own, self.sends_requests = decision.own_slot, False
+        if not decision.slots:
+            self.missing = 0
+            return
         self.missing = max(0, len(decision.slots) - 1 - decision.intents)
         base, node = publication.base.head, unpack(publication.new.head.commit).node
         decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]

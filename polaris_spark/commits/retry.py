@@ -122,7 +122,7 @@ class Turns:
     @property
     def contended(self) -> bool:
         """Whether another process is likely to commit first."""
-        return self._clock.monotonic_ms() < self._rivals_until
+        return self._rivals_until > 0.0 and self._clock.monotonic_ms() < self._rivals_until
 
     def tried(self, took_ms: float) -> None:
         """Record that a try to publish a commit took `took_ms` milliseconds, whatever its outcome."""
