@@ -148,14 +148,7 @@ class Cassandra(ProcessServer):
         }
         return [
             self._java,
-            *(
-                "-Xms384m",
-                "-Xmx1g",
-                "-Xss512k",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                "-XX:-UsePerfData",
-            ),
+            *("-Xms384m", "-Xmx1g", "-Xss512k", "-XX:+UseSerialGC", "-XX:-UsePerfData"),
             f"-javaagent:{agent}",
             *(f"--add-opens={each}=ALL-UNNAMED" for each in _OPENS.split()),
             *(f"--add-exports={each}=ALL-UNNAMED" for each in _EXPORTS.split()),
