@@ -44,7 +44,7 @@ class MemoryMailbox:
         other = self._office.boxes.get(node)
         if other is None:
             return False
-        if len(intent) > MOST_BYTES:
+        if not intent or len(intent) > MOST_BYTES:
             other._heard.discard(self._node())
             return False
         if not self._office.loses():

@@ -46,9 +46,9 @@ SLOT_COMMITS: Final = 32
 """Number of commits after which a slot that its process does not use is dropped. Times would not do, because clocks of
 machines differ."""
 
-READS_ALL: Final = 3
-"""One commit out of this number looks in the database for the intents of all processes, also of those that usually send
-them as messages. A message may have been lost."""
+LOOKS_EVERY: Final = 3
+"""After this number of commits without an intent of a process that usually sends messages, and then again each time, a
+commit looks for the intent in the database. The message may have been lost."""
 
 MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
@@ -284,9 +284,11 @@ class Intents:
             return
         rows = self._store.rows([(published.id, published.intent)])
         self._mailbox.open()
-        if write or not self._mailbox.send(unpack(head.commit).node, published.id, rows[0].value):
+        node = unpack(head.commit).node
+        if write or not self._mailbox.send(node, published.id, rows[0].value):
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
+            self._mailbox.send(node, published.id, b"")
 
     def answer(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
         """Return what another process sent when it had decided a published intent: the reference's row, its head, and
@@ -477,11 +479,12 @@ class Intents:
         if not slots:
             return
         found = {id: row for slot in slots if (row := self._mailbox.get(id := slot.following)) is not None}
-        all_far = applied.base.head.number % READS_ALL == 0
+        following = applied.base.head.number + 1
         far = [
             id
             for slot in slots
-            if (id := slot.following) not in found and (all_far or not self._mailbox.is_near(unpack(id).node))
+            if (id := slot.following) not in found
+            and ((following - slot.number) % LOOKS_EVERY == 0 or not self._mailbox.is_near(unpack(id).node))
         ]
         if far:
             rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])

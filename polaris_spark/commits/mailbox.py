@@ -55,8 +55,8 @@ class Mailbox(Protocol):
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
         """Send the encoded intent `id` to a process. Return False if the process cannot be reached, or if the intent is
-        too large. In the second case, this process does not count as near any more, so that the other one looks for the
-        intent in the database."""
+        too large. If it is too large or empty, this process does not count as near any more, so that the other one
+        looks for the intent in the database."""
         ...
 
     def answer(self, node: int, id: int, answer: bytes) -> None:

@@ -85,9 +85,11 @@ def render_view(view: View, reader: ObjectReader) -> bytes:
 
 
 def _pieces(table: Table) -> list[int]:
-    """Return the ids of the objects to which the row points directly: schemas, specs, sort orders and snapshots."""
+    """Return the ids of the objects to which the row points directly: schemas, specs, sort orders, snapshots, and parts
+    of logs."""
     numbered = (*table.schemas, *table.specs, *table.sort_orders)
-    return [piece.piece for piece in numbered] + [ref.snapshot for ref in table.refs]
+    segments = (*table.snapshot_log.segments, *table.metadata_log.segments)
+    return [one.piece for one in (*numbered, *segments)] + [ref.snapshot for ref in table.refs]
 
 
 def _head(table: Table, reader: ObjectReader) -> list[bytes]:
