@@ -89,7 +89,8 @@ def _pieces(table: Table) -> list[int]:
     of logs."""
     numbered = (*table.schemas, *table.specs, *table.sort_orders)
     segments = (*table.snapshot_log.segments, *table.metadata_log.segments)
-    return [one.piece for one in (*numbered, *segments)] + [ref.snapshot for ref in table.refs]
+    pieces = [piece.piece for piece in numbered] + [segment.piece for segment in segments]
+    return pieces + [ref.snapshot for ref in table.refs]
 
 
 def _head(table: Table, reader: ObjectReader) -> list[bytes]:
