@@ -191,7 +191,7 @@ BUILT_IN: Final = {
     "deleted-files": "polaris_spark.maintenance.deletion_records",
     "entries": "polaris_spark.commits.rows",
     "expired-snapshots": "polaris_spark.catalog.snapshot_expiry",
-    "intent": "polaris_spark.commits.intents",
+    "intent": "polaris_spark.commits.intent_rows",
     "leaf": "polaris_spark.index.shards",
     "log": "polaris_spark.catalog.metadata.rows",
     "metrics-reports": "polaris_spark.catalog.metrics",

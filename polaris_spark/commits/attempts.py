@@ -14,7 +14,8 @@ from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.handover import WITHDRAW_MS, Handover
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Intents, Outcomes, OutcomeTrimmedError, Published
+from polaris_spark.commits.intent_rows import Outcomes
+from polaris_spark.commits.intents import Intents, OutcomeTrimmedError, Published
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns, backoff_ms

@@ -11,7 +11,8 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.head_reader import HeadReader
-from polaris_spark.commits.intents import Intents, Outcomes, Published
+from polaris_spark.commits.intent_rows import Outcomes
+from polaris_spark.commits.intents import Intents, Published
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import read_head
 from polaris_spark.commits.retry import Turns

@@ -1,4 +1,5 @@
-"""Group commit across processes: the process that commits next carries out the changes of others with its own.
+"""Group commit across processes: the process that commits next carries out the changes of others with its own. This
+module publishes intents and finds out what became of them; `decider` carries them out.
 
 A process that competes with others for a reference applies its changes, and writes the outcome to an object: an
 *intent*. The process that commits next reads the intents of the others. It includes every change whose reads still have
@@ -13,7 +14,6 @@ commits its changes itself, which replaces its slot as well. No commit refers to
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import os
@@ -22,19 +22,27 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from polaris_spark.backends.base import ObjectKey, ReferenceRow
+from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits import log
-from polaris_spark.commits.applier import Applied, Applier, Decision, Redone
-from polaris_spark.commits.change import Operation
+from polaris_spark.commits.applier import Applied, Applier, Decision
+from polaris_spark.commits.decider import Decider
 from polaris_spark.commits.group import Memo, Pending
+from polaris_spark.commits.intent_rows import (
+    APPLIED,
+    REQUEST,
+    Intent,
+    Outcomes,
+    Part,
+    decode_answer,
+    encode,
+    request_id,
+)
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication, read_head
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, Slot
-from polaris_spark.commits.state import Effects, Point, Range, State, reading_state
-from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.commits.state import Point, Range, State, reading_state
+from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.ids import IdGenerator, unpack
-from polaris_spark.index import Entry
-from polaris_spark.objects import ObjectId, ObjectRow, decode, object_type, refuse_newer
 from polaris_spark.store.objects import ObjectRows, ObjectStore
 
 _logger = logging.getLogger(__name__)
@@ -46,10 +54,6 @@ SLOT_COMMITS: Final = 32
 """Number of commits after which a slot that its process does not use is dropped. Times would not do, because clocks of
 machines differ."""
 
-LOOKS_EVERY: Final = 3
-"""After this number of commits without an intent of a process that usually sends messages, and then again each time, a
-commit looks for the intent in the database. The message may have been lost."""
-
 MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
 
@@ -58,78 +62,6 @@ MOST_BYTES_OF_REQUEST: Final = 32 * 2**10
 
 MOST_REQUESTS: Final = 32
 """Maximum number of intents in a row that are only requests."""
-
-MOST_BYTES_TOGETHER: Final = 2 * 2**20
-"""Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
-"""
-
-
-class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One change in an intent: everything that its process read to make it (`points`, `ranges`), and everything that it
-    writes (`puts`, `entries`, `rows`)."""
-
-    operation: bytes
-    principal: str
-    digest: bytes
-    points: tuple[Point, ...]
-    ranges: tuple[Range, ...]
-    puts: tuple[tuple[str, bytes, Entry | None], ...]
-    entries: tuple[LogEntry, ...]
-    rows: tuple[ObjectRow, ...]
-    """The rows of the new objects. The commit that contains the part writes them."""
-    request: bytes = b""
-    """The request for the change (`Change.as_request`), which the process that commits applies if something that the
-    change read is not the same any more; empty if no other process can."""
-
-    def memo(self, fence: int) -> Memo:
-        """Return the outcome of the change, without its objects."""
-        effects = Effects()
-        effects.puts, effects.entries = list(self.puts), list(self.entries)
-        return Memo([*self.points, *self.ranges], effects, None, fence)
-
-
-@object_type("intent", revision=1)
-class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The applied changes of one process that the next commit is to contain."""
-
-    fence: int
-    """The reference's fence when the changes were applied."""
-    following: ObjectId
-    """Id of the process's next intent."""
-    parts: bytes
-    """The encoded `Part`s. They are encoded on their own, so that no pointer in them counts as a pointer of the intent.
-    """
-
-
-Outcomes = Sequence[bool | list[LogEntry]]
-"""The outcome of each change of an intent: True if a commit contains the change as its process applied it; the change's
-log entries if another process applied its request; False if no commit contains it."""
-
-
-def request_id(intent: int, position: int) -> bytes:
-    """Return the id that the log entries of a change have if another process applied its request and the client gave no
-    id: a UUIDv8 (RFC 9562, 5.8) of the intent's id and the change's position in the intent."""
-    id = bytearray(hashlib.sha256(f"{intent} {position}".encode()).digest()[:16])
-    id[6], id[8] = 0x80 | id[6] & 0x0F, 0x80 | id[8] & 0x3F
-    return bytes(id)
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the process that decided an intent sends to the intent's process, which then needs to read nothing."""
-
-    row: ReferenceRow
-    """The reference's new row."""
-    entries: dict[int, tuple[LogEntry, ...]]
-    """The log entries of each change whose request was applied, by its position in the intent."""
-    rows: tuple[ObjectRow, ...]
-    """Rows of the objects of these changes."""
-
-
-_APPLIED, _REQUEST = 1, 2
-"""Values of a byte of `Slot.outcomes`."""
-_encode = msgspec.msgpack.Encoder().encode
-_decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
-_decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class OutcomeTrimmedError(OutcomeUnknownError):
@@ -176,7 +108,7 @@ class Intents:
         self._store = store
         self._mailbox = mailbox
         self._ids = ids
-        self._applier = applier
+        self._decider = Decider(store, applier, mailbox)
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """
@@ -264,7 +196,7 @@ class Intents:
         head = state.base.head
         if not self._has_slot(head):
             return None
-        intent = Intent(head.fence, self._ids.next_id(), _encode(parts))
+        intent = Intent(head.fence, self._ids.next_id(), encode(parts))
         if len(intent.parts) > MOST_BYTES:
             return None
         return Published(self.own, intent, head.number, tuple(parts), pendings, memos, rows, state)
@@ -297,11 +229,11 @@ class Intents:
         if message is None:
             return None
         try:
-            answer = _decode_answer(message)
+            answer = decode_answer(message)
             head = read_head(answer.row, published.state.base.row_name)
             slot = next(slot for slot in head.slots if slot.last == published.id)
             outcomes = [
-                list(answer.entries[position]) if done == _REQUEST else done == _APPLIED
+                list(answer.entries[position]) if done == REQUEST else done == APPLIED
                 for position, done in enumerate(slot.outcomes)
             ]
             rows = self._store.decoded(answer.rows)
@@ -328,15 +260,15 @@ class Intents:
                     raise OutcomeTrimmedError(
                         f"it is not known whether the change was made: {slot} is damaged"
                     )
-                if _REQUEST not in slot.outcomes:
-                    return [done == _APPLIED for done in slot.outcomes]
+                if REQUEST not in slot.outcomes:
+                    return [done == APPLIED for done in slot.outcomes]
                 found = self._found(published, self._entries_of(head, slot.number))
-                if any(done == _REQUEST and not one for done, one in zip(slot.outcomes, found, strict=True)):
+                if any(done == REQUEST and not one for done, one in zip(slot.outcomes, found, strict=True)):
                     raise OutcomeTrimmedError(
                         "the change was made, but its log entries are not in the history"
                     )
                 return [
-                    one if done == _REQUEST else done == _APPLIED
+                    one if done == REQUEST else done == APPLIED
                     for done, one in zip(slot.outcomes, found, strict=True)
                 ]
             if slot.following == published.id:
@@ -364,7 +296,7 @@ class Intents:
     def _found(self, published: Published, entries: Iterable[LogEntry]) -> Outcomes:
         """Return the outcomes of an intent according to log entries, newest first."""
         applied = {
-            _encode(part.entries[0]): number for number, part in enumerate(published.parts) if part.entries
+            encode(part.entries[0]): number for number, part in enumerate(published.parts) if part.entries
         }
         requested = {
             (part.operation or request_id(published.id, number), part.principal): number
@@ -373,7 +305,7 @@ class Intents:
         }
         found: dict[int, list[LogEntry]] = {}
         for entry in entries:
-            number = applied.get(_encode(entry), -1)
+            number = applied.get(encode(entry), -1)
             if number >= 0:
                 found[number] = []
             else:
@@ -446,7 +378,7 @@ class Intents:
         head, own = applied.base.head, self.own or (0 if published is None else published.id)
         slots = [slot for slot in head.slots if head.number - slot.number <= SLOT_COMMITS]
         others = [slot for slot in slots if slot.following != own]
-        decision.slots = tuple(self._decided(applied, decision, others))
+        decision.slots = tuple(self._decider.decided(applied, decision, others))
         if (competing or decision.slots) and len(decision.slots) < MOST_SLOTS:
             self._mailbox.open()
             decision.own_slot = own
@@ -461,106 +393,7 @@ class Intents:
             self.missing = 0
             return
         self.missing = max(0, len(decision.slots) - 1 - decision.intents)
-        base, node = publication.base.head, unpack(publication.new.head.commit).node
-        decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]
-        self._mailbox.remove(slot.last for slot in decided)
-        answered = {node}
-        for slot in decided:
-            if self._mailbox.is_near(sender := unpack(slot.last).node):
-                answer = _answer(slot, decision, publication.row)
-                self._mailbox.answer(sender, slot.last, _encode(answer))
-                answered.add(sender)
-        if unpack(base.commit).node != node:  # some wait for the process that committed before
-            for sender in {unpack(slot.following).node for slot in decision.slots} - answered:
-                self._mailbox.answer(sender, 0, b"")
-
-    def _decided(self, applied: Applied, decision: Decision, slots: list[Slot]) -> Iterable[Slot]:
-        """Carry out the intents of these slots, and yield the slots that the new head has instead."""
-        if not slots:
-            return
-        found = {id: row for slot in slots if (row := self._mailbox.get(id := slot.following)) is not None}
-        following = applied.base.head.number + 1
-        far = [
-            id
-            for slot in slots
-            if (id := slot.following) not in found
-            and ((following - slot.number) % LOOKS_EVERY == 0 or not self._mailbox.is_near(unpack(id).node))
-        ]
-        if far:
-            rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])
-            found |= {key.id: row for key, row in rows.items()}
-        size = 0
-        for slot in slots:
-            row = found.get(slot.following)
-            intent = None
-            if row is not None and size + len(row) <= MOST_BYTES_TOGETHER:
-                size += len(row)
-                intent = self._intent(slot.following, row)
-            yield slot if intent is None else self._carry(applied, decision, slot, *intent)
-
-    def _intent(self, id: int, row: bytes) -> tuple[Intent, tuple[Part, ...]] | None:
-        """Decode an intent and its parts. Return None if this release cannot."""
-        try:
-            found = decode(row, self._store.key(id))
-            refuse_newer(found.header, self._store.key(id))
-            if isinstance(found.value, Intent):
-                parts = _decode_parts(found.value.parts)
-                if _encode(parts) == found.value.parts:  # otherwise, it has fields that are unknown here
-                    return found.value, parts
-        except Exception as error:  # whatever another process wrote, it must not harm this one
-            _logger.warning("intent %s is ignored: %s", id, error)
-        return None
-
-    def _carry(
-        self, applied: Applied, decision: Decision, slot: Slot, intent: Intent, parts: tuple[Part, ...]
-    ) -> Slot:
-        decision.intents += 1
-        node = unpack(slot.following).node
-        if not parts:
-            decision.yields_to.add(node)
-        outcomes = bytearray()
-        for position, part in enumerate(parts):
-            operation = Operation(part.operation, part.principal, part.digest)
-            done, redone = 0, Redone.LEFT_OUT
-            applied.state.begin()  # `undo` must not undo an earlier change
-            try:
-                if part.entries:
-                    redone = self._applier.redo(applied, operation, part.memo(intent.fence))
-                if redone is Redone.MADE:
-                    done = _APPLIED
-                    decision.rows += part.rows
-                elif redone is Redone.LEFT_OUT and part.request:
-                    id = request_id(slot.following, position)
-                    rows = self._applier.apply_request(
-                        applied, operation, part.request, id, encode=self._store.rows
-                    )
-                    if isinstance(rows, Redone):
-                        redone = rows
-                    else:
-                        done, redone = _REQUEST, Redone.MADE
-                        decision.add_request((slot.following, position), applied.effects[-1].entries, rows)
-            except (TryAgainError, OutcomeUnknownError):
-                raise
-            except Exception as error:  # its process commits it, or reports the error
-                _logger.warning("a change of intent %s is left out: %s", slot.following, error)
-                applied.state.undo()
-                redone = Redone.LEFT_OUT
-            outcomes.append(done)
-            if redone is Redone.LEFT_OUT:
-                decision.yields_to.add(node)
-        number = applied.base.head.number + 1
-        return Slot(intent.following, number, slot.following, bytes(outcomes))
-
-
-def _answer(slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
-    """Return the answer to the intent that a commit decided in this slot. `row` is the reference's new row."""
-    requested = {
-        position: decision.requested[slot.last, position]
-        for position, done in enumerate(slot.outcomes)
-        if done == _REQUEST
-    }
-    entries = {position: tuple(one.entries) for position, one in requested.items()}
-    return Answer(row, entries, tuple(new for one in requested.values() for new in one.rows))
+        self._decider.answer(decision, publication)
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:

@@ -51,7 +51,7 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     operation: bytes
     """The operation id that the client gave (16 bytes of a UUID), or empty. If the client gave none and another process
-    applied the request, a UUIDv8 that identifies the request (`intents.request_id`)."""
+    applied the request, a UUIDv8 that identifies the request (`intent_rows.request_id`)."""
     principal: str
     time: int
     """Time at which the change was prepared, in milliseconds since 1970."""
@@ -108,7 +108,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Id of the process's last intent that a commit decided; 0 if there was none."""
     outcomes: bytes = b""
     """One byte for each change in the intent `last`: 1 if the commit contains the change as its process applied it, 2
-    if another process applied its request (`intents.Part.request`), 0 if the process must commit the change itself."""
+    if another process applied its request (`intent_rows.Part`), 0 if the process must commit the change itself."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):

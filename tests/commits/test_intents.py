@@ -18,6 +18,8 @@ from polaris_spark.commits import head_reader, intents, log, publication
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.decider import Decider
+from polaris_spark.commits.intent_rows import Intent
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Head, LogEntry, RecentHead
 from polaris_spark.commits.state import State
@@ -416,7 +418,7 @@ def test_nobody_commits_so_the_publisher_does(rivals: Rivals) -> None:
 def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtake() -> None:
         with monkeypatch.context() as patched:  # as a release that knows no intents
-            patched.setattr(intents.Intents, "_decided", lambda self, applied, decision, slots: slots)
+            patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
             rivals.b.commit(Add("same", 10))
 
     rivals.meanwhile(overtake)
@@ -701,7 +703,7 @@ def test_a_slot_that_is_damaged_makes_the_outcome_unknown(backend: Backend, offi
 def test_an_intent_with_fields_of_a_later_release_is_left_to_its_process(rivals: Rivals) -> None:
     kept = rivals.a._attempts._intents
     part = [b"", "tester", b"", [], [], [], [], [], "a field that is unknown here"]
-    intent = intents.Intent(0, rivals.a._ids.next_id(), msgspec.msgpack.encode([part]))
+    intent = Intent(0, rivals.a._ids.next_id(), msgspec.msgpack.encode([part]))
     rows = rivals.a._store.rows([(kept.own, intent)])
     rivals.backend.write_objects("r", rows)
     rivals.b.commit(Add("theirs"))

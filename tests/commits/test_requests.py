@@ -15,6 +15,7 @@ from polaris_spark.commits import intents, log
 from polaris_spark.commits.applier import SLOW_MS
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Pending
+from polaris_spark.commits.intent_rows import request_id
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, TryAgainError
 from polaris_spark.objects import Strong, object_type
@@ -281,6 +282,6 @@ def test_a_result_that_cannot_be_read_is_no_failure_of_the_change(rivals: Rivals
 
 
 def test_request_ids_differ() -> None:
-    ids = {intents.request_id(intent, position) for intent in range(20) for position in range(20)}
+    ids = {request_id(intent, position) for intent in range(20) for position in range(20)}
     assert len(ids) == 400
     assert {uuid.UUID(bytes=id).variant for id in ids} == {uuid.RFC_4122}

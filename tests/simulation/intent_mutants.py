@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.attempts import Attempts
+from polaris_spark.commits.decider import Decider
 from polaris_spark.commits.intents import Intents
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
@@ -27,7 +28,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "a request that fails undoes the change before it": Mutant(
         (
             Patch(Applier, "apply_request", "state.begin()\n", "\n"),
-            Patch(Intents, "_carry", "applied.state.begin()", "pass"),
+            Patch(Decider, "_carry", "applied.state.begin()", "pass"),
             Patch(
                 Applier,
                 "_try_request",
@@ -47,7 +48,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "a commit leaves the slot of an intent that it carried out": Mutant(
         (
             Patch(
-                Intents,
+                Decider,
                 "_carry",
                 "return Slot(intent.following, number, slot.following, bytes(outcomes))",
                 "return slot",
@@ -113,8 +114,8 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "the intent of another process is carried out in a slot": Mutant(
         (
             Patch(
-                Intents,
-                "_decided",
+                Decider,
+                "decided",
                 "row = found.get(slot.following)",
                 "row = found.get(slot.following) or next(iter(found.values()), None)",
             ),

@@ -1,0 +1,151 @@
+"""How the process that commits carries out the intents of other processes (`intents`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from polaris_spark.backends.base import ObjectKey, ReferenceRow
+from polaris_spark.commits.applier import Applied, Applier, Decision, Redone
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.intent_rows import (
+    APPLIED,
+    REQUEST,
+    Answer,
+    Intent,
+    Part,
+    decode_parts,
+    encode,
+    request_id,
+)
+from polaris_spark.commits.mailbox import Mailbox
+from polaris_spark.commits.publication import Publication
+from polaris_spark.commits.rows import Slot
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.ids import unpack
+from polaris_spark.objects import decode, refuse_newer
+from polaris_spark.store.objects import ObjectStore
+
+_logger = logging.getLogger(__name__)
+
+LOOKS_EVERY: Final = 3
+"""After this number of commits without an intent of a process that usually sends messages, and then again each time, a
+commit looks for the intent in the database. The message may have been lost."""
+
+MOST_BYTES_TOGETHER: Final = 2 * 2**20
+"""Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
+"""
+
+
+class Decider:
+    """Carries out the intents of other processes in the commits of this one."""
+
+    def __init__(self, store: ObjectStore, applier: Applier, mailbox: Mailbox) -> None:
+        self._store = store
+        self._applier = applier
+        self._mailbox = mailbox
+
+    def decided(self, applied: Applied, decision: Decision, slots: list[Slot]) -> Iterable[Slot]:
+        """Carry out the intents of these slots, and yield the slots that the new head has instead."""
+        if not slots:
+            return
+        found = {id: row for slot in slots if (row := self._mailbox.get(id := slot.following)) is not None}
+        following = applied.base.head.number + 1
+        far = [
+            id
+            for slot in slots
+            if (id := slot.following) not in found
+            and ((following - slot.number) % LOOKS_EVERY == 0 or not self._mailbox.is_near(unpack(id).node))
+        ]
+        if far:
+            rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])
+            found |= {key.id: row for key, row in rows.items()}
+        size = 0
+        for slot in slots:
+            row = found.get(slot.following)
+            intent = None
+            if row is not None and size + len(row) <= MOST_BYTES_TOGETHER:
+                size += len(row)
+                intent = self._intent(slot.following, row)
+            yield slot if intent is None else self._carry(applied, decision, slot, *intent)
+
+    def _intent(self, id: int, row: bytes) -> tuple[Intent, tuple[Part, ...]] | None:
+        """Decode an intent and its parts. Return None if this release cannot."""
+        try:
+            found = decode(row, self._store.key(id))
+            refuse_newer(found.header, self._store.key(id))
+            if isinstance(found.value, Intent):
+                parts = decode_parts(found.value.parts)
+                if encode(parts) == found.value.parts:  # otherwise, it has fields that are unknown here
+                    return found.value, parts
+        except Exception as error:  # whatever another process wrote, it must not harm this one
+            _logger.warning("intent %s is ignored: %s", id, error)
+        return None
+
+    def _carry(
+        self, applied: Applied, decision: Decision, slot: Slot, intent: Intent, parts: tuple[Part, ...]
+    ) -> Slot:
+        decision.intents += 1
+        node = unpack(slot.following).node
+        if not parts:
+            decision.yields_to.add(node)
+        outcomes = bytearray()
+        for position, part in enumerate(parts):
+            operation = Operation(part.operation, part.principal, part.digest)
+            done, redone = 0, Redone.LEFT_OUT
+            applied.state.begin()  # `undo` must not undo an earlier change
+            try:
+                if part.entries:
+                    redone = self._applier.redo(applied, operation, part.memo(intent.fence))
+                if redone is Redone.MADE:
+                    done = APPLIED
+                    decision.rows += part.rows
+                elif redone is Redone.LEFT_OUT and part.request:
+                    id = request_id(slot.following, position)
+                    rows = self._applier.apply_request(
+                        applied, operation, part.request, id, encode=self._store.rows
+                    )
+                    if isinstance(rows, Redone):
+                        redone = rows
+                    else:
+                        done, redone = REQUEST, Redone.MADE
+                        decision.add_request((slot.following, position), applied.effects[-1].entries, rows)
+            except (TryAgainError, OutcomeUnknownError):
+                raise
+            except Exception as error:  # its process commits it, or reports the error
+                _logger.warning("a change of intent %s is left out: %s", slot.following, error)
+                applied.state.undo()
+                redone = Redone.LEFT_OUT
+            outcomes.append(done)
+            if redone is Redone.LEFT_OUT:
+                decision.yields_to.add(node)
+        number = applied.base.head.number + 1
+        return Slot(intent.following, number, slot.following, bytes(outcomes))
+
+    def answer(self, decision: Decision, publication: Publication) -> None:
+        """Answer the processes whose intents a commit decided, and wake those that wait for the process that committed
+        before."""
+        base, node = publication.base.head, unpack(publication.new.head.commit).node
+        decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]
+        self._mailbox.remove(slot.last for slot in decided)
+        answered = {node}
+        for slot in decided:
+            if self._mailbox.is_near(sender := unpack(slot.last).node):
+                answer = _answer(slot, decision, publication.row)
+                self._mailbox.answer(sender, slot.last, encode(answer))
+                answered.add(sender)
+        if unpack(base.commit).node != node:
+            for sender in {unpack(slot.following).node for slot in decision.slots} - answered:
+                self._mailbox.answer(sender, 0, b"")
+
+
+def _answer(slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
+    """Return the answer to the intent that a commit decided in this slot. `row` is the reference's new row."""
+    requested = {
+        position: decision.requested[slot.last, position]
+        for position, done in enumerate(slot.outcomes)
+        if done == REQUEST
+    }
+    entries = {position: tuple(one.entries) for position, one in requested.items()}
+    return Answer(row, entries, tuple(new for one in requested.values() for new in one.rows))
