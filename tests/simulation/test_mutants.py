@@ -29,3 +29,9 @@ def test_a_broken_protocol_is_caught(mutant: Mutant) -> None:
     assert needed
     for seed in range(needed):
         assert not simulate(seed, **mutant.plan).violations
+
+
+def test_each_fault_can_still_be_put_in_place() -> None:
+    for mutant in ALL.values():
+        with broken(mutant):
+            pass
