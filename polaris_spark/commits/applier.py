@@ -87,8 +87,8 @@ class Decision:
         self.intents = 0
         """Number of intents that the commit decides."""
         self.yields_to: set[int] = set()
-        """Node numbers of processes of which one is to commit next: this process cannot make a change in their intents,
-        or the intent asks for a turn."""
+        """Node numbers of the processes whose turn is next: this process cannot make a change in their intents, or the
+        intent asks for a turn."""
         self.rows = ObjectRows()
         """Rows of the objects of all changes in the intents."""
         self.requested: dict[tuple[int, int], Requested] = {}

@@ -29,7 +29,7 @@ from polaris_spark.errors import (
     StorageFullError,
     TryAgainError,
 )
-from polaris_spark.ids import IdGenerator
+from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.store.objects import ObjectStore
 
 P = TypeVar("P")
@@ -59,6 +59,8 @@ class _Run:
         """The head that this batch's commit will produce. The next batch may apply its changes to this head before the
         commit is written."""
         self.cause: Exception | None = None
+        self.has_turn = False
+        """Whether others wait for the next commit of this process."""
         self.published: Published | None = None
         """The intent of this batch that was published and is not decided yet."""
 
@@ -138,12 +140,13 @@ class Attempts:
             self._heads.advance(publication.new)
             self._turns.won()
             if decision.yields_to:
-                self._turns.yield_to(decision.yields_to)
+                self._turns.yield_to(decision.yields_to - {unpack(publication.new.head.commit).node})
             run.settled = True
         elif outcome is Outcome.LOST:
             self._unsent(batch, run)
             run.publication = run.applied = None
             run.attempt += 1
+            run.has_turn = False
             self._turns.lost()
             for pending in batch.pendings:
                 pending.contested = False
@@ -232,7 +235,7 @@ class Attempts:
             return False
         if run.published.asks_for_turn:
             self._intents.settle(run.published, found.outcomes)
-            run.published = None
+            run.published, run.has_turn = None, True
             for pending in batch.pendings:
                 pending.contested = True  # no further intent: this process commits next
             return False
@@ -278,7 +281,9 @@ class Attempts:
         """
         assert run.published is not None
         outcomes = None
-        if not run.published.asks_for_turn:  # it contains no change
+        if run.published.asks_for_turn:
+            self._intents.abandon(run.published)
+        else:
             outcomes = self._handover.withdraw(run.published, limit_ms)
         if outcomes is not None:
             self._settle(batch, run, outcomes)
@@ -326,7 +331,7 @@ class Attempts:
 
     def _unsent(self, batch: Batch, run: _Run) -> None:
         """Mark the batch as not sent, unless another process may carry it out."""
-        if run.published is None:
+        if run.published is None or run.published.asks_for_turn:
             self.group.unsent(batch)
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
@@ -368,7 +373,7 @@ class Attempts:
 
     def _pause(self, batch: Batch, run: _Run, deadline: float) -> None:
         """If other processes also commit to this reference, pause to let them commit."""
-        if not self._turns.contended and not self._intents.own:
+        if run.has_turn or (not self._turns.contended and not self._intents.own):
             return
         if self._intents.own and not _contested(batch):
             self._handover.await_intents()

@@ -86,7 +86,7 @@ class Handover:
         return known if self._intents.use_slot_of(known.head) else None
 
     def yield_turn(self, deadline: float) -> None:
-        """If another process is to commit next (`Decision.yields_to`), wait until another process commits, but not for
+        """If it is the turn of other processes (`Decision.yields_to`), wait until another process commits, but not for
         long.
 
         Otherwise this process would commit first again and again, because it needs no time to read the head.
@@ -134,9 +134,8 @@ class Handover:
             answer = self._intents.answer(published)
             if answer is None and not only_look:
                 sent = not self._intents.written
-                self._mailbox.wait(
-                    self._turns.answer_ms(slots) if sent else self._turns.look_ms(looks, slots)
-                )
+                pause = self._turns.answer_ms(slots) if sent else self._turns.look_ms(looks, slots)
+                self._mailbox.wait(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
                 answer = self._intents.answer(published)
             looks += 1
             row, head, outcomes = answer or self._looked(published)

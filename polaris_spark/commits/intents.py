@@ -112,6 +112,8 @@ class Intents:
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """
+        self._abandoned = 0
+        """Id of the last intent that was abandoned; 0 if none was."""
         self._requests = 0
         """Number of intents in a row that were only requests."""
         self.sends_requests = False
@@ -220,7 +222,8 @@ class Intents:
         if write or not self._mailbox.send(node, published.id, rows[0].value):
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
-            self._mailbox.send(node, published.id, b"")
+            if write:
+                self._mailbox.send(node, published.id, b"")
 
     def answer(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
         """Return what another process sent when it had decided a published intent: the reference's row, its head, and
@@ -339,6 +342,10 @@ class Intents:
         self._mailbox.take_answer(published.id)  # it may have come after a look at the row
         self._own = published.intent.following
 
+    def abandon(self, published: Published) -> None:
+        """Forget a published intent that contains no changes. The next commit of this process drops its slot."""
+        self._abandoned = published.id
+
     def registered(self, head: Head) -> Head:
         """Return a head with a slot of this process, or `head` itself if there is no room for it."""
         if self._has_slot(head) or len(head.slots) >= MOST_SLOTS or head.sealed or head.move is not None:
@@ -377,7 +384,7 @@ class Intents:
         decision = applied.decision = Decision()
         head, own = applied.base.head, self.own or (0 if published is None else published.id)
         slots = [slot for slot in head.slots if head.number - slot.number <= SLOT_COMMITS]
-        others = [slot for slot in slots if slot.following != own]
+        others = [slot for slot in slots if slot.following not in (own, self._abandoned)]
         decision.slots = tuple(self._decider.decided(applied, decision, others))
         if (competing or decision.slots) and len(decision.slots) < MOST_SLOTS:
             self._mailbox.open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 from polaris_spark.clock import Clock
@@ -109,9 +109,9 @@ class Turns:
         self._rng = rng
         self._rivals_until = self._won_until = -1.0
         self._next: frozenset[int] = frozenset()
-        """Node numbers of processes of which one is to commit next; empty if none is."""
+        """Node numbers of the processes whose turn is next; empty if it is nobody's."""
         self._fruitless = 0
-        """Number of times in a row that this process waited for one of them to commit, and none did."""
+        """Number of times in a row that this process waited for one of them, and none committed."""
         self._commit_ms = BASE_MS
         """Running average of the time that a try to publish a commit takes, in milliseconds."""
         self._read_ms = 0.0
@@ -137,9 +137,10 @@ class Turns:
         """Record that a commit was published."""
         self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
 
-    def yield_to(self, nodes: Iterable[int]) -> None:
-        """Record that this process committed, and that one of other processes, given by node numbers, is to commit
-        next."""
+    def yield_to(self, nodes: Collection[int]) -> None:
+        """Record that this process committed, and whose turn is next: the node numbers of other processes, or none."""
+        if not nodes:
+            return
         if not self.contended:
             self._fruitless = 0
         self._won_until, self._next = -1.0, frozenset(nodes)
@@ -153,7 +154,7 @@ class Turns:
 
     @property
     def yields(self) -> bool:
-        """Whether another process is to commit next."""
+        """Whether it is the turn of another process."""
         return bool(self._next) and self.contended
 
     @property
@@ -189,11 +190,12 @@ class Turns:
             slots: number of processes that may wait.
         """
         usual = max(self._decided_ms, self._commit_ms) * self._rng.uniform(*PATIENCE)
-        return min(RIVALRY_MS, max(usual, 2 * self._all_look_ms(slots)))
+        most = RIVALRY_MS * self._rng.uniform(0.5, 1.0)
+        return min(most, max(usual, 2 * self._all_look_ms(slots)))
 
     def looked(self, took_ms: float) -> None:
         """Record that the reference's row was read in `took_ms` milliseconds."""
-        self._read_ms += (took_ms - self._read_ms) / 8
+        self._read_ms += (min(took_ms, RIVALRY_MS) - self._read_ms) / 8
 
     def look_ms(self, looks: int, slots: int) -> float:
         """Return the milliseconds to wait before looking at the reference's row while an intent is published.

@@ -161,6 +161,47 @@ def test_a_new_file_appears_with_its_tables(path: str, monkeypatch: pytest.Monke
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
 
 
+def test_a_file_whose_log_could_not_be_moved_into_it_is_not_used(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, linked = files.Connection.close, list[object]()
+
+    def close_on_a_full_disk(connection: files.Connection) -> None:
+        (name,) = (row[2] for row in connection.execute("PRAGMA database_list"))
+        close(connection)
+        if name.endswith(".new"):
+            Path(f"{name}-wal").touch()
+
+    monkeypatch.setattr(files.Connection, "close", close_on_a_full_disk)
+    monkeypatch.setattr(os, "link", lambda *names: linked.append(names))
+    with closing(SQLiteBackend(path)) as backend:
+        backend.setup()
+        assert backend.read_reference("r", "x") is None
+    assert not linked
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+
+
+def test_the_journal_of_a_removed_file_does_no_harm(path: str) -> None:
+    pid = os.fork()
+    if not pid:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("CREATE TABLE old (value BLOB)")
+        connection.execute("INSERT INTO old VALUES (randomblob(100000))")
+        connection.execute("BEGIN")
+        connection.execute("UPDATE old SET value = randomblob(100000)")
+        os._exit(0)  # as if killed
+    os.waitpid(pid, 0)
+    assert os.path.getsize(f"{path}-journal")
+    os.unlink(path)
+    with closing(SQLiteBackend(path)) as backend:
+        backend.setup()
+        backend.insert_reference("r", "x", ReferenceRow(b"1", b"new"))
+    with closing(SQLiteBackend(path)) as backend:
+        backend.setup()
+        assert backend.read_reference("r", "x") == ReferenceRow(b"1", b"new")
+
+
 def test_a_file_system_without_hard_links_works(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError("Operation not permitted")

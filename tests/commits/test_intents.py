@@ -14,11 +14,14 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ReferenceRow
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits import head_reader, intents, log, publication
+from polaris_spark.commits import decider, head_reader, intents, log, publication
 from polaris_spark.commits.applier import Applier
+from polaris_spark.commits.attempts import _Run
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.decider import Decider
+from polaris_spark.commits.files import BatchFiles
+from polaris_spark.commits.group import Batch, Pending
 from polaris_spark.commits.intent_rows import Intent
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Head, LogEntry, RecentHead
@@ -30,6 +33,7 @@ from polaris_spark.errors import (
     StorageFullError,
     TryAgainError,
 )
+from polaris_spark.ids import unpack
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 from polaris_spark.system.registry import ROOT
@@ -538,6 +542,72 @@ def test_a_change_that_waits_for_a_turn_fails_with_its_own_error(
     rivals.backend.plan = ["", *["busy"] * 10_000]  # type: ignore[attr-defined]  # the first swap is lost
     with pytest.raises(TryAgainError, match="nothing was changed"):
         rivals.a.commit(Add("mine"), deadline_ms=2_000)
+
+
+def test_a_lost_swap_after_a_request_for_a_turn_is_not_in_doubt(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = rivals.a._attempts
+    batch = Batch(Pending(Add("mine"), 0.0, 0.0, rivals.clock.signal()), None)
+    run = _Run(0.0, BatchFiles("root", None, rivals.clock))
+    run.published = attempts._intents.draft_for_turn(State(rivals.a.read(), int))
+    assert run.published is not None
+    batch.sent = True
+    attempts._unsent(batch, run)
+    assert not batch.sent
+
+
+def test_a_request_for_a_turn_that_is_not_needed_any_more_is_dropped(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intents, "MOST_BYTES", 10)
+
+    def overtake() -> None:
+        with monkeypatch.context() as patched:  # as a release that knows no intents
+            patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
+            rivals.b.commit(Add("same", 10))
+
+    rivals.meanwhile(overtake)
+    with pytest.raises(CommitFailedError):
+        rivals.a.commit(Add("same", expect=0))
+    rivals.a.commit(Add("mine"))
+    assert not rivals.a._attempts._turns.yields
+    nodes = [unpack(slot.following).node for slot in rivals.head.slots]
+    assert len(set(nodes)) == len(nodes)
+
+
+def test_silent_processes_that_send_messages_are_seldom_looked_for(backend: Backend) -> None:
+    rivals = Rivals(backend, office=Office())
+    rivals.b._attempts._intents._mailbox._heard.add(rivals.a._ids.node())
+    reads: list[str] = []
+    backend.read_objects = _counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
+    counts = []
+    for _ in range(2 * decider.LOOKS_EVERY):
+        before = len(reads)
+        rivals.b.commit(Add("theirs"))
+        counts.append(len(reads) - before)
+    assert sorted(counts) == [0] * (2 * decider.LOOKS_EVERY - 2) + [1, 1]
+
+
+def test_an_answer_does_not_replace_a_later_row(backend: Backend) -> None:
+    rivals = Rivals(backend, office=Office())
+
+    def amend() -> None:
+        rivals.b.commit(Add("theirs"))
+        rivals.b.amend(lambda head: msgspec.structs.replace(head, floor_number=1))
+        rivals.a._heads.read()  # another thread did
+
+    rivals.meanwhile(amend)
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.a._heads.known().head.floor_number == 1
+
+
+def test_answers_that_were_not_needed_are_not_kept(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals = Rivals(backend, office=Office())
+    monkeypatch.setattr(intents.Intents, "answer", lambda self, published: None)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert not rivals.a._attempts._intents._mailbox._answers
 
 
 def test_a_process_waits_longer_for_a_slow_one_that_another_overtook(backend: Backend) -> None:

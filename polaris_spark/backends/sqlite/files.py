@@ -57,13 +57,13 @@ def create(path: str) -> None:
 
     The file gets its tables under another name. Otherwise, many processes that open a new store at the same time would
     lock each other out: SQLite cannot change a file to a write-ahead log while another process reads it. The file is
-    empty if the file system has no hard links, or if the log of a removed file is there. SQLite removes such a log when
-    it finds an empty file, but would apply it to any other.
+    empty if the file system has no hard links or no space, or if a log or journal of a removed file is there. SQLite
+    removes these when it finds an empty file, but would apply them to any other.
 
     Raises:
         StoreURIError: the file cannot be created.
     """
-    if any(map(os.path.lexists, all_paths(path))):
+    if any(map(os.path.lexists, (*all_paths(path), _journal(path)))):
         create_file(path)
         return
     temporary = f"{path}.{uuid.uuid4().hex}.new"
@@ -74,13 +74,15 @@ def create(path: str) -> None:
             create_tables(connection, temporary)
         finally:
             connection.close()
+        if any(map(os.path.lexists, all_paths(temporary)[1:])):  # the log could not be moved into the file
+            raise StorageFullError(f"sqlite://{temporary} is not complete")
         os.link(temporary, path)
     except FileExistsError:
         return
     except (OSError, sqlite3.Error, PolarisError):
         create_file(path)
     finally:
-        for name in all_paths(temporary):
+        for name in (*all_paths(temporary), _journal(temporary)):
             with contextlib.suppress(OSError):
                 os.unlink(name)
 
@@ -187,6 +189,11 @@ def all_paths(path: str) -> tuple[str, str, str]:
     its index are beside the link's target."""
     real = os.path.realpath(path)
     return path, f"{real}-wal", f"{real}-shm"
+
+
+def _journal(path: str) -> str:
+    """Return the path of a database's rollback journal, which exists during the change to a write-ahead log."""
+    return f"{os.path.realpath(path)}-journal"
 
 
 def connect(path: str) -> Connection:

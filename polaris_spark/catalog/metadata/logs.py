@@ -54,7 +54,8 @@ def texts(log: Log, reader: ObjectReader) -> list[bytes]:
 
     One text can hold several items.
     """
-    parts = [_segment_text(log, position, reader) for position in range(len(log.segments))]
+    stored = reader.get_many([segment.piece for segment in log.segments], LogItems) if log.segments else {}
+    parts = [_text_of(log, position, stored[one.piece].text) for position, one in enumerate(log.segments)]
     parts += log.tail
     return parts
 
@@ -98,8 +99,12 @@ def _fold(log: Log, reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
 
 
 def _segment_text(log: Log, position: int, reader: ObjectReader) -> bytes:
+    return _text_of(log, position, reader.get(log.segments[position].piece, LogItems).text)
+
+
+def _text_of(log: Log, position: int, found: bytes) -> bytes:
+    """Return the items of a piece that still belong to the log. `found` is the piece's text."""
     segment = log.segments[position]
-    found = reader.get(segment.piece, LogItems).text
     if position or not log.skip:
         return found
     left = segment.items - log.skip
