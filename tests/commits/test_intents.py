@@ -589,7 +589,8 @@ def test_silent_processes_that_send_messages_are_seldom_looked_for(backend: Back
     assert sorted(counts) == [0] * (2 * decider.LOOKS_EVERY - 2) + [1, 1]
 
 
-def test_an_answer_does_not_replace_a_later_row(backend: Backend) -> None:
+def test_an_answer_does_not_replace_a_later_row(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_reader, "MOST_FORECASTS", 0)
     rivals = Rivals(backend, office=Office())
 
     def amend() -> None:
