@@ -195,7 +195,7 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
 
 
 def _session(request: Request) -> Session:
-    assert request.session is not None  # every transport with these routes passes a session
+    assert isinstance(request.session, Session)  # every transport with these routes passes a session
     return request.session
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError
@@ -12,9 +11,6 @@ from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.request import NotModified, Request, Response
 from polaris_spark.rest.router import Router
-
-if TYPE_CHECKING:
-    from polaris_spark.rest.session import Session
 
 ROUTER = Router(ROUTES)
 """Router for the routes of the Iceberg protocol, without the routes of the extension."""
@@ -35,7 +31,7 @@ def handle(
     headers: Mapping[str, str] | None = None,
     caller: Caller,
     router: Router = ROUTER,
-    session: Session | None = None,
+    session: object = None,
 ) -> Response:
     """Answer one request to one catalog. An error becomes a response in the form of the REST error model.
 
@@ -47,7 +43,7 @@ def handle(
         headers: headers by name; the case of names does not matter.
         caller: the sender of the request.
         router: the routes that the request can use.
-        session: the session of the catalog. Routes of the extension need it.
+        session: the `rest.session.Session` of the catalog. Routes of the extension need it.
     """
     try:
         query, headers = query or {}, headers or {}

@@ -6,15 +6,12 @@ import hashlib
 import uuid
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BadRequestError
 from polaris_spark.rest.access import Caller
-
-if TYPE_CHECKING:
-    from polaris_spark.rest.session import Session
 
 
 class Request(NamedTuple):
@@ -28,9 +25,9 @@ class Request(NamedTuple):
     headers: dict[str, str]
     body: str | None
     caller: Caller
-    session: Session | None = None
-    """The session of the catalog, which routes of the extension need. None if the router has only routes of the Iceberg
-    protocol."""
+    session: object = None
+    """The catalog's `rest.session.Session`, which routes of the extension need. None if the router has only routes of
+    the Iceberg protocol."""
 
     @property
     def principal(self) -> str:
