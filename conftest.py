@@ -48,7 +48,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes, unless it is asked for, and begin with the files that need Spark.
+    """Skip what takes minutes, unless it is asked for, and begin with the benchmark's tests and the files that need
+    Spark.
 
     Those are the longest: with `-n 2`, one process would wait for the other one if they came last.
     """
@@ -59,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
     with_spark = {item.path for item in items if "first_session" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in with_spark)
+    items.sort(key=lambda item: (item.path.name != "test_bench.py", item.path not in with_spark))
 
 
 def pytest_collection_finish() -> None:

@@ -148,7 +148,7 @@ MUTANTS: dict[str, Mutant] = {
                 Publication,
                 "publish",
                 "return Outcome.IN_DOUBT if self.in_doubt",
-                "self._store.backend.delete_objects(self._store.realm, self._rows)\n"
+                "self._store.backend.delete_objects(self._store.realm, self.rows)\n"
                 "    return Outcome.IN_DOUBT if self.in_doubt",
             ),
         ),
