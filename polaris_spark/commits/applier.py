@@ -70,7 +70,7 @@ class Redone(Enum):
 
 
 class Requested(NamedTuple):
-    """What a request that another process applied has written."""
+    """What this process has written to carry out the request of another process."""
 
     entries: list[LogEntry]
     rows: list[ObjectRow]
@@ -87,12 +87,12 @@ class Decision:
         self.intents = 0
         """Number of intents that the commit decides."""
         self.yields_to: set[int] = set()
-        """Node numbers of the processes whose turn is next: this process cannot make a change in their intents, or the
-        intent asks for a turn."""
+        """Node numbers of the processes for which this one waits next: it could not make a change in their intents, or
+        their intents ask for a turn."""
         self.rows = ObjectRows()
         """Rows of the objects of all changes in the intents."""
         self.requested: dict[tuple[int, int], Requested] = {}
-        """What the requests that this process applied have written, by intent and position in the intent."""
+        """What was written for each request of another process, by the intent's id and the position in the intent."""
 
     def add_request(self, key: tuple[int, int], entries: list[LogEntry], rows: ObjectRows) -> None:
         """Add what a request has written. `key` is the intent's id and the request's position in it."""

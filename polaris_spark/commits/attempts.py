@@ -60,7 +60,7 @@ class _Run:
         commit is written."""
         self.cause: Exception | None = None
         self.has_turn = False
-        """Whether others wait for the next commit of this process."""
+        """Whether another process granted a turn, so that this one commits without a pause."""
         self.published: Published | None = None
         """The intent of this batch that was published and is not decided yet."""
 

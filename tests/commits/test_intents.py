@@ -419,13 +419,15 @@ def test_nobody_commits_so_the_publisher_does(rivals: Rivals) -> None:
     assert rivals.commits() == [["mine"], ["theirs"]]
 
 
-def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overtake() -> None:
-        with monkeypatch.context() as patched:  # as a release that knows no intents
-            patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
-            rivals.b.commit(Add("same", 10))
+def _overtake(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `b` commit as a release that knows no intents."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
+        rivals.b.commit(Add("same", 10))
 
-    rivals.meanwhile(overtake)
+
+def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals.meanwhile(lambda: _overtake(rivals, monkeypatch))
     with pytest.raises(CommitFailedError):
         rivals.a.commit(Add("same", expect=0))
     assert len(rivals.head.slots) == 1
@@ -544,9 +546,7 @@ def test_a_change_that_waits_for_a_turn_fails_with_its_own_error(
         rivals.a.commit(Add("mine"), deadline_ms=2_000)
 
 
-def test_a_lost_swap_after_a_request_for_a_turn_is_not_in_doubt(
-    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_swap_after_a_request_for_a_turn_is_not_in_doubt(rivals: Rivals) -> None:
     attempts = rivals.a._attempts
     batch = Batch(Pending(Add("mine"), 0.0, 0.0, rivals.clock.signal()), None)
     run = _Run(0.0, BatchFiles("root", None, rivals.clock))
@@ -562,12 +562,7 @@ def test_a_request_for_a_turn_that_is_not_needed_any_more_is_dropped(
 ) -> None:
     monkeypatch.setattr(intents, "MOST_BYTES", 10)
 
-    def overtake() -> None:
-        with monkeypatch.context() as patched:  # as a release that knows no intents
-            patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
-            rivals.b.commit(Add("same", 10))
-
-    rivals.meanwhile(overtake)
+    rivals.meanwhile(lambda: _overtake(rivals, monkeypatch))
     with pytest.raises(CommitFailedError):
         rivals.a.commit(Add("same", expect=0))
     rivals.a.commit(Add("mine"))

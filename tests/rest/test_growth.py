@@ -33,7 +33,8 @@ _LITTLE = 2.0
 _STEEPEST_TIME = 8.0
 """The bound for processor time, which also depends on how much fits into the processor's caches."""
 _TIMES = 3
-"""How often the time of a small request is measured, and at most that of a large one; the shortest time counts."""
+"""How often a small request is measured; the shortest time counts. A large request is measured again, up to this number
+of times, while its time is above the bound."""
 
 
 _LEVELS = BOUNDS["levels of a namespace"] // 4
