@@ -140,7 +140,7 @@ MUTANTS: dict[str, Mutant] = {
             "threads": 1,
             "actions": 24,
         },
-        most=200,
+        most=1_000,
     ),
     "objects are deleted on failure": Mutant(
         (

@@ -77,14 +77,16 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         ),
         {
             **BUSY,
-            "rates": Rates(delay_ms=20.0),
-            "registry": 0.6,
-            "think_ms": 1.0,
+            "rates": Rates(stall=0.02, stall_ms=(20.0, 300.0), delay_ms=60.0),
+            "registry": 0.5,
+            "think_ms": 0.0,
             "processes": 3,
-            "upkeep": 0.6,
+            "threads": 2,
+            "upkeep": 0.5,
+            "reads": 0.0,
             "names": ("main", "branch"),
         },
-        most=120,
+        most=400,
     ),
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}
