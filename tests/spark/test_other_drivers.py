@@ -65,7 +65,7 @@ def test_a_table_dropped_elsewhere_can_be_made_here(
 def test_drivers_that_write_at_the_same_time_lose_nothing(
     spark: SparkSession, namespace: str, driver: Driver
 ) -> None:
-    # Iceberg's four retries do not always suffice on a slow machine, and a loss of a race is not what this test is about.
+    # Iceberg's four retries do not always suffice on a slow machine; this test is not about who wins a race.
     retries = "'commit.retry.num-retries' = '1000', 'commit.retry.max-wait-ms' = '500'"
     spark.sql(f"CREATE TABLE {namespace}.race (who STRING, n INT) TBLPROPERTIES ({retries})")
     other = threading.Thread(
