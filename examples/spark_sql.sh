@@ -19,7 +19,7 @@ export PYSPARK_PYTHON="$PYTHON"
 exec "$SPARK_SQL" \
   --jars "$JAR" \
   --packages org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 \
-  --conf spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions \
+  --conf spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.polarisspark.PolarisSparkSessionExtensions \
   --conf spark.sql.catalogImplementation=in-memory \
   --conf spark.sql.defaultCatalog=polaris \
   --conf spark.sql.catalog.polaris=io.polarisspark.PolarisCatalog \

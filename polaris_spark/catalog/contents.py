@@ -20,6 +20,7 @@ from polaris_spark.catalog.entities import (
     add_entity,
     check_name,
     check_new_name,
+    find,
     put,
     remove_entity,
     require,
@@ -29,6 +30,17 @@ from polaris_spark.catalog.entities import (
     taken_by,
 )
 from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.materialized_views import (
+    is_materialized,
+    refuse_storage,
+    require_no_namespace,
+    require_refresh_only,
+    set_document,
+    set_refreshes,
+    storage_name,
+    view_of,
+    with_storage_table,
+)
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.metadata_paths import is_compressed, metadata_location
@@ -89,13 +101,17 @@ def metadata_file(value: Table | View, reader: ObjectReader) -> tuple[str, bytes
 
 def holdings_of(value: Table | View | Unloaded) -> Holdings:
     """Return the locations that a table or view uses. For an `Unloaded` (imported, but metadata not read yet), return
-    only the locations in its row.
+    only the locations in its row. A materialized view uses only the folder of its metadata, because its storage table
+    has another folder below the view's location.
 
     Raises:
         BadRequestError: a location is not absolute.
     """
     properties = {} if isinstance(value, Unloaded) else value.properties
-    return locations.holdings(value.location, properties, value.unconfirmed)
+    location = value.location
+    if isinstance(value, View) and is_materialized(value):
+        location = f"{location.rstrip('/')}/metadata"
+    return locations.holdings(location, properties, value.unconfirmed)
 
 
 def places(value: Table | View | Unloaded) -> frozenset[tuple[str, ...]]:
@@ -183,6 +199,8 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
 
     kind: ClassVar[bytes]
     cls: type[C]
+    with_view: ClassVar[bool] = False
+    """Whether the change of a storage table is a part of a change that also stores its materialized view."""
 
     def __init__(self, context: Context, operation: Operation, name: TableName) -> None:
         super().__init__(context, operation)
@@ -230,6 +248,9 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             before = content_of(state, found.content, self.cls)
         entity_id = found.entity_id if found else state.new_id()
         where = existing_file or metadata_location(draft, prepared.uuid)
+        is_storage = self.with_view
+        if isinstance(draft, TableDraft) and found and not self.with_view:
+            is_storage = self._store_view(state, draft, where, prepared, effective)
         if isinstance(draft, TableDraft) and not state.allows(Table):
             draft.overflow_bound = math.inf
         value, objects = draft.freeze(state.new_id, entity_id=entity_id, metadata_location=where)
@@ -242,7 +263,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             value = msgspec.structs.replace(value, unconfirmed=away)
         state.add_all(objects)
         content = state.add(value)
-        if existing_file is None and effective.metadata_files:
+        if existing_file is None and (effective.metadata_files or is_storage):
             state.write_file(*metadata_file(value, state))
         if before is None or not _same_places(before, value):
             old = holdings_of(before) if before else Holdings()
@@ -261,6 +282,46 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             summary |= unconfirmed_summary(value)
         self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
         return StoredContent(content, value)
+
+    def _store_view(
+        self, state: State, draft: TableDraft, where: str, prepared: Prepared, effective: EffectiveProperties
+    ) -> bool:
+        """If the table is the storage table of a materialized view, complete the draft, and store the view so that it
+        refers to the table's new metadata file. Return whether the table is a storage table.
+
+        The view is logged before the table, so that the last log entry is that of the request.
+
+        Args:
+            draft: the changed table, which is not stored yet.
+            where: location of the table's new metadata file.
+        Raises:
+            BadRequestError: only a refresh may make such a change of a storage table.
+        """
+        owner = view_of(state, self.name)
+        if owner is None:
+            return False
+        name, found, view = owner
+        require_refresh_only(draft, self.name, view)
+        set_refreshes(draft, view)
+        changed = ViewDraft(view, state, now_ms=prepared.now, check_time=state.check_time)
+        set_document(changed.own_properties(), where, view.properties)
+        changed.record("set-properties")
+        StorageView(self.context, self.operation, name).store(state, found, changed, prepared, effective)
+        return True
+
+
+class StorageView(ContentChange[Prepared, View]):
+    """The part of a change of a storage table that changes its materialized view."""
+
+    action = "update-view"
+    kind = VIEW
+    cls = View
+
+    def prepare(self, view: State) -> Prepared:
+        raise AssertionError("the change of the storage table prepares this part")
+
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
+        raise AssertionError("the change of the storage table applies this part")
 
 
 def _require_namespace(state: State, name: TableName) -> None:
@@ -295,6 +356,10 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
     def apply(self, state: State, prepared: int) -> C | Unloaded:
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
+        if self.kind == TABLE:
+            refuse_storage(state, self.name, "dropped")
+        if isinstance(value, View) and is_materialized(value):
+            self._drop_storage(state, prepared)
         effective = self.context.binding.at(state)
         if self.purge:
             own = state.get(found.content, self.cls).properties
@@ -309,6 +374,18 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
         summary = {"purge": "true"} if self.purge else {}
         self.record(state, prepared, found.entity_id, key, before=found.content, summary=summary)
         return value
+
+    def _drop_storage(self, state: State, now: int) -> None:
+        """Drop the storage table of the materialized view that is dropped."""
+        key = table_key(storage_name(self.name))
+        found = find(state, key)
+        if found is None:
+            return
+        value = content_of(state, found.content, Table)
+        remove_entity(state, key, found.entity_id)
+        occupy(self.context, state, found.entity_id, holdings_of(value), Holdings())
+        drop = DropContent(self.context, self.operation, storage_name(self.name), Table)
+        drop.record(state, now, found.entity_id, key, before=found.content)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> C | Unloaded:
         return content_of(state, entries[-1].before, self.cls)
@@ -337,6 +414,10 @@ class Rename(TimedChange[None]):
         taken = taken_by(state, self.target)
         if taken is not None:
             raise AlreadyExistsError(f"Cannot rename {self.source} to {self.target}. {taken} already exists")
+        if self.kind == TABLE:
+            refuse_storage(state, self.source, "renamed")
+        else:
+            found = self._with_storage(state, found, prepared)
         old, new = table_key(self.source, self.kind), table_key(self.target, self.kind)
         remove_entity(state, old, found.entity_id)
         put(state, new, found)
@@ -344,6 +425,32 @@ class Rename(TimedChange[None]):
         self.record(
             state, prepared, found.entity_id, new, before=found.content, after=found.content, old_key=old
         )
+
+    def _with_storage(self, state: State, found: NameEntry, now: int) -> NameEntry:
+        """Return the renamed view's entry in the index `names`. If the view is materialized, also rename its storage
+        table, and set the table's new identifier in the versions of the view."""
+        view = content_of(state, found.content, View)
+        if isinstance(view, Unloaded) or not is_materialized(view):
+            return found
+        require_no_namespace(state, self.target)
+        old, new = table_key(storage_name(self.source)), table_key(storage_name(self.target))
+        storage = find(state, old)
+        if storage is not None:
+            remove_entity(state, old, storage.entity_id)
+            put(state, new, storage)
+            state.put(IDS, id_bytes(storage.entity_id), Entry(value=new))
+            move = Rename(
+                self.context, self.operation, storage_name(self.source), storage_name(self.target), TABLE
+            )
+            content = storage.content
+            move.record(state, now, storage.entity_id, new, before=content, after=content, old_key=old)
+        draft = ViewDraft(view, state, now_ms=now, check_time=state.check_time)
+        draft.versions.replace(lambda version: with_storage_table(version, self.target))
+        draft.record("set-storage-table")
+        prepared = Prepared(now, str(uuid.uuid5(uuid.UUID(view.uuid), f"{self.target}@{now}")))
+        change = StorageView(self.context, self.operation, self.source)
+        stored = change.store(state, found, draft, prepared, self.context.binding.at(state))
+        return found._replace(content=stored.content)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None

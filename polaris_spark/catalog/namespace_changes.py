@@ -21,6 +21,7 @@ from polaris_spark.catalog.entities import (
     require_namespace,
 )
 from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.materialized_views import require_no_view
 from polaris_spark.catalog.metadata.bounds import (
     require_properties_growth,
     require_properties_within,
@@ -106,6 +107,7 @@ class CreateNamespace(TimedChange[Namespace]):
         key = namespace_key(self.name)
         if find(state, key) is not None:
             raise AlreadyExistsError(f"Namespace already exists: {'.'.join(self.name)}")
+        require_no_view(state, self.name)
         if self.context.binding.at(state).create_parents:
             for levels in range(1, len(self.name)):
                 state.check_time()

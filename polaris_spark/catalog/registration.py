@@ -8,6 +8,12 @@ from polaris_spark.catalog.contents import C, ContentChange, Prepared, StoredCon
 from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.materialized_views import (
+    refuse_storage,
+    require_no_namespace,
+    storage_location,
+    storage_name,
+)
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.table_parser import parse_table
@@ -25,6 +31,8 @@ class _Read(NamedTuple):
 
     fixed: Prepared
     text: bytes | PolarisError
+    storage: tuple[str, bytes | PolarisError] | None = None
+    """Location and text of the metadata file of the storage table, if the file describes a materialized view."""
 
 
 class Register(ContentChange[_Read, C], Generic[C]):
@@ -52,18 +60,23 @@ class Register(ContentChange[_Read, C], Generic[C]):
     def prepare(self, view: State) -> _Read:
         """Read the metadata file. If it cannot be read, the result holds the error, which `apply` raises. So the error
         is not raised for a retry of a request that already succeeded, because `apply` is not called then."""
-        fixed = self.new_values()
+        return _Read(self.new_values(), self.read(self.location))
+
+    def read(self, location: str) -> bytes | PolarisError:
+        """Return the text of a metadata file, or the error that occurred when it was read."""
         try:
-            self.context.require_allowed([segments(self.location)])
-            return _Read(fixed, read_text(self.files, self.location))
+            self.context.require_allowed([segments(location)])
+            return read_text(self.files, location)
         except PolarisError as error:
-            return _Read(fixed, error)
+            return error
 
     def apply(self, state: State, prepared: _Read) -> StoredContent[C]:
-        fixed, text = prepared
+        fixed, text, _ = prepared
         found = find(state, self.key)
         if found is None or not self.overwrite:
             self.require_place(state)
+        if self.kind == TABLE and found is not None:
+            refuse_storage(state, self.name, "replaced")
         if isinstance(text, PolarisError):
             raise text
         draft = self.parse(text, fixed.now)
@@ -82,8 +95,15 @@ class RegisterTable(Register[Table]):
         return parse_table(text, now_ms=now_ms)
 
 
+class _RegisterStorage(RegisterTable):
+    """The part of the registration of a materialized view that registers its storage table."""
+
+    with_view = True
+
+
 class RegisterView(Register[View]):
-    """Create a view from an existing metadata file."""
+    """Create a view from an existing metadata file. If the file describes a materialized view, also create its storage
+    table from the file that it names."""
 
     action = "register-view"
     kind = VIEW
@@ -91,3 +111,26 @@ class RegisterView(Register[View]):
 
     def parse(self, text: bytes, now_ms: int) -> ViewDraft:
         return parse_view(text, now_ms=now_ms)
+
+    def prepare(self, view: State) -> _Read:
+        found = super().prepare(view)
+        if isinstance(found.text, PolarisError):
+            return found
+        try:
+            location = storage_location(self.parse(found.text, found.fixed.now).properties)
+        except (PolarisError, RecursionError):  # `apply` reports the error
+            return found
+        return found._replace(storage=(location, self.read(location))) if location else found
+
+    def apply(self, state: State, prepared: _Read) -> StoredContent[View]:
+        if prepared.storage is not None:
+            self.require_place(state)
+            require_no_namespace(state, self.name)
+            location, text = prepared.storage
+            name = storage_name(self.name)
+            table = _RegisterStorage(self.context, self.operation, name, location, self.files)
+            if isinstance(text, PolarisError):
+                raise text
+            draft, effective = table.parse(text, prepared.fixed.now), self.context.binding.at(state)
+            table.store(state, None, draft, prepared.fixed, effective, existing_file=location)
+        return super().apply(state, prepared)

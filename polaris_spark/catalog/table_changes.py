@@ -27,6 +27,7 @@ from polaris_spark.catalog.entities import (
     find,
 )
 from polaris_spark.catalog.manifest_files import ManifestFiles
+from polaris_spark.catalog.materialized_views import STORAGE
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
@@ -47,6 +48,7 @@ from polaris_spark.errors import (
     CommitFailedError,
     NoSuchTableError,
 )
+from polaris_spark.index.keys import decode_key
 
 
 class TableChange(ContentChange[Prepared, Table]):
@@ -92,7 +94,7 @@ class CreateTable(TableChange):
             location = default_location(state, self.context, self.name, prepared.uuid)
         with naming_properties(effective, self._asked()):
             return create_table(
-                self._with_defaults(effective),
+                self.with_defaults(effective),
                 uuid=prepared.uuid,
                 location=location,
                 now_ms=prepared.now,
@@ -103,7 +105,7 @@ class CreateTable(TableChange):
         """Return the names of the properties that the request sets."""
         return self.request.get("properties") or ()
 
-    def _with_defaults(self, effective: EffectiveProperties) -> dict[str, Any]:
+    def with_defaults(self, effective: EffectiveProperties) -> dict[str, Any]:
         """Return the request with the properties that the catalog gives to new tables added."""
         asked = self.request.get("properties")
         if not effective.table_defaults and not effective.table_overrides:
@@ -164,6 +166,8 @@ class CommitTable(TableChange):
     def as_request(self) -> bytes:
         settings = self.context.settings
         if not settings or self.creates or self.append is not None or _changes_places(self.updates):
+            return b""
+        if self.name.name == STORAGE:  # of a materialized view; its metadata file is always written
             return b""
         if self.context.binding.latest.metadata_files:  # another process must not write files for this one
             return b""
@@ -373,4 +377,5 @@ class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
         return stored
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[StoredContent[Table]]:
-        return [StoredContent(entry.after, state.get(entry.after, Table)) for entry in entries]
+        tables = [entry for entry in entries if decode_key(entry.key).kind == TABLE]  # not materialized views
+        return [StoredContent(entry.after, state.get(entry.after, Table)) for entry in tables]

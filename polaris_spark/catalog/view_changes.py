@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, default_location, require
+from polaris_spark.catalog.materialized_views import (
+    METADATA,
+    STORAGE_LOCATION,
+    document_of,
+    is_materialized,
+    set_document,
+)
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
@@ -14,6 +21,7 @@ from polaris_spark.catalog.metadata.view_updates import apply_view_updates, chec
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError
 
 
 class ViewChange(ContentChange[Prepared, View]):
@@ -39,6 +47,7 @@ class CreateView(ViewChange):
         self.request = request
 
     def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
+        _refuse_document(self.request.get("properties") or {})
         self.require_place(state)
         location = self.request.get("location")
         if not location:
@@ -78,6 +87,33 @@ class CommitView(ViewChange):
         for requirement in self.requirements:
             check_view(draft, requirement)
         apply_view_updates(draft, self.updates)
+        self._check_materialized(draft, before)
         if not draft.changed:
             return StoredContent(found.content, before)
         return self.store(state, found, draft, prepared, self.context.binding.at(state))
+
+    def _check_materialized(self, draft: ViewDraft, before: View) -> None:
+        """Complete the document of a materialized view after the updates.
+
+        Raises:
+            BadRequestError: the updates change a materialized view's query or location; or they set the document of an
+                ordinary view.
+        """
+        if not is_materialized(before):
+            _refuse_document(draft.properties)
+            return
+        changed = {action for action, _ in draft.changes}
+        if changed & {"add-view-version", "set-current-view-version", "add-schema", "set-location"}:
+            raise BadRequestError(
+                f"{self.name} is a materialized view; change its query with CREATE OR REPLACE MATERIALIZED VIEW"
+            )
+        if changed:
+            location = document_of(before.properties)[STORAGE_LOCATION]
+            set_document(draft.own_properties(), location, before.properties)
+
+
+def _refuse_document(properties: Mapping[str, str]) -> None:
+    if METADATA in properties:
+        raise BadRequestError(
+            f"property {METADATA} makes a view a materialized view; create it with CREATE MATERIALIZED VIEW"
+        )

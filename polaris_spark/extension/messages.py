@@ -127,3 +127,27 @@ class PlanRequest(Message, frozen=True, gc=False):
     columns: list[str]
     filters: list[list[Any]]
     """Each filter is a list: name of the filter's class in `pyspark.sql.datasource`, name of the column, value."""
+
+
+class ReadRequest(Message, frozen=True, gc=False):
+    """A question how to read a materialized view."""
+
+    uuid: str
+    """UUID of the view that the engine has loaded."""
+    version_id: int
+    """Version of the view that the engine has loaded."""
+    session: dict[str, str]
+    """Settings of the session on which results of queries depend."""
+    catalog: str = ""
+    """Name under which the engine knows the catalog; by default, the name of the catalog."""
+
+
+class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):
+    """How to read a materialized view."""
+
+    query: str | None
+    """Query in Spark's SQL that returns the stored rows; null if they must not be used."""
+    refreshable: bool
+    """Whether the stored rows can be used after a refresh."""
+    reason: str
+    """Why the stored rows are not used; empty if they are."""

@@ -16,9 +16,11 @@ from polaris_spark.jobs import (
     export_metadata,
     fsck,
     import_catalog,
+    materialized_views,
     migrate_realm,
     purge_dropped,
     purge_realm,
+    refresh,
     remove_orphans,
     set_catalog_properties,
     storage_summary,
@@ -52,6 +54,12 @@ BUILT_IN = (
     storage_summary.PROCEDURE,
     sweep.PROCEDURE,
     trim.PROCEDURE,
+    materialized_views.CREATE,
+    materialized_views.DROP,
+    materialized_views.SHOW,
+    materialized_views.DESCRIBE,
+    refresh.REFRESH,
+    refresh.EXPLAIN,
 )
 """The procedures of this package."""
 

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 CATALOG_CLASS = "io.polarisspark.PolarisCatalog"
 ICEBERG_PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+POLARIS_EXTENSIONS = "io.polarisspark.PolarisSparkSessionExtensions"
+"""Session extension that parses the statements of materialized views, such as `REFRESH MATERIALIZED VIEW`."""
 
 _NOT_IN_VARIABLES = re.compile(r"[^A-Za-z0-9]")
 
@@ -84,14 +86,16 @@ def configure(
     else:
         _add_jar(builder, _file(iceberg_jar))
     _add_jar(builder, jar())
-    _append(builder, "spark.sql.extensions", ICEBERG_EXTENSIONS)
+    extensions = (ICEBERG_EXTENSIONS, POLARIS_EXTENSIONS)
+    for extension in extensions:
+        _append(builder, "spark.sql.extensions", extension)
     prefix = f"spark.sql.catalog.{name}"
     options = {prefix: CATALOG_CLASS}
     options |= {f"{prefix}.{key}": _without_secret(name, key, text) for key, text in settings.items()}
     for option, text in options.items():
         builder.config(option, text)
     use_this_python_in_local_workers(builder)
-    check_at_start(builder, name, options, (CATALOG_CLASS, ICEBERG_EXTENSIONS))
+    check_at_start(builder, name, options, catalog_class=CATALOG_CLASS, extensions=extensions)
     return builder
 
 

@@ -80,7 +80,12 @@ def _refuse_uncreatable(store: StoreURI) -> None:
 
 
 def check_at_start(
-    builder: SparkSession.Builder, name: str, options: Mapping[str, str], classes: Sequence[str]
+    builder: SparkSession.Builder,
+    name: str,
+    options: Mapping[str, str],
+    *,
+    catalog_class: str,
+    extensions: Sequence[str],
 ) -> None:
     """Make the builder's `getOrCreate` raise an error if it would return a running session without the catalog.
 
@@ -90,13 +95,14 @@ def check_at_start(
     Args:
         name: the catalog's name.
         options: the catalog's options, by full name (`spark.sql.catalog.NAME...`).
-        classes: names of the classes that the JVM must be able to load; the last one is the session extension.
+        catalog_class: name of the catalog's class, which the JVM must be able to load.
+        extensions: class names of the session extensions, which the session must have.
     """
     create = builder.getOrCreate
 
     def get_or_create() -> SparkSession:
-        refuse_other_jvm(name, classes)
-        refuse_other_session(name, options, classes[-1])
+        refuse_other_jvm(name, [catalog_class, *extensions])
+        refuse_other_session(name, options, extensions)
         session = create()
         _first_options.setdefault((session.sparkContext.applicationId, name), dict(options))
         return session
@@ -125,8 +131,8 @@ def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
             ) from None
 
 
-def refuse_other_session(name: str, options: Mapping[str, str], extension: str) -> None:
-    """Raise an error if the running session lacks the session extension, or has different options for this catalog.
+def refuse_other_session(name: str, options: Mapping[str, str], extensions: Sequence[str]) -> None:
+    """Raise an error if the running session lacks a session extension, or has different options for this catalog.
 
     If an earlier `configure` call set the catalog's options, the new options must equal the earlier options. Otherwise,
     if the session was started with a catalog of this name, each new option must have the same value in the session. The
@@ -136,17 +142,24 @@ def refuse_other_session(name: str, options: Mapping[str, str], extension: str) 
     Args:
         name: the catalog's name.
         options: the catalog's options, by full name (`spark.sql.catalog.NAME...`).
-        extension: class name of the session extension.
+        extensions: class names of the session extensions.
     Raises:
-        StateError: the session lacks the extension, or has different options for the catalog.
+        StateError: the session lacks an extension, or has different options for the catalog.
     """
     context = SparkContext._active_spark_context
     if context is None:
         return
     running = dict(context.getConf().getAll())
-    if extension not in [part.strip() for part in running.get("spark.sql.extensions", "").split(",")]:
+    present = [part.strip() for part in running.get("spark.sql.extensions", "").split(",")]
+    missing = [extension for extension in extensions if extension not in present]
+    if missing == list(extensions):
         raise StateError(
             f"a Spark session is already running, and was started without the catalog {name!r}: {_STOP_IT}"
+        )
+    if missing:
+        raise StateError(
+            f"a Spark session is already running, and was started without {missing[0]} in spark.sql.extensions: "
+            f"{_STOP_IT}"
         )
     first = _first_options.get((context.applicationId, name))
     difference = difference_of(name, options, running=running, first=first)

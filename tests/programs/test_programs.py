@@ -25,13 +25,16 @@ WORK = [
     WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, item) VALUES (s.id, 'milk')""".replace(
         "\n", " "
     ),
+    "CREATE MATERIALIZED VIEW polaris.shop.stored AS SELECT id, item FROM polaris.shop.orders",
 ]
 QUESTIONS = {
     "SELECT concat_ws(' ', 'items', sort_array(collect_list(item))) FROM polaris.shop.items": "items milk tea",
     # A Python data source, which Spark's workers read.
-    "SELECT concat_ws(' ', 'catalog', name, snapshot_count, record_count) FROM polaris.system.tables":
-        "catalog orders 2 2",
-    "SELECT concat_ws(' ', 'changes', count(*)) FROM polaris.system.changes WHERE catalog = 'polaris'": "changes 5",
+    "SELECT concat_ws(' ', 'catalog', name, snapshot_count) FROM polaris.system.tables WHERE name = 'orders'":
+        "catalog orders 2",
+    "SELECT concat_ws(' ', 'changes', count(*)) FROM polaris.system.changes WHERE catalog = 'polaris'": "changes 7",
+    # It is refreshed before it is read.
+    "SELECT concat_ws(' ', 'stored', sort_array(collect_list(item))) FROM polaris.shop.stored": "stored milk tea",
 }  # fmt: skip  # a question and its answer
 STATEMENTS = [*WORK, *QUESTIONS]
 

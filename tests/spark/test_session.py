@@ -15,7 +15,14 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, PolarisError, StoreURIError
-from polaris_spark.spark.session import ICEBERG_EXTENSIONS, ICEBERG_PACKAGE, configure, jar, lineage_uri
+from polaris_spark.spark.session import (
+    ICEBERG_EXTENSIONS,
+    ICEBERG_PACKAGE,
+    POLARIS_EXTENSIONS,
+    configure,
+    jar,
+    lineage_uri,
+)
 from polaris_spark.spark.session_checks import difference_of
 from tests import stores
 from tests.stores import StoreOn, databases
@@ -114,7 +121,7 @@ def test_what_the_builder_already_had_is_kept() -> None:
     assert "spark.jars" not in got
     assert os.environ["PYSPARK_SUBMIT_ARGS"] == f"--jars /my.jar,{jar()} pyspark-shell"
     assert got["spark.jars.packages"] == f"a:b:1,c:d:2,{ICEBERG_PACKAGE}"
-    assert got["spark.sql.extensions"] == f"my.Extensions,{ICEBERG_EXTENSIONS}"
+    assert got["spark.sql.extensions"] == f"my.Extensions,{ICEBERG_EXTENSIONS},{POLARIS_EXTENSIONS}"
     assert got["spark.sql.defaultCatalog"] == "spark_catalog"
 
 
@@ -123,6 +130,7 @@ def test_two_catalogs_share_one_jar() -> None:
     got = options(configure(builder, "two", store="memory:", warehouse="/w"))
     assert os.environ["PYSPARK_SUBMIT_ARGS"] == f"--jars {jar()} pyspark-shell"
     assert got["spark.jars.packages"] == ICEBERG_PACKAGE
+    assert got["spark.sql.extensions"] == f"{ICEBERG_EXTENSIONS},{POLARIS_EXTENSIONS}"
 
 
 def test_nothing_but_the_catalog_is_configured() -> None:
@@ -271,6 +279,12 @@ print(configured(sys.argv[1]).getOrCreate().sql("SHOW NAMESPACES IN polaris").co
 print(refusal(configured(sys.argv[1] + "2")))
 print(refusal(configured(sys.argv[1], grace="9 h")))
 spark.stop()
+extensions = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+unset = configured(sys.argv[1])
+plain = SparkSession.builder.master("local[1]").config("spark.sql.extensions", extensions)
+spark = plain.config("spark.ui.enabled", "false").getOrCreate()
+print(refusal(unset))
+spark.stop()
 print(configured(sys.argv[1] + "2").getOrCreate().sql("SHOW NAMESPACES IN polaris").count())
 """
 
@@ -297,10 +311,13 @@ def test_a_session_that_was_started_without_the_catalog_is_refused_in_one_line(t
 
 @pytest.mark.spark
 def test_a_session_with_the_catalog_is_used_again_unless_the_catalog_is_another(tmp_path: Path) -> None:
-    again, other, added, after_stop = lines_of(CONFIGURED, tmp_path)
+    again, other, added, unextended, after_stop = lines_of(CONFIGURED, tmp_path)
     assert (again, after_stop) == ("a", "0")
     assert "another value of spark.sql.catalog.polaris.store: call stop() on it" in other
     assert "started without spark.sql.catalog.polaris.grace: call stop() on it" in added
+    assert (
+        "started without io.polarisspark.PolarisSparkSessionExtensions in spark.sql.extensions" in unextended
+    )
 
 
 CATALOG = "spark.sql.catalog.polaris"

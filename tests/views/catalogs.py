@@ -36,13 +36,16 @@ def having(*columns: str) -> list[str]:
     return [name for name, view in VIEWS.items() if {*columns} <= {column.name for column in view.columns}]
 
 
-OF_ENTITIES = [view for view in having("entity_id", "content_id") if view != "files"]
-"""Views of the entities of a commit, except `files`: the manifests of these catalogs were never written."""
+OF_ENTITIES = [
+    view for view in having("entity_id", "content_id") if view not in ("files", "materialized_views")
+]
+"""Views of the entities of a commit, except `files` (the manifests of these catalogs were never written) and
+`materialized_views`, of which these catalogs have none."""
 
 OF_HISTORY = [name for name, view in VIEWS.items() if isinstance(view, HistoryView)]
 """Views of commits."""
 
-EMPTY_IN_SHOP = ("metrics", "deletions", "tasks")
+EMPTY_IN_SHOP = ("materialized_views", "metrics", "deletions", "tasks")
 """Views without rows in the fixture `shop`."""
 
 

@@ -11,6 +11,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.system.tasks import Tasks
 from tests.names import unchecked_names
+from tests.rest.materialized import create_materialized_view
 from tests.rest.test_metrics import COMMIT, SCAN
 from tests.views.catalogs import SCHEMA, Catalog
 
@@ -76,8 +77,10 @@ class Lake:
         self._snapshot()
 
     def finish(self) -> None:
-        """Add what comes once: a branch, one that was dropped, reports, a task."""
+        """Add what comes once: materialized views, a branch, one that was dropped, reports, a task."""
         session = self.catalog.session
+        for name in ("stored", "st.o`red"):
+            create_materialized_view(session.catalog, name, "SELECT 1 AS a", namespace=self.namespaces[0])
         references, row = session.catalog.references, session.catalog.row
         for branch in ("dev", "gone@1/x"):
             references.create(head_name(row, branch), Operation(b"", "ann"), source=session.catalog.head())

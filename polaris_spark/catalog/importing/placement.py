@@ -31,6 +31,7 @@ from polaris_spark.catalog.entities import (
     taken_by,
 )
 from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.materialized_views import is_materialized
 from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.namespace_changes import CreateNamespace
@@ -130,6 +131,8 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
         if found is None and (taken := taken_by(state, name)) is not None:
             raise AlreadyExistsError(f"{taken} already exists: {name}")
         before = None if found is None else _content(state, found.content, kind)
+        if isinstance(before, View) and is_materialized(before):
+            raise AlreadyExistsError(f"{name} is a materialized view; drop it before the import")
         unloaded = _unloaded(placement)
         held = holdings_of(unloaded) if unloaded else placement.held
         try:

@@ -178,6 +178,15 @@ class NumberedPieces:
         self._values[id] = value
         self._texts[id] = encode(value) if text is None else text
 
+    def replace(self, new: Callable[[Json], Json]) -> None:
+        """Replace each piece, such as a schema, by the result of a function. The pieces keep their ids and order."""
+        for id, value in self.all():
+            self._check_time()
+            self._values[id] = after = new(value)
+            self._texts[id] = encode(after)
+        self._changed, self._digested = True, False
+        self._digests, self._by_digest = {}, {}
+
     def remove(self, ids: Collection[int]) -> None:
         """Remove the pieces (such as schemas) with these ids; unknown ids are ignored."""
         self._changed = True

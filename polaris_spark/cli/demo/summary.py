@@ -45,13 +45,14 @@ def write_script(place: DemoCatalog) -> Path:
         CATALOG_CLASS,
         ICEBERG_EXTENSIONS,
         ICEBERG_PACKAGE,
+        POLARIS_EXTENSIONS,
         jar,
         lineage_uri,
     )
 
     prefix = f"spark.sql.catalog.{CATALOG}"
     settings = {
-        "spark.sql.extensions": ICEBERG_EXTENSIONS,
+        "spark.sql.extensions": f"{ICEBERG_EXTENSIONS},{POLARIS_EXTENSIONS}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.defaultCatalog": CATALOG,
         "spark.sql.session.timeZone": "UTC",

@@ -11,8 +11,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from polaris_spark.catalog.contents import holdings_of
-from polaris_spark.catalog.entities import namespace_key
+from polaris_spark.catalog.entities import TableName, namespace_key, table_key
 from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.materialized_views import STORAGE
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import (
     CATALOG,
@@ -179,14 +180,20 @@ class _Head:
         if len(entry.value) != 8:
             yield f"its entity id has a wrong length, {len(entry.value)} bytes"
         try:
-            path, kind, _ = decode_key(key)
+            path, kind, name = decode_key(key)
         except CorruptionError as error:
             yield str(error)
             return
         if kind not in _CLASSES:
             yield f"its kind {kind!r} is unknown"
-        if not self._has_namespace(path):
+        if not self._has_namespace(path) and not self._is_storage(path, kind, name):
             yield f"its namespace {'.'.join(path)!r} does not exist"
+
+    def _is_storage(self, path: tuple[str, ...], kind: bytes, name: str) -> bool:
+        """Whether a key is that of the storage table of a materialized view."""
+        if kind != TABLE or name != STORAGE or len(path) < 2:
+            return False
+        return self.index(NAMES).get(table_key(TableName(path[:-1], path[-1]), VIEW)) is not None
 
     def _has_namespace(self, path: tuple[str, ...]) -> bool:
         if path not in self._namespaces:

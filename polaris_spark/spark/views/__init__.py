@@ -18,6 +18,7 @@ _NAMES = (
     "namespaces",
     "tables",
     "views",
+    "materialized_views",
     "snapshots",
     "schemas",
     "refs",

@@ -47,6 +47,7 @@ public class PolarisCatalog extends SparkCatalog {
     properties.putIfAbsent("catalog", name);
     properties.putIfAbsent("principal", context.sparkUser());
     properties.put("spark.master", context.master());
+    properties.put("spark.catalog", name);
     String python = context.getConf().get("spark.pyspark.python", null);
     if (python != null) {
       properties.putIfAbsent(Interpreter.PROPERTY, python);
@@ -158,7 +159,7 @@ public class PolarisCatalog extends SparkCatalog {
     if (SystemViews.isSystem(identifier.namespace())) {
       throw new NoSuchViewException(identifier);
     }
-    return super.loadView(identifier);
+    return MaterializedView.of(super.loadView(identifier), name(), identifier, procedures);
   }
 
   @Override

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Identifier;
 
 /** The procedures and system views of a catalog, as Python lists them when it is first asked. */
 final class Procedures {
@@ -51,6 +52,14 @@ final class Procedures {
     return views;
   }
 
+  /** How to read a materialized view; the question says by which version of it, and in which session. */
+  JsonNode materializedView(Identifier identifier, Map<String, ?> question) {
+    String namespace = encoded(String.join("\u001f", identifier.namespace()));
+    String path =
+        PATH + "namespaces/" + namespace + "/materialized-views/" + encoded(identifier.name()) + "/read";
+    return resultOf(python.ask(configuration, "POST", path, Json.write(question)));
+  }
+
   /** The columns of a view that is read with these options, or null if there is no view of the name. */
   JsonNode columns(Map<String, String> options) {
     Reply reply = askView(options, "columns", Map.of("options", options));
@@ -71,9 +80,12 @@ final class Procedures {
   }
 
   private Reply askView(Map<String, String> options, String question, Map<String, ?> message) {
-    String view = URLEncoder.encode(options.get("view"), StandardCharsets.UTF_8);
-    String path = PATH + "views/" + view + "/" + question;
+    String path = PATH + "views/" + encoded(options.get("view")) + "/" + question;
     return python.ask(configuration, "POST", path, Json.write(message));
+  }
+
+  private static String encoded(String part) {
+    return URLEncoder.encode(part, StandardCharsets.UTF_8);
   }
 
   private synchronized Map<String, PythonProcedure> known() {

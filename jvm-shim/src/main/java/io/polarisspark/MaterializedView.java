@@ -1,0 +1,107 @@
+package io.polarisspark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.iceberg.spark.source.SparkView;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * A materialized view. A query that reads it gets the stored rows if they are fresh, or if the view allows stale data.
+ * Otherwise the view is refreshed first. If that fails, the query of the view itself is run.
+ */
+final class MaterializedView extends SparkView {
+  private static final Logger LOG = LoggerFactory.getLogger(MaterializedView.class);
+  private static final String METADATA = "materialized_view_metadata";
+
+  /** Iceberg's rule that replaces the name of a view in a query by the view's query. */
+  private static final String READER = "org.apache.spark.sql.catalyst.analysis.ResolveViews";
+
+  /** The settings on which results of queries depend. A refresh records them. */
+  private static final List<String> SETTINGS =
+      List.of("spark.sql.session.timeZone", "spark.sql.ansi.enabled");
+
+  private final String catalog;
+  private final Identifier identifier;
+  private final Procedures procedures;
+
+  private MaterializedView(
+      org.apache.iceberg.view.View view,
+      String catalog,
+      Identifier identifier,
+      Procedures procedures) {
+    super(catalog, view);
+    this.catalog = catalog;
+    this.identifier = identifier;
+    this.procedures = procedures;
+  }
+
+  /** Returns the view as a materialized view if it is one, otherwise the view itself. */
+  static View of(View view, String catalog, Identifier identifier, Procedures procedures) {
+    return view instanceof SparkView found && found.view().properties().containsKey(METADATA)
+        ? new MaterializedView(found.view(), catalog, identifier, procedures)
+        : view;
+  }
+
+  /** The query to run where a query reads the view; elsewhere, such as in SHOW CREATE TABLE, the view's own. */
+  @Override
+  public String query() {
+    if (!isRead()) {
+      return super.query();
+    }
+    try {
+      JsonNode answer = ask();
+      if (answer.get("refreshable").asBoolean()) {
+        refresh();
+        answer = ask();
+      }
+      JsonNode stored = answer.get("query");
+      return stored.isNull() ? super.query() : stored.asText();
+    } catch (RuntimeException failure) {
+      LOG.warn("{} is read by its query, because it could not be refreshed", name(), failure);
+      return super.query();
+    }
+  }
+
+  private static boolean isRead() {
+    return StackWalker.getInstance()
+        .walk(frames -> frames.anyMatch(frame -> frame.getClassName().startsWith(READER)));
+  }
+
+  private JsonNode ask() {
+    SQLConf conf = SQLConf.get();
+    Map<String, String> session = new LinkedHashMap<>();
+    SETTINGS.forEach(setting -> session.put(setting, conf.getConfString(setting)));
+    return procedures.materializedView(
+        identifier,
+        Map.of(
+            "catalog", catalog,
+            "uuid", view().uuid().toString(),
+            "version-id", view().currentVersion().versionId(),
+            "session", session));
+  }
+
+  private void refresh() {
+    PythonProcedure procedure = procedures.find("refresh");
+    Object[] arguments = new Object[procedure.parameters().length];
+    arguments[0] = UTF8String.fromString(quoted());
+    InternalRow input = new GenericInternalRow(arguments);
+    procedure.call(input);
+  }
+
+  private String quoted() {
+    StringBuilder name = new StringBuilder();
+    for (String part : identifier.namespace()) {
+      name.append('`').append(part.replace("`", "``")).append("`.");
+    }
+    return name.append('`').append(identifier.name().replace("`", "``")).append('`').toString();
+  }
+}

@@ -1,0 +1,366 @@
+"""Metadata of materialized views. A materialized view is a view with a storage table, which holds the result of its
+query.
+
+The storage table of `db.v` is the table `db.v.storage`. No namespace lists it, because `db.v` is not a namespace. A
+view is materialized if it has the property `materialized_view_metadata`. Both the view and the storage table have this
+property; its values are the JSON documents of the draft specification of materialized views, design 1 (issue 6420 of
+Apache Iceberg).
+
+A refresh commits a snapshot of the storage table. The snapshot's summary describes the refresh (`REFRESH`). The
+documents of both are computed from the snapshots whenever the storage table changes, so they follow its rollbacks,
+compactions and expired snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+from polaris_spark.catalog.entities import NameEntry, TableName, find, namespace_key, table_key
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    decode,
+    encode,
+    get_int,
+    get_long,
+    get_objects,
+    get_text,
+)
+from polaris_spark.catalog.rows import VIEW
+from polaris_spark.commits.state import State
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError
+from polaris_spark.property_values import duration_ms, flag
+
+METADATA: Final = "materialized_view_metadata"
+"""Property of views and storage tables that contains the JSON document of the draft specification."""
+STORAGE: Final = "storage"
+"""Last part of the name of a storage table."""
+STORAGE_TABLE: Final = "storage-table"
+"""Field of a view version: the identifier of the storage table. It is a field of the newer proposal for materialized
+views (pull request 11041 of Apache Iceberg)."""
+REFRESH: Final = "polaris.refresh"
+"""Key in the summary of a storage table's snapshot. The value describes the refresh that made the snapshot, as JSON:
+the fields of a refresh record, `view-uuid`, and in `replaces` the id of the refresh before it (or null)."""
+REFRESH_STATE: Final = "refresh-state"
+"""Key in the summary of a storage table's snapshot: the state of the sources, as in the newer proposal."""
+REFRESH_START: Final = "refresh-start-timestamp-ms"
+"""Field of a refresh record, beyond the draft specification: when the refresh began, in milliseconds since 1970."""
+STORAGE_LOCATION: Final = "storage-table-location"
+ALLOW_STALE: Final = "allow-stale-data"
+STRATEGY: Final = "refresh-strategy"
+STRATEGIES: Final = ("full", "incremental")
+MAX_STALENESS: Final = "max-staleness"
+"""View property: the longest time, such as `1 hour`, for which stale data is returned after its refresh if
+`allow-stale-data` is true. Without it, stale data is returned however old it is."""
+SESSION: Final = "session"
+"""Field of a refresh record, beyond the draft specification: the settings of the Spark session on which results of
+queries depend, such as the time zone."""
+TIME_TRAVEL: Final = "time-travel"
+"""View property: whether the storage table's document lists the refreshes of all its snapshots, not only the current
+refresh."""
+NO_SNAPSHOT: Final = -1
+"""Snapshot id that is recorded for a base table without a current snapshot, as in metadata of Iceberg tables."""
+
+_SNAPSHOTS = "snapshot-ids"
+"""Field of a refresh record beyond the specification: ids of the storage table's snapshots with the rows of this
+refresh. There are several after a compaction."""
+_FIXED = frozenset({"add-schema", "set-current-schema", "remove-schemas", "set-location", "assign-uuid"})
+"""Actions of updates that would change the columns or the place of a storage table."""
+
+
+def storage_name(view: TableName) -> TableName:
+    """Return the name of the storage table of a materialized view."""
+    return TableName((*view.namespace, view.name), STORAGE)
+
+
+def is_materialized(view: View) -> bool:
+    """Whether a view is materialized."""
+    return METADATA in view.properties
+
+
+def view_of(state: State, table: TableName) -> tuple[TableName, NameEntry, View] | None:
+    """Return the materialized view to which a storage table belongs; None if the table is not a storage table."""
+    if table.name != STORAGE or len(table.namespace) < 2:
+        return None
+    name = TableName(table.namespace[:-1], table.namespace[-1])
+    found = find(state, table_key(name, VIEW))
+    if found is None:
+        return None
+    view = state.get(found.content, View)
+    return (name, found, view) if is_materialized(view) else None
+
+
+def refuse_storage(state: State, table: TableName, action: str) -> None:
+    """Check that a table is not a storage table.
+
+    Args:
+        action: what the caller wants to do with the table, such as `dropped`.
+    Raises:
+        BadRequestError: the table is the storage table of a materialized view.
+    """
+    owner = view_of(state, table)
+    if owner is not None:
+        raise BadRequestError(
+            f"{table} is the storage table of materialized view {owner[0]} and cannot be {action} on its own; "
+            "use the statements for the materialized view"
+        )
+
+
+def require_no_namespace(state: State, view: TableName) -> None:
+    """Check that no namespace has the name of a new materialized view. Its tables could have the name of the storage
+    table.
+
+    Raises:
+        AlreadyExistsError: such a namespace exists.
+    """
+    if find(state, namespace_key((*view.namespace, view.name))) is not None:
+        raise AlreadyExistsError(f"Namespace already exists: {view}; a materialized view needs this name")
+
+
+def require_no_view(state: State, namespace: tuple[str, ...]) -> None:
+    """Check that no materialized view has the name of a new namespace.
+
+    Raises:
+        AlreadyExistsError: such a materialized view exists.
+    """
+    if len(namespace) > 1 and view_of(state, TableName(namespace, STORAGE)) is not None:
+        raise AlreadyExistsError(f"Materialized view already exists: {'.'.join(namespace)}")
+
+
+def document_of(properties: Mapping[str, str]) -> Json:
+    """Return the document in the property `materialized_view_metadata` of a view or storage table; an empty document if
+    the property is missing.
+
+    Raises:
+        BadRequestError: the property is not a JSON object.
+    """
+    text = properties.get(METADATA)
+    if text is None:
+        return {}
+    try:
+        return decode(text.encode())
+    except BadRequestError as error:
+        raise BadRequestError(f"property {METADATA} is not a JSON object: {error}") from error
+
+
+def storage_location(properties: Mapping[str, str]) -> str:
+    """Return the location of the metadata file of the storage table, given the properties of a view; an empty string if
+    the view is not materialized.
+
+    Raises:
+        BadRequestError: the document of the view is malformed.
+    """
+    document = document_of(properties)
+    return get_text(document, STORAGE_LOCATION) if METADATA in properties else ""
+
+
+def set_document(
+    properties: MutableMapping[str, str], storage_location: str, before: Mapping[str, str] | None = None
+) -> None:
+    """Set the document in the properties of a materialized view.
+
+    The properties `allow-stale-data` and `refresh-strategy`, by which users set fields of the document, are moved into
+    it. Unknown fields of the document are kept.
+
+    Args:
+        properties: the properties of the view; changed.
+        storage_location: location of the storage table's metadata file.
+        before: the properties before the change; None for a new view.
+    Raises:
+        BadRequestError: a value is not allowed, or the change removes the document.
+    """
+    if before is not None and METADATA not in properties:
+        raise BadRequestError(f"property {METADATA} cannot be removed; drop the materialized view instead")
+    document = document_of(properties)
+    if ALLOW_STALE in properties:
+        document[ALLOW_STALE] = _checked(flag, ALLOW_STALE, properties.pop(ALLOW_STALE))
+    if STRATEGY in properties:
+        document[STRATEGY] = properties.pop(STRATEGY).strip().lower()
+    if not isinstance(document.get(ALLOW_STALE, False), bool):
+        raise BadRequestError(f"{ALLOW_STALE} is {document[ALLOW_STALE]!r}; it must be true or false")
+    if document.get(STRATEGY, "full") not in STRATEGIES:
+        raise BadRequestError(f"{STRATEGY} is {document[STRATEGY]!r}; it must be 'full' or 'incremental'")
+    if MAX_STALENESS in properties:
+        _checked(duration_ms, MAX_STALENESS, properties[MAX_STALENESS])
+    if TIME_TRAVEL in properties:
+        _checked(flag, TIME_TRAVEL, properties[TIME_TRAVEL])
+    document[STORAGE_LOCATION] = storage_location
+    properties[METADATA] = encode(document).decode()
+
+
+def _checked(parse: Any, name: str, text: str) -> Any:
+    try:
+        return parse(name, text)
+    except InputError as error:
+        raise BadRequestError(str(error)) from error
+
+
+def has_time_travel(view: View) -> bool:
+    """Whether the storage table's document lists all refreshes whose rows still exist."""
+    return view.properties.get(TIME_TRAVEL, "false").strip().lower() == "true"
+
+
+def allows_stale(view: View) -> bool:
+    """Whether a materialized view returns stale data (field `allow-stale-data`, by default false)."""
+    return document_of(view.properties).get(ALLOW_STALE, False) is True
+
+
+def strategy_of(view: View) -> str:
+    """Return the refresh strategy of a materialized view: `full` or `incremental`."""
+    return str(document_of(view.properties).get(STRATEGY, "full"))
+
+
+def current_refresh(table: Mapping[str, str]) -> Json | None:
+    """Return the refresh record of the current rows of a storage table, given the table's properties; None if the table
+    was never refreshed, or its document does not say."""
+    document = document_of(table)
+    id = document.get("current-refresh-id")
+    return next((one for one in _records(document) if one.get("refresh-id") == id), None)
+
+
+def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> None:
+    """Check that a change of a storage table leaves its rows as a refresh made them, or is a refresh.
+
+    Compactions, rollbacks, branches, tags, and changes of other properties are allowed.
+
+    Args:
+        draft: the storage table with the changes.
+        table: name of the storage table.
+        view: the materialized view.
+    Raises:
+        BadRequestError: the change writes rows without being a refresh; changes columns, the location or the document;
+            or it is a refresh of another version of the view, or another refresh came first.
+    """
+    old = TableDraft(draft.base, draft.reader, now_ms=0).properties
+    if draft.properties.get(METADATA) != old.get(METADATA):
+        raise BadRequestError(f"property {METADATA} of {table} is set by the catalog and cannot be changed")
+    for action, _ in draft.changes:
+        if action in _FIXED:
+            raise BadRequestError(
+                f"the columns and the location of {table} are those of its materialized view and cannot be changed "
+                f"({action}); use CREATE OR REPLACE MATERIALIZED VIEW"
+            )
+    current = document_of(old).get("current-refresh-id")
+    for id in draft.added_snapshots:
+        snapshot = draft.snapshots.get(id) or {}
+        summary = snapshot.get("summary") or {}
+        if REFRESH not in summary:
+            if summary.get("operation") != "replace":
+                raise BadRequestError(
+                    f"{table} is a storage table; only REFRESH MATERIALIZED VIEW writes its rows"
+                )
+            continue
+        refresh = _described(summary)
+        if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:
+            raise BadRequestError(
+                f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current version "
+                f"is {view.current_version_id}; refresh it again",
+                type="ValidationException",
+            )
+        if draft.current_snapshot_id != id:
+            raise BadRequestError(
+                f"the refresh of {table} does not make its snapshot current in the branch main (is spark.wap.branch or "
+                "spark.wap.id set?)",
+                type="ValidationException",
+            )
+        if refresh.get("replaces") != current:
+            raise BadRequestError(
+                f"another refresh of {table} came first; nothing was changed", type="ValidationException"
+            )
+
+
+def set_refreshes(draft: TableDraft, view: View) -> None:
+    """Set the document of a storage table so that it describes the draft's snapshots.
+
+    Without time travel, the document has only the refresh of the current snapshot. Refreshes none of whose snapshots
+    still exist are removed. If there are no refreshes, the table has no document.
+
+    Args:
+        draft: the storage table; its property `materialized_view_metadata` is changed.
+        view: the materialized view.
+    """
+    document = document_of(draft.properties)
+    records = [dict(one) for one in _records(document)]
+    for one in records:  # a record of another writer says only by its id of which snapshot it is
+        if _SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
+            one[_SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
+    of_snapshot = {id: one for one in records for id in one.get(_SNAPSHOTS, ())}
+    for id in draft.added_snapshots:
+        snapshot = draft.snapshots.get(id) or {}
+        summary = snapshot.get("summary") or {}
+        if REFRESH in summary:
+            record = _new_record(_described(summary), id, snapshot)
+            records.append(record)
+            of_snapshot[id] = record
+        else:
+            parent = of_snapshot.get(snapshot.get("parent-snapshot-id", 0))
+            if parent is not None:
+                parent[_SNAPSHOTS] = [*parent.get(_SNAPSHOTS, ()), id]
+                of_snapshot[id] = parent
+    current = None
+    if draft.current_snapshot_id is not None:
+        current = of_snapshot.get(draft.current_snapshot_id)
+        if current is None:
+            current = _found_in_summaries(draft, draft.current_snapshot_id)
+            records += [] if current is None else [current]
+    if not has_time_travel(view):
+        records = [] if current is None else [current]
+    for record in records:
+        if _SNAPSHOTS in record:
+            record[_SNAPSHOTS] = [id for id in record[_SNAPSHOTS] if id in draft.snapshots]
+    records = [one for one in records if one.get(_SNAPSHOTS, True)]
+    properties = draft.own_properties()
+    if not records:
+        properties.pop(METADATA, None)
+        return
+    document["refreshes"] = records
+    document["current-refresh-id"] = None if current is None else current["refresh-id"]
+    properties[METADATA] = encode(document).decode()
+
+
+def _records(document: Json) -> list[Json]:
+    return get_objects(document, "refreshes") if "refreshes" in document else []
+
+
+def _described(summary: Mapping[str, str]) -> Json:
+    """Return the description of a refresh in a snapshot's summary.
+
+    Raises:
+        BadRequestError: it is malformed.
+    """
+    refresh = decode(summary[REFRESH].encode())
+    get_long(refresh, "refresh-id")
+    get_int(refresh, "version-id")
+    for base in get_objects(refresh, "base-tables"):
+        get_text(base, "type")
+        get_text(base, "identifier")
+    return refresh
+
+
+def _new_record(refresh: Json, id: int, snapshot: Json) -> Json:
+    record = {name: value for name, value in refresh.items() if name not in ("view-uuid", "replaces")}
+    return {**record, "sequence-number": snapshot.get("sequence-number", 0), _SNAPSHOTS: [id]}
+
+
+def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
+    """Return the record of the refresh that made a snapshot or, if it is a compaction, the nearest ancestor."""
+    start = id
+    while id is not None:
+        draft.check_time()
+        snapshot = draft.snapshots.get(id)
+        if snapshot is None:
+            return None
+        summary = snapshot.get("summary") or {}
+        if REFRESH in summary:
+            record = _new_record(_described(summary), id, snapshot)
+            return record if start == id else {**record, _SNAPSHOTS: [id, start]}
+        id = snapshot.get("parent-snapshot-id")
+    return None
+
+
+def with_storage_table(version: Json, view: TableName) -> Json:
+    """Return a view version with the identifier of the storage table (`STORAGE_TABLE`)."""
+    name = storage_name(view)
+    return {**version, STORAGE_TABLE: {"namespace": list(name.namespace), "name": name.name}}

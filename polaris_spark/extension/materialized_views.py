@@ -1,0 +1,65 @@
+"""Route by which an engine asks how to read a materialized view."""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.materialized_views import MAX_STALENESS, REFRESH_START, SESSION, allows_stale
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.view_sources import freshness, last_refresh, materialized, stored_query
+from polaris_spark.extension.messages import ReadRequest, ReadResponse
+from polaris_spark.property_values import duration_ms
+from polaris_spark.rest.messages import decode, encode
+from polaris_spark.rest.namespace_routes import namespace_of
+from polaris_spark.rest.request import Request, Response, json_response
+from polaris_spark.rest.router import EXTENSION, Route
+
+
+def read(catalog: Catalog, request: Request) -> Response:
+    """Answer `POST namespaces/{namespace}/materialized-views/{view}/read`: return a query of the stored rows, if
+    readers may use them.
+
+    They must be those of the loaded version of the view, computed in a session with the same settings. And they must be
+    fresh; or the view allows stale data, and the rows are not older than `max-staleness`.
+    """
+    name = TableName(namespace_of(request.params["namespace"]), request.params["view"])
+    asked = decode(request.body, ReadRequest)
+    return catalog.loading(lambda: json_response(encode(_how(catalog, name, asked))), request.principal)
+
+
+def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
+    state = catalog.view()
+    view = materialized(state, name)
+    if (view.uuid, view.current_version_id) != (asked.uuid, asked.version_id):
+        return ReadResponse(None, refreshable=False, reason="the view was replaced")
+    record = last_refresh(state, name)
+    now = freshness(state, name)
+    if record is None or not (now.fresh or _may_be_stale(catalog, view, record)):
+        return ReadResponse(None, refreshable=True, reason=now.reason)
+    if record.get(SESSION, asked.session) != asked.session:
+        reason = "the rows were computed in a session with other settings"
+        return ReadResponse(None, refreshable=False, reason=reason)
+    query = stored_query(state, asked.catalog or catalog.name, name, view)
+    return ReadResponse(query, refreshable=False, reason="")
+
+
+def _may_be_stale(catalog: Catalog, view: View, record: Json) -> bool:
+    """Whether readers may use rows of this refresh though they are not fresh."""
+    bound = view.properties.get(MAX_STALENESS)
+    if not allows_stale(view) or record.get("version-id") != view.current_version_id:
+        return False
+    age = catalog.context.clock.now_ms() - record.get(REFRESH_START, 0)
+    return bound is None or age <= duration_ms(MAX_STALENESS, bound)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "namespaces/{namespace}/materialized-views/{view}/read",
+        read,
+        EXTENSION,
+        result=ReadResponse,
+        body=ReadRequest,
+    ),
+)

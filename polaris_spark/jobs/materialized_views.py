@@ -1,0 +1,374 @@
+"""Procedures that create, drop, list and describe materialized views. Each is a statement in Spark's SQL, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.errors import AlreadyExistsError, InputError, NoSuchViewError
+from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.refresh import is_catalog, spark_catalog, view_named
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from polaris_spark.catalog.catalog import Catalog
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.metadata.rows import View
+
+_STORAGE_PROPERTIES = ("write.", "read.", "commit.", "history.", "gc.", "format-version", "polaris.")
+"""Beginnings of the names of properties that are set on the storage table, not on the view."""
+_TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
+_TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", "day": "day", "days": "day"} | {
+    "date": "day", "hour": "hour", "hours": "hour", "date_hour": "hour"
+}  # fmt: skip  # reads better as one table
+
+
+def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.entities import find, table_key
+    from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
+    from polaris_spark.catalog.materialized_views import STRATEGY, is_materialized
+    from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+    from polaris_spark.catalog.rows import VIEW
+    from polaris_spark.catalog.view_sources import ViewQuery, pin
+    from polaris_spark.commits.change import Operation
+
+    name, query = view_named(call, arguments["view"]), arguments["query"]
+    replace, tolerant = arguments.get("or_replace", False), arguments.get("if_not_exists", False)
+    if replace and tolerant:
+        raise InputError("or_replace and if_not_exists cannot both be true")
+    catalog, spark = call.session.catalog, call.spark()
+    state = catalog.view()
+    found = find(state, table_key(name, VIEW))
+    if found is not None and tolerant and is_materialized(state.get(found.content, View)):
+        return [(str(name), False)]
+    functions = nondeterministic_functions(query)
+    _refuse_session_functions(functions)
+    properties = {key: text or "" for key, text in arguments.get("properties", {}).items()}
+    if functions and properties.get(STRATEGY, "full").strip().lower() == "incremental":
+        raise InputError(
+            f"the query calls {', '.join(functions)}, so it cannot be refreshed incrementally; leave "
+            f"{STRATEGY} out or set it to 'full'"
+        )
+    _refuse_temporary_views(spark, query)
+    current = spark.catalog.currentCatalog()
+    namespace = tuple(_levels(spark))
+    pinned = catalog.loading(
+        lambda: pin(
+            catalog.view(), spark_catalog(call), ViewQuery(query, current, namespace), name, is_catalog(spark)
+        ),
+        call.session.principal,
+    )
+    rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
+    _refuse_variables(rows)
+    schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
+    of_storage = {k: v for k, v in properties.items() if k.startswith(_STORAGE_PROPERTIES)}
+    of_view = {k: v for k, v in properties.items() if k not in of_storage}
+    of_view["spark.query-column-names"] = ",".join(rows.columns)
+    if "comment" in arguments:
+        of_view["comment"] = arguments["comment"]
+    version = {
+        "version-id": 1,
+        "schema-id": 0,
+        "timestamp-ms": call.session.connection.clock.now_ms(),
+        "summary": {"engine-name": "spark", "engine-version": spark.version},
+        "default-namespace": list(namespace),
+        "representations": [{"type": "sql", "sql": query, "dialect": "spark"}],
+    }
+    if current != spark_catalog(call):
+        version["default-catalog"] = current
+    request = {"schema": schema, "view-version": version, "properties": of_view}
+    storage = {
+        "schema": schema,
+        "partition-spec": {
+            "spec-id": 0,
+            "fields": _partition_fields(arguments.get("partitioned_by", []), schema),
+        },
+        "properties": of_storage,
+    }
+    operation = Operation(b"", call.session.principal)
+    try:
+        catalog.commit(
+            CreateMaterializedView(catalog.context, operation, name, request, storage, replace=replace)
+        )
+    except AlreadyExistsError:
+        if not tolerant:
+            raise
+        return [(str(name), False)]
+    return [(str(name), True)]
+
+
+def _levels(spark: SparkSession) -> list[str]:
+    """Return the levels of the session's current namespace."""
+    session: Any = spark._jsparkSession
+    return list(session.sessionState().catalogManager().currentNamespace())
+
+
+def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
+    from polaris_spark.catalog.view_queries import references_of
+
+    session: Any = spark._jsparkSession
+    temporary = session.sessionState().catalog()
+    for reference in references_of(query):
+        if len(reference.parts) == 1 and temporary.getTempView(reference.parts[0]).isDefined():
+            raise InputError(
+                f"{reference.identifier} is a temporary view of this session; a materialized view cannot read it, "
+                "because other sessions do not have it"
+            )
+
+
+def _refuse_session_functions(functions: Collection[str]) -> None:
+    found = [one for one in ("current_user", "session_user", "user") if one in functions]
+    if found:
+        raise InputError(
+            f"the query calls {', '.join(found)}; a materialized view would show the rows of the user who refreshed it "
+            "to all users"
+        )
+
+
+def _refuse_variables(rows: DataFrame) -> None:
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    if "variablereference(" in plan.toString().lower():
+        raise InputError("the query reads a session variable; other sessions do not have it")
+
+
+def _schema(
+    spark: SparkSession, rows: DataFrame, columns: list[str] | None, comments: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """Return the Iceberg schema of a query's rows, in JSON. All fields are optional, because a later state of the
+    sources may give null where none is possible now.
+
+    Args:
+        columns: names of the columns; None for the names of the query.
+        comments: comments by column.
+    Raises:
+        InputError: the names do not fit the query, or a column has a type that Iceberg does not have.
+    """
+    import msgspec
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    if columns is not None:
+        if len(columns) != len(rows.columns):
+            raise InputError(
+                f"the view has {len(columns)} columns ({', '.join(columns)}), but its query returns "
+                f"{len(rows.columns)} ({', '.join(rows.columns)})"
+            )
+        rows = rows.toDF(*columns)
+    names = [one.lower() for one in rows.columns]
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        raise InputError(f"the query returns two columns named {twice!r}; give them different names")
+    try:
+        converted = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(rows._jdf.schema())
+        text = jvm.org.apache.iceberg.SchemaParser.toJson(converted)
+    except Py4JJavaError as error:
+        raise InputError(f"Iceberg has no such type: {error.java_exception.getMessage()}") from error
+    schema: dict[str, Any] = msgspec.json.decode(_optional(text))
+    for field in schema["fields"]:
+        field.pop("doc", None)
+        if comments.get(field["name"]):
+            field["doc"] = comments[field["name"]]
+    return schema | {"schema-id": 0}
+
+
+def _optional(text: str) -> str:
+    """Return the JSON of a schema with all its fields, elements and values optional."""
+    import msgspec
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            required = ("required", "element-required", "value-required")
+            return {k: False if k in required else changed(v) for k, v in value.items()}
+        return [changed(one) for one in value] if isinstance(value, list) else value
+
+    return msgspec.json.encode(changed(msgspec.json.decode(text))).decode()
+
+
+def _partition_fields(asked: list[str], schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of a partition spec.
+
+    Args:
+        asked: columns and transforms as in SQL, such as `region` and `days(ts)`.
+    Raises:
+        InputError: a column does not exist, or a transform is unknown.
+    """
+    return [_partition_field(text.strip(), schema) for text in asked]
+
+
+def _partition_field(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    ids = {field["name"].lower(): (field["name"], field["id"]) for field in schema["fields"]}
+
+    def column(name: str) -> tuple[str, int]:
+        plain = name.strip()
+        if plain.startswith("`") and plain.endswith("`"):
+            plain = plain[1:-1].replace("``", "`")
+        if plain.lower() not in ids:
+            raise InputError(f"PARTITIONED BY names {name.strip()!r}, which is not a column of the view")
+        return ids[plain.lower()]
+
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
+        name, id = column(text)
+        return {"name": name, "transform": "identity", "source-id": id}
+    transform, inside = match[1].lower(), [one.strip() for one in match[2].split(",")]
+    if transform in _TIMES and len(inside) == 1:
+        name, id = column(inside[0])
+        return {"name": f"{name}_{_TIMES[transform]}", "transform": _TIMES[transform], "source-id": id}
+    if transform in ("bucket", "truncate") and len(inside) == 2:
+        number, of = (inside[0], inside[1]) if inside[0].isdigit() else (inside[1], inside[0])
+        if number.isdigit() and int(number) > 0:
+            name, id = column(of)
+            short = "bucket" if transform == "bucket" else "trunc"
+            return {"name": f"{name}_{short}", "transform": f"{transform}[{number}]", "source-id": id}
+    raise InputError(
+        f"PARTITIONED BY contains {text[:200]!r}; it must be a column, or one of years, months, days, hours, "
+        "bucket and truncate of a column, such as days(ts) or bucket(16, id)"
+    )
+
+
+def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.contents import DropContent
+    from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.view_sources import materialized
+    from polaris_spark.commits.change import Operation
+
+    name, catalog = view_named(call, arguments["view"]), call.session.catalog
+    try:
+        materialized(catalog.view(), name)
+        catalog.commit(DropContent(catalog.context, Operation(b"", call.session.principal), name, View))
+    except NoSuchViewError:
+        if not arguments.get("if_exists", False):
+            raise
+        return [(str(name), False)]
+    return [(str(name), True)]
+
+
+def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.entities import require_namespace
+    from polaris_spark.catalog.view_sources import materialized_views
+
+    catalog = call.session.catalog
+    state = catalog.view()
+    namespace = None
+    if "namespace" in arguments:
+        namespace = levels_named(state.base, spark_catalog(call), "namespace", arguments["namespace"])
+        require_namespace(state, namespace)
+    for name, view in materialized_views(state, namespace):
+        call.check()
+        yield catalog.loading(partial(_row, catalog, name, view), call.session.principal)
+
+
+def _row(catalog: Catalog, name: TableName, view: View) -> tuple[Any, ...]:
+    from polaris_spark.catalog.materialized_views import REFRESH_START, allows_stale, strategy_of
+    from polaris_spark.catalog.view_sources import freshness, last_refresh
+
+    state = catalog.view()
+    now, last = freshness(state, name), last_refresh(state, name)
+    at = None if last is None else last.get(REFRESH_START)
+    return (
+        ".".join(name.namespace),
+        name.name,
+        strategy_of(view),
+        allows_stale(view),
+        now.fresh,
+        now.reason or None,
+        None if at is None else datetime.fromtimestamp(at / 1000, timezone.utc),
+    )
+
+
+def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.materialized_views import (
+        STORAGE_LOCATION,
+        allows_stale,
+        document_of,
+        storage_name,
+        strategy_of,
+    )
+    from polaris_spark.catalog.view_sources import columns_of, freshness, last_refresh, materialized, query_of
+
+    name, state = view_named(call, arguments["view"]), call.session.catalog.view()
+    view = materialized(state, name)
+    now, last = freshness(state, name), last_refresh(state, name)
+    bases = [] if last is None else [str(one["identifier"]) for one in last["base-tables"]]
+    facts = {
+        "view": str(name),
+        "columns": ", ".join(columns_of(state, view)),
+        "query": query_of(state, view).sql,
+        "refresh-strategy": strategy_of(view),
+        "allow-stale-data": str(allows_stale(view)).lower(),
+        "fresh": str(now.fresh).lower(),
+        "reason": now.reason,
+        "base-tables": ", ".join(bases),
+        "storage-table": str(storage_name(name)),
+        "storage-table-location": document_of(view.properties)[STORAGE_LOCATION],
+    }
+    return list(facts.items())
+
+
+_VIEW = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
+
+CREATE = Procedure(
+    name="create_materialized_view",
+    comment="Create a materialized view, or replace its query. It has no rows before its first refresh.",
+    parameters=(
+        _VIEW,
+        Parameter("query", "STRING", "the query, in Spark's SQL", required=True),
+        Parameter("or_replace", "BOOLEAN", "whether to replace a materialized view of this name"),
+        Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if the materialized view exists"),
+        Parameter("columns", "ARRAY<STRING>", "names of the columns; by default, those of the query"),
+        Parameter("comments", "MAP<STRING,STRING>", "comments by column", takes_variables=False),
+        Parameter("partitioned_by", "ARRAY<STRING>", "columns and transforms, such as days(ts)"),
+        Parameter("comment", "STRING", "description of the view"),
+        Parameter(
+            "properties",
+            "MAP<STRING,STRING>",
+            "properties of the view, such as refresh-strategy, allow-stale-data, max-staleness and time-travel, and "
+            "of its storage table (names that begin with write., read., commit., history., gc. or polaris., and "
+            "format-version)",
+            takes_variables=False,
+        ),
+    ),
+    columns=(Column("view", "STRING"), Column("created", "BOOLEAN")),
+    run=_create,
+    uses_spark=True,
+)
+DROP = Procedure(
+    name="drop_materialized_view",
+    comment="Drop a materialized view and its storage table.",
+    parameters=(_VIEW, Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")),
+    columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),
+    run=_drop,
+    over_http=True,
+)
+SHOW = Procedure(
+    name="show_materialized_views",
+    comment="List the materialized views of a namespace or of the catalog, and whether their rows are fresh.",
+    parameters=(
+        Parameter("namespace", "STRING", "the namespace, such as db; by default, the whole catalog"),
+    ),
+    columns=(
+        Column("namespace", "STRING"),
+        Column("name", "STRING"),
+        Column("refresh_strategy", "STRING"),
+        Column("allow_stale_data", "BOOLEAN"),
+        Column("fresh", "BOOLEAN"),
+        Column("reason", "STRING"),
+        Column("last_refresh", "TIMESTAMP"),
+    ),
+    run=_show,
+    over_http=True,
+)
+DESCRIBE = Procedure(
+    name="describe_materialized_view",
+    comment="Show the query, settings, freshness and storage table of a materialized view.",
+    parameters=(_VIEW,),
+    columns=(Column("name", "STRING"), Column("value", "STRING")),
+    run=_describe,
+    over_http=True,
+)

@@ -1,0 +1,121 @@
+"""The system view `materialized_views`: one row for each materialized view, with its freshness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.materialized_views import (
+    REFRESH_START,
+    STORAGE_LOCATION,
+    allows_stale,
+    document_of,
+    is_materialized,
+    strategy_of,
+)
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.rows import VIEW
+from polaris_spark.catalog.view_sources import Freshness, freshness, last_refresh
+from polaris_spark.commits.state import reading_state
+from polaris_spark.spark.realm_reader import ReadStore
+from polaris_spark.spark.views.columns import (
+    BOOLEAN,
+    INT,
+    LONG,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    ViewColumn,
+    micros,
+)
+from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView, NamesTask, loaded
+from polaris_spark.store.objects import ObjectStore
+
+
+class MaterializedViewRow(NamedTuple):
+    """A materialized view, with its freshness in one commit and the record of its last refresh."""
+
+    entry: EntityEntry
+    view: View
+    freshness: Freshness
+    refresh: Json
+    """The record of the refresh that made the current rows; empty if there is none."""
+
+
+class MaterializedViews(EntityView[MaterializedViewRow]):
+    """A system view with one row for each materialized view."""
+
+    comment = "Materialized views and whether their rows are fresh, one row each"
+    kind = VIEW
+    columns = (
+        *IDENTITY,
+        ViewColumn(
+            "fresh",
+            BOOLEAN,
+            "Whether the stored rows are those of the query now",
+            lambda r: r.freshness.fresh,
+        ),
+        ViewColumn(
+            "reason",
+            STRING,
+            "Why the rows are not fresh; null if they are",
+            lambda r: r.freshness.reason or None,
+        ),
+        ViewColumn(
+            "changed_sources",
+            STRINGS,
+            "Tables and views that have changed since the last refresh",
+            lambda r: list(r.freshness.changed),
+        ),
+        ViewColumn(
+            "refresh_strategy", STRING, "Strategy: full or incremental", lambda r: strategy_of(r.view)
+        ),
+        ViewColumn(
+            "allow_stale_data",
+            BOOLEAN,
+            "Whether queries may read rows that are not fresh",
+            lambda r: allows_stale(r.view),
+        ),
+        ViewColumn(
+            "last_refreshed_at",
+            TIMESTAMP,
+            "Time at which the refresh that made the current rows began; null if there is none",
+            lambda r: micros(r.refresh.get(REFRESH_START)),
+        ),
+        ViewColumn("refresh_id", LONG, "Id of that refresh", lambda r: r.refresh.get("refresh-id")),
+        ViewColumn(
+            "version_id", INT, "Version of the view that was computed", lambda r: r.refresh.get("version-id")
+        ),
+        ViewColumn(
+            "base_tables",
+            STRINGS,
+            "Tables that the refresh read, as the query names them",
+            lambda r: [str(base.get("identifier")) for base in r.refresh.get("base-tables", ())],
+        ),
+        ViewColumn(
+            "storage_table_location",
+            STRING,
+            "Location of the metadata file of the storage table",
+            lambda r: document_of(r.view.properties).get(STORAGE_LOCATION),
+        ),
+    )
+
+    def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[MaterializedViewRow]:
+        objects = store.objects(task.pin.realm)
+        state = reading_state(task.pin.snapshot(objects))
+        for entry, view in loaded(objects, self._named(store, task), View):
+            if is_materialized(view):
+                name = TableName(entry.path, entry.name)
+                yield MaterializedViewRow(
+                    entry, view, freshness(state, name), last_refresh(state, name) or {}
+                )
+
+    def of(
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
+    ) -> Iterator[MaterializedViewRow]:
+        raise AssertionError("rows() needs the commit, not only the entries")
+
+
+SYSTEM_VIEW = MaterializedViews()

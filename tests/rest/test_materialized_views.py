@@ -1,0 +1,500 @@
+"""Materialized views over the protocol: the view and its storage table change together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.view_sources import freshness
+from polaris_spark.jobs.registry import call
+from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
+from tests.rest.conftest import Open
+from tests.rest.materialized import SCHEMA, create_materialized_view
+
+STORAGE = f"{path('db', 'v')}/tables/storage"
+PROPERTY = "materialized_view_metadata"
+
+
+def create(
+    catalog: Client, sql: str = "SELECT a FROM t", *, replace: bool = False, **properties: str
+) -> dict[str, Any]:
+    """Create the materialized view `db.v`, and return its metadata."""
+    named = {name.replace("_", "-"): value for name, value in properties.items()}
+    create_materialized_view(catalog.session.catalog, "v", sql, replace=replace, properties=named)
+    return loaded(catalog)
+
+
+def loaded(catalog: Client) -> dict[str, Any]:
+    """The metadata of the view `db.v`, and its location as the field `at`."""
+    answer = catalog.ok("GET", view("v"))
+    return {**answer["metadata"], "at": answer["metadata-location"]}
+
+
+def document(properties: Mapping[str, str]) -> dict[str, Any]:
+    """The document of the draft specification in properties."""
+    found: dict[str, Any] = json.loads(properties[PROPERTY])
+    return found
+
+
+def snapshot(id: int, number: int, parent: int | None = None, **summary: str) -> dict[str, Any]:
+    """A commit that adds a snapshot and makes it current."""
+    added: dict[str, Any] = {
+        "snapshot-id": id,
+        "sequence-number": number,
+        "timestamp-ms": 1_700_000_000_000 + number,
+        "manifest-list": f"file:///lists/{id}.avro",
+        "summary": summary,
+        "schema-id": 0,
+    }
+    if parent is not None:
+        added["parent-snapshot-id"] = parent
+    return {
+        "requirements": [],
+        "updates": [
+            {"action": "add-snapshot", "snapshot": added},
+            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": id},
+        ],
+    }
+
+
+def refresh(
+    view_uuid: str, id: int, number: int, *, replaces: int | None = None, version: int = 1, **also: Any
+) -> dict[str, Any]:
+    """A commit of a refresh, whose id and snapshot id are `id`."""
+    record = {
+        "refresh-id": id,
+        "version-id": version,
+        "view-uuid": view_uuid,
+        "replaces": replaces,
+        "base-tables": [{"type": "iceberg-metastore", "identifier": "t", "snapshot-reference": 7}],
+        **also,
+    }
+    return snapshot(id, number, replaces, **{"operation": "overwrite", "polaris.refresh": json.dumps(record)})
+
+
+def rows(catalog: Client, body: dict[str, Any]) -> dict[str, Any]:
+    """Commit to the storage table, and return its properties."""
+    found: dict[str, Any] = catalog.ok("POST", STORAGE, body)["metadata"]["properties"]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["every-commit", "never"])
+def test_the_view_is_listed_and_names_its_storage_table_and_file(
+    opened: Open, store: str, warehouse: Path, mode: str
+) -> None:
+    catalog = opened(store, warehouse, metadata_files=mode)
+    catalog.namespace("db")
+    made = create(catalog, refresh_strategy="incremental", allow_stale_data="true")
+    assert catalog.names("db", kind="views") == ["v"]
+    assert catalog.names("db") == []
+    assert made["versions"][0]["storage-table"] == {"namespace": ["db", "v"], "name": "storage"}
+    storage = catalog.ok("GET", STORAGE)
+    assert document(made["properties"]) == {
+        "storage-table-location": storage["metadata-location"],
+        "allow-stale-data": True,
+        "refresh-strategy": "incremental",
+    }
+    assert storage["metadata"]["location"].startswith(f"{made['location']}/")
+    assert (
+        json.loads(Path(storage["metadata-location"].removeprefix("file://")).read_text())
+        == (storage["metadata"])
+    )
+    assert PROPERTY not in storage["metadata"]["properties"]
+    assert call(catalog.session, "fsck") == []
+
+
+def test_a_refresh_changes_the_view_in_the_same_commit(catalog: Client) -> None:
+    made = create(catalog)
+    found = document(rows(catalog, refresh(made["view-uuid"], 100, 1, extra="kept")))
+    assert found == {
+        "refreshes": [
+            {
+                "refresh-id": 100,
+                "version-id": 1,
+                "base-tables": [{"type": "iceberg-metastore", "identifier": "t", "snapshot-reference": 7}],
+                "extra": "kept",
+                "sequence-number": 1,
+                "snapshot-ids": [100],
+            }
+        ],
+        "current-refresh-id": 100,
+    }
+    after = loaded(catalog)
+    location = catalog.ok("GET", STORAGE)["metadata-location"]
+    assert after["at"] != made["at"]
+    assert document(after["properties"])["storage-table-location"] == location
+    assert after["current-version-id"] == made["current-version-id"]
+
+
+def test_only_the_last_refresh_is_kept_and_a_rollback_brings_back_an_earlier_one(catalog: Client) -> None:
+    uuid = create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    kept = document(rows(catalog, refresh(uuid, 101, 2, replaces=100)))
+    assert [one["refresh-id"] for one in kept["refreshes"]] == [101]
+    compacted = document(rows(catalog, snapshot(5, 3, 101, operation="replace")))
+    assert compacted["current-refresh-id"] == 101
+    assert compacted["refreshes"][0]["snapshot-ids"] == [101, 5]
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 100}
+    found = document(rows(catalog, {"requirements": [], "updates": [back]}))
+    assert (found["current-refresh-id"], len(found["refreshes"])) == (100, 1)
+
+
+def test_with_time_travel_all_refreshes_are_kept_until_their_snapshots_go(catalog: Client) -> None:
+    uuid = create(catalog, time_travel="true")["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    rows(catalog, refresh(uuid, 101, 2, replaces=100))
+    found = document(rows(catalog, snapshot(5, 3, 101, operation="replace")))
+    assert [one["snapshot-ids"] for one in found["refreshes"]] == [[100], [101, 5]]
+    gone = {"action": "remove-snapshots", "snapshot-ids": [100, 101]}
+    found = document(rows(catalog, {"requirements": [], "updates": [gone]}))
+    assert [one["snapshot-ids"] for one in found["refreshes"]] == [[5]]
+    assert found["current-refresh-id"] == 101
+
+
+def test_a_compaction_stays_known_after_the_snapshot_of_its_refresh_expired(catalog: Client) -> None:
+    uuid = create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    rows(catalog, snapshot(5, 2, 100, operation="replace"))
+    rows(catalog, {"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [100]}]})
+    found = document(rows(catalog, snapshot(6, 3, 5, operation="replace")))
+    assert found["current-refresh-id"] == 100
+    assert found["refreshes"][0]["snapshot-ids"] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("updates", "words"),
+    [
+        (snapshot(9, 1, operation="append")["updates"], "only REFRESH MATERIALIZED VIEW writes its rows"),
+        (snapshot(9, 1, operation="delete")["updates"], "only REFRESH MATERIALIZED VIEW writes its rows"),
+        ([{"action": "add-schema", "schema": {**SCHEMA, "fields": []}}], "cannot be changed"),
+        ([{"action": "set-location", "location": "file:///elsewhere"}], "cannot be changed"),
+        ([{"action": "set-properties", "updates": {PROPERTY: "{}"}}], "is set by the catalog"),
+    ],
+)
+def test_any_other_write_of_the_storage_table_is_refused(
+    catalog: Client, updates: list[dict[str, Any]], words: str
+) -> None:
+    before = create(catalog)
+    answer = catalog.send("POST", STORAGE, {"requirements": [], "updates": updates})
+    assert answer.status == 400
+    assert words in str(answer)
+    assert loaded(catalog) == before
+
+
+def test_removing_the_document_of_the_storage_table_is_refused(catalog: Client) -> None:
+    rows(catalog, refresh(create(catalog)["view-uuid"], 100, 1))
+    removal = {"action": "remove-properties", "removals": [PROPERTY]}
+    answer = catalog.send("POST", STORAGE, {"requirements": [], "updates": [removal]})
+    assert answer.status == 400
+    assert "is set by the catalog" in str(answer)
+
+
+def test_other_properties_of_the_storage_table_can_be_set(catalog: Client) -> None:
+    create(catalog)
+    update = {"action": "set-properties", "updates": {"write.target-file-size-bytes": "1000"}}
+    found = rows(catalog, {"requirements": [], "updates": [update]})
+    assert found["write.target-file-size-bytes"] == "1000"
+
+
+def test_of_two_refreshes_the_second_is_refused_and_is_not_retried_by_clients(catalog: Client) -> None:
+    uuid = create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    answer = catalog.send("POST", STORAGE, refresh(uuid, 101, 2))
+    assert answer.kind == (400, "ValidationException")
+    assert "another refresh" in str(answer)
+
+
+def test_a_refresh_of_an_earlier_version_or_of_another_view_is_refused(catalog: Client) -> None:
+    first = create(catalog)
+    create(catalog, "SELECT a + 1 AS a FROM t", replace=True)
+    answer = catalog.send("POST", STORAGE, refresh(first["view-uuid"], 100, 1))
+    assert answer.kind == (400, "ValidationException")
+    other = "00000000-0000-0000-0000-000000000000"
+    assert catalog.send("POST", STORAGE, refresh(other, 100, 1, version=2)).status == 400
+    rows(catalog, refresh(first["view-uuid"], 100, 1, version=2))
+
+
+def test_a_replaced_view_keeps_its_identity_and_has_no_rows(catalog: Client) -> None:
+    first = create(catalog, refresh_strategy="incremental")
+    rows(catalog, refresh(first["view-uuid"], 100, 1))
+    after = create(catalog, "SELECT a + 1 AS a FROM t", replace=True)
+    assert (after["view-uuid"], after["current-version-id"]) == (first["view-uuid"], 2)
+    assert document(after["properties"])["refresh-strategy"] == "incremental"
+    storage = catalog.ok("GET", STORAGE)["metadata"]
+    assert storage["current-snapshot-id"] == -1
+    assert PROPERTY not in storage["properties"]
+    assert [one["fields"][0]["id"] for one in storage["schemas"]] == [1, 2]
+    again = create(catalog, "SELECT a FROM t", replace=True)
+    assert again["current-version-id"] == 1
+    assert call(catalog.session, "fsck") == []
+
+
+def test_an_ordinary_view_is_not_replaced(catalog: Client) -> None:
+    catalog.ok("POST", f"{path('db')}/views", view_request("v"))
+    with pytest.raises(Exception, match="it is not materialized"):
+        create(catalog, replace=True)
+
+
+def test_settings_change_fields_of_the_document(catalog: Client) -> None:
+    create(catalog)
+    update = {"action": "set-properties", "updates": {"allow-stale-data": "true", "mine": "1"}}
+    catalog.ok("POST", view("v"), {"requirements": [], "updates": [update]})
+    properties = loaded(catalog)["properties"]
+    assert document(properties)["allow-stale-data"] is True
+    assert "allow-stale-data" not in properties
+    assert properties["mine"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("allow-stale-data", "perhaps"),
+        ("refresh-strategy", "sometimes"),
+        ("max-staleness", "soon"),
+        ("time-travel", "2"),
+        (PROPERTY, "no JSON"),
+    ],
+)
+def test_a_setting_with_an_impossible_value_is_refused(catalog: Client, name: str, value: str) -> None:
+    before = create(catalog)
+    update = {"action": "set-properties", "updates": {name: value}}
+    answer = catalog.send("POST", view("v"), {"requirements": [], "updates": [update]})
+    assert answer.status == 400
+    assert name in str(answer)
+    assert loaded(catalog) == before
+
+
+def test_the_query_of_a_materialized_view_is_not_changed_as_that_of_an_ordinary_one(catalog: Client) -> None:
+    create(catalog)
+    version = {**VIEW_VERSION, "version-id": 2}
+    updates = [
+        {"action": "add-view-version", "view-version": version},
+        {"action": "set-current-view-version", "view-version-id": -1},
+    ]
+    answer = catalog.send("POST", view("v"), {"requirements": [], "updates": updates})
+    assert answer.status == 400
+    assert "CREATE OR REPLACE MATERIALIZED VIEW" in str(answer)
+
+
+def test_a_view_does_not_become_materialized_by_a_property(catalog: Client) -> None:
+    answer = catalog.send("POST", f"{path('db')}/views", view_request("v", properties={PROPERTY: "{}"}))
+    assert answer.status == 400
+    catalog.ok("POST", f"{path('db')}/views", view_request("v"))
+    update = {"action": "set-properties", "updates": {PROPERTY: "{}"}}
+    assert catalog.send("POST", view("v"), {"requirements": [], "updates": [update]}).status == 400
+
+
+def test_the_storage_table_is_neither_dropped_nor_renamed_nor_replaced_alone(catalog: Client) -> None:
+    create(catalog)
+    location = catalog.ok("GET", STORAGE)["metadata-location"]
+    assert catalog.send("DELETE", STORAGE).status == 400
+    names = {
+        "source": {"namespace": ["db", "v"], "name": "storage"},
+        "destination": {"namespace": ["db"], "name": "t"},
+    }
+    assert catalog.send("POST", "v1/tables/rename", names).status == 400
+    again = {"name": "storage", "metadata-location": location, "overwrite": True}
+    assert catalog.send("POST", f"{path('db', 'v')}/register", again).status == 400
+
+
+def test_view_and_storage_table_are_renamed_and_dropped_together(catalog: Client) -> None:
+    rows(catalog, refresh(create(catalog)["view-uuid"], 100, 1))
+    names = {
+        "source": {"namespace": ["db"], "name": "v"},
+        "destination": {"namespace": ["db"], "name": "w"},
+    }
+    assert catalog.send("POST", "v1/views/rename", names).status == 204
+    moved = catalog.ok("GET", view("w"))["metadata"]
+    assert moved["versions"][0]["storage-table"] == {"namespace": ["db", "w"], "name": "storage"}
+    assert catalog.send("GET", STORAGE).status == 404
+    storage = f"{path('db', 'w')}/tables/storage"
+    assert document(catalog.ok("GET", storage)["metadata"]["properties"])["current-refresh-id"] == 100
+    assert call(catalog.session, "fsck") == []
+    assert catalog.send("DELETE", view("w")).status == 204
+    assert catalog.send("GET", storage).status == 404
+    assert call(catalog.session, "fsck") == []
+    create(catalog)  # the names and locations are free
+
+
+def test_a_namespace_and_a_materialized_view_cannot_have_one_name(catalog: Client) -> None:
+    create(catalog)
+    assert catalog.send("POST", "v1/namespaces", {"namespace": ["db", "v"]}).status == 409
+    assert catalog.send("DELETE", path("db")).status == 409
+    catalog.send("DELETE", view("v"))
+    catalog.namespace("db", "v")
+    with pytest.raises(Exception, match="a materialized view needs this name"):
+        create(catalog)
+
+
+@pytest.mark.parametrize("mode", ["every-commit", "never"])
+def test_a_dropped_materialized_view_can_be_registered_again(
+    opened: Open, store: str, warehouse: Path, mode: str
+) -> None:
+    catalog = opened(store, warehouse, metadata_files=mode)
+    catalog.namespace("db")
+    rows(catalog, refresh(create(catalog)["view-uuid"], 100, 1))
+    before, storage = loaded(catalog), catalog.ok("GET", STORAGE)
+    assert catalog.send("DELETE", view("v")).status == 204
+    body = {"name": "v", "metadata-location": before["at"]}
+    catalog.ok("POST", f"{path('db')}/register-view", body)
+    assert loaded(catalog) == before
+    assert catalog.ok("GET", STORAGE)["metadata"] == storage["metadata"]
+    rows(catalog, refresh(before["view-uuid"], 101, 2, replaces=100))
+
+
+def test_a_view_of_another_writer_is_registered_and_its_unknown_fields_survive(
+    catalog: Client, tmp_path: Path
+) -> None:
+    made = create(catalog)
+    rows(catalog, refresh(made["view-uuid"], 100, 1))
+    before, storage = loaded(catalog), catalog.ok("GET", STORAGE)["metadata"]
+    catalog.send("DELETE", view("v"))
+    del before["at"], before["versions"][0]["storage-table"]
+    record = {
+        "refresh-id": 3,
+        "version-id": 1,
+        "base-tables": [{"type": "deltalake-filesystem", "identifier": "x", "theirs": [1]}],
+        "other": {"a": 1},
+    }
+    folder = Path(before["location"].removeprefix("file://"))
+    table = folder / "storage" / "metadata" / "theirs.metadata.json"
+    storage["properties"][PROPERTY] = json.dumps(
+        {"refreshes": [record], "current-refresh-id": 3, "more": True}
+    )
+    table.write_text(json.dumps(storage))
+    before["properties"][PROPERTY] = json.dumps({"storage-table-location": f"file://{table}", "new": "x"})
+    file = folder / "metadata" / "theirs.metadata.json"
+    file.write_text(json.dumps(before))
+    catalog.ok("POST", f"{path('db')}/register-view", {"name": "v", "metadata-location": f"file://{file}"})
+    found = document(rows(catalog, snapshot(5, 2, 100, operation="replace")))
+    assert found["more"] is True
+    assert found["current-refresh-id"] == 3
+    assert found["refreshes"] == [{**record, "snapshot-ids": [100, 5]}]
+    assert document(loaded(catalog)["properties"])["new"] == "x"
+
+
+def table(catalog: Client, name: str = "t") -> str:
+    """Create a table in `db`, and return its path."""
+    catalog.ok("POST", f"{path('db')}/tables", {"name": name, "schema": SCHEMA})
+    return f"{path('db')}/tables/{name}"
+
+
+def state(catalog: Client) -> tuple[bool, str]:
+    """Whether `db.v` is fresh, and why not."""
+    found = freshness(catalog.session.catalog.view(), TableName(("db",), "v"))
+    return found.fresh, found.reason
+
+
+def source(catalog: Client, where: str, snapshot_id: int) -> dict[str, Any]:
+    """The recorded state of a table."""
+    uuid = catalog.ok("GET", where)["metadata"]["table-uuid"]
+    name = where.rpartition("/")[2]
+    return {
+        "type": "table",
+        "namespace": ["db"],
+        "name": name,
+        "uuid": uuid,
+        "snapshot-id": snapshot_id,
+        "ref": "main",
+    }
+
+
+def test_it_is_fresh_until_a_source_changes_and_a_compaction_is_no_change(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog)["view-uuid"]
+    assert state(catalog) == (False, "it was never refreshed")
+    states = [source(catalog, base, -1)]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": states}))
+    assert state(catalog) == (True, "")
+    catalog.ok("POST", base, snapshot(1, 1, operation="append"))
+    assert state(catalog) == (False, "changed: db.t")
+    states = [source(catalog, base, 1)]
+    rows(catalog, refresh(uuid, 101, 2, replaces=100, **{"source-states": states}))
+    assert state(catalog) == (True, "")
+    catalog.ok("POST", base, snapshot(2, 2, 1, operation="replace"))
+    assert state(catalog) == (True, "")
+    catalog.ok("POST", base, snapshot(3, 3, 2, operation="delete"))
+    assert state(catalog) == (False, "changed: db.t")
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 1}
+    catalog.ok("POST", base, {"requirements": [], "updates": [back]})
+    assert state(catalog) == (True, "")
+
+
+def test_it_is_stale_when_a_source_or_the_query_is_replaced(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": [source(catalog, base, -1)]}))
+    assert state(catalog)[0]
+    catalog.send("DELETE", base)
+    assert state(catalog) == (False, "changed: db.t")
+    table(catalog)
+    assert state(catalog) == (False, "changed: db.t")
+    create(catalog, "SELECT a + 2 AS a FROM t", replace=True)
+    assert state(catalog) == (False, "it was never refreshed")
+
+
+def test_a_refresh_of_another_writer_is_judged_by_its_base_tables(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog)["view-uuid"]
+    catalog.ok("POST", base, snapshot(7, 1, operation="append"))
+    rows(catalog, refresh(uuid, 100, 1))
+    assert state(catalog) == (True, "")
+    catalog.ok("POST", base, snapshot(8, 2, 7, operation="append"))
+    assert state(catalog) == (False, "changed: db.t")
+
+
+def test_a_refresh_must_become_current(catalog: Client) -> None:
+    uuid = create(catalog)["view-uuid"]
+    aside = refresh(uuid, 100, 1)
+    aside["updates"][1]["ref-name"] = "aside"
+    answer = catalog.send("POST", STORAGE, aside)
+    assert answer.kind == (400, "ValidationException")
+    assert "current in the branch main" in str(answer)
+
+
+def test_malformed_source_states_make_the_view_stale(catalog: Client) -> None:
+    uuid = create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": [{"x": 1}]}))
+    assert state(catalog) == (False, "the refresh does not describe all sources")
+    assert len(call(catalog.session, "show_materialized_views")) == 1
+
+
+def test_a_change_of_the_columns_of_a_source_is_a_change(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog)["view-uuid"]
+    states = [{**source(catalog, base, -1), "schema-id": 0}]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": states}))
+    assert state(catalog) == (True, "")
+    wider = {**SCHEMA, "fields": [*SCHEMA["fields"], {**SCHEMA["fields"][0], "id": 2, "name": "b"}]}
+    updates = [
+        {"action": "add-schema", "schema": wider},
+        {"action": "set-current-schema", "schema-id": -1},
+    ]
+    catalog.ok("POST", base, {"requirements": [], "updates": updates})
+    assert state(catalog) == (False, "changed: db.t")
+
+
+def how(catalog: Client, uuid: str, version: int = 1, **session: str) -> dict[str, Any]:
+    """How an engine that has loaded this version of the view reads it."""
+    body = {"uuid": uuid, "version-id": version, "session": session, "catalog": "c"}
+    path = "polaris-spark/v1/namespaces/db/materialized-views/v/read"
+    found: dict[str, Any] = catalog.ok("POST", path, body)
+    return found
+
+
+def test_an_engine_is_told_to_read_stored_rows_only_if_they_are_those_of_the_view_that_it_loaded(
+    catalog: Client,
+) -> None:
+    base, uuid = table(catalog), create(catalog)["view-uuid"]
+    assert how(catalog, uuid)["refreshable"] is True
+    states = {"source-states": [source(catalog, base, -1)], "session": {"zone": "UTC"}}
+    rows(catalog, refresh(uuid, 100, 1, **states))
+    found = how(catalog, uuid, zone="UTC")
+    assert found["query"] == "SELECT `a` FROM `c`.`db`.`v`.`storage` VERSION AS OF 100"
+    other = how(catalog, uuid, zone="CET")
+    assert (other["query"], other["refreshable"]) == (None, False)
+    create(catalog, "SELECT a + 1 AS a FROM t", replace=True)
+    old = how(catalog, uuid, zone="UTC")
+    assert (old["query"], old["refreshable"]) == (None, False)
+    assert how(catalog, uuid, 2, zone="UTC")["refreshable"] is True

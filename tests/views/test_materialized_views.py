@@ -1,0 +1,62 @@
+"""The system view `materialized_views`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tests.rest.materialized import SCHEMA, create_materialized_view
+from tests.rest.test_materialized_views import refresh, snapshot
+from tests.views.catalogs import Catalog, rows
+
+
+def facts(found: Catalog, **options: Any) -> list[tuple[Any, ...]]:
+    """Name, freshness, reason and changed sources of each materialized view."""
+    listed = rows("materialized_views", store=found.store, **options)
+    return [(row["name"], row["fresh"], row["reason"], row["changed_sources"]) for row in listed]
+
+
+def test_each_materialized_view_has_a_row_with_its_freshness_at_any_commit(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.request("POST", "v1/namespaces", {"namespace": ["db"]})
+    for name in ("t", "other"):
+        catalog.request("POST", "v1/namespaces/db/tables", {"name": name, "schema": SCHEMA})
+    version = {
+        "version-id": 1,
+        "schema-id": 0,
+        "timestamp-ms": 1,
+        "summary": {},
+        "default-namespace": ["db"],
+        "representations": [{"type": "sql", "sql": "SELECT 1", "dialect": "spark"}],
+    }
+    ordinary = {"name": "ordinary", "schema": SCHEMA, "view-version": version, "properties": {}}
+    catalog.request("POST", "v1/namespaces/db/views", ordinary)
+    opened = catalog.session.catalog
+    create_materialized_view(opened, "v", properties={"allow-stale-data": "true"})
+    create_materialized_view(opened, "w", "SELECT a FROM other")
+    assert facts(catalog) == [
+        ("v", False, "it was never refreshed", []),
+        ("w", False, "it was never refreshed", []),
+    ]
+    view = catalog.request("GET", "v1/namespaces/db/views/v")["metadata"]
+    base = catalog.request("GET", "v1/namespaces/db/tables/t")["metadata"]
+    source = {
+        "type": "table",
+        "namespace": ["db"],
+        "name": "t",
+        "uuid": base["table-uuid"],
+        "snapshot-id": -1,
+        "ref": "main",
+    }
+    also = {"source-states": [source], "refresh-start-timestamp-ms": 1_700_000_000_000}
+    catalog.request("POST", "v1/namespaces/db%1Fv/tables/storage", refresh(view["view-uuid"], 100, 1, **also))
+    at = catalog.session.catalog.head().commit.number
+    catalog.request("POST", "v1/namespaces/db/tables/t", snapshot(1, 1, operation="append"))
+    assert facts(catalog)[0] == ("v", False, "changed: db.t", ["db.t"])
+    assert facts(catalog, catalog="polaris", as_of=str(at))[0] == ("v", True, None, [])
+    (row,) = [row for row in rows("materialized_views", store=catalog.store) if row["name"] == "v"]
+    assert row["allow_stale_data"] is True
+    assert (row["refresh_id"], row["version_id"], row["base_tables"]) == (100, 1, ["t"])
+    assert row["last_refreshed_at"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
+    assert row["storage_table_location"].endswith(".metadata.json")
