@@ -135,7 +135,7 @@ def test_a_java_program_with_spark(shop: Place, spark: SparkSession) -> None:
     with started(shop, *command) as program:
         printed = program.finish().splitlines()
     assert [line for line in printed if line.startswith("row: ")] == [
-        f"row: [{it}]" for it in QUESTIONS.values()
+        f"row: [{it}]" for it in ("shop.stored,true", *QUESTIONS.values())
     ]
 
 

@@ -3,6 +3,8 @@ package io.polarisspark;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import org.apache.spark.SparkContext;
 import org.apache.spark.api.python.Py4JServer;
 import org.apache.spark.sql.SparkSession;
@@ -74,18 +76,42 @@ public final class SparkCalls {
 
   private static synchronized Py4JServer gateway(SparkContext context) {
     if (gateway == null) {
-      Thread thread = Thread.currentThread();
-      ClassLoader callers = thread.getContextClassLoader();
-      // The gateway's threads inherit the loader, by which they find this class.
-      thread.setContextClassLoader(SparkCalls.class.getClassLoader());
-      try {
-        Py4JServer started = new Py4JServer(context.conf());
-        started.start();
-        gateway = started;
-      } finally {
-        thread.setContextClassLoader(callers);
-      }
+      gateway = started(context);
     }
     return gateway;
+  }
+
+  /**
+   * Starts a gateway on a daemon thread, of which its threads inherit two things: they are daemons, so that a program
+   * whose main method has returned can end; and they find this class.
+   */
+  private static Py4JServer started(SparkContext context) {
+    FutureTask<Py4JServer> start =
+        new FutureTask<>(
+            () -> {
+              Py4JServer server = new Py4JServer(context.conf());
+              server.start();
+              return server;
+            });
+    Thread thread = new Thread(start, "polaris-spark-gateway");
+    thread.setDaemon(true);
+    thread.setContextClassLoader(SparkCalls.class.getClassLoader());
+    thread.start();
+    boolean interrupted = false;
+    try {
+      while (true) {
+        try {
+          return start.get();
+        } catch (InterruptedException e) {
+          interrupted = true;
+        } catch (ExecutionException e) {
+          throw new IllegalStateException("the gateway for Python cannot be started", e.getCause());
+        }
+      }
+    } finally {
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
+    }
   }
 }
