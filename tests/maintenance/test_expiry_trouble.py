@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,24 @@ def run(
 
 
 @pytest.mark.parametrize(("tables", "stride"), [(1, 5), (2, 9), pytest.param(1, 1, marks=pytest.mark.long)])
-def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(opened: Open, tables: int, stride: int) -> None:
+def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(
+    opened: Open, tmp_path: Path, tables: int, stride: int
+) -> None:
+    # The tables are made once: each run finds a copy of the store, and the files where they were.
+    first, files, copy = tmp_path / "made.db", tmp_path / "lake", tmp_path / "copy"
+    with opened(store=f"sqlite://{first}") as lake:
+        lake.create_namespace("db")
+        for n in range(tables):
+            make(lake, f"db.t{n}")
+    shutil.copytree(files, copy)
     steps = 0
     while True:
-        lake = opened(f"lake{steps}")
-        lake.create_namespace("db")
-        made = [make(lake, f"db.t{n}") for n in range(tables)]
+        shutil.rmtree(files)
+        shutil.copytree(copy, files)
+        store = shutil.copyfile(first, tmp_path / f"run{steps}.db")
+        lake = opened(store=f"sqlite://{store}")
+        made = [lake.load_table(f"db.t{n}") for n in range(tables)]
+        assert all(len(table.metadata.snapshots) > 1 for table in made)
         kept = [ids(table) for table in made]
         life = Life(steps)
         try:
