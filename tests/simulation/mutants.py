@@ -138,7 +138,7 @@ MUTANTS: dict[str, Mutant] = {
             "names": ("main",),
             "processes": 4,
             "threads": 1,
-            "actions": 24,
+            "actions": 48,
         },
         most=1_000,
     ),
