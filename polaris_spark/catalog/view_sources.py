@@ -16,6 +16,7 @@ from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import NamespaceName, TableName, find, require, table_key
 from polaris_spark.catalog.materialized_views import (
     NO_SNAPSHOT,
+    SESSION,
     current_refresh,
     is_materialized,
     storage_name,
@@ -65,9 +66,9 @@ class TableSource(NamedTuple):
     fixed: bool
     """Whether the query names the snapshot, so that changes of the table do not change the result."""
     rows: int
-    """Number of rows, as in the snapshot's summary; 0 if unknown."""
+    """Number of rows that are read, as in the snapshot's summary; 0 if unknown."""
     files: int
-    """Number of data files, as in the snapshot's summary; 0 if unknown."""
+    """Number of data files that are read, as in the snapshot's summary; 0 if unknown."""
 
 
 class ViewSource(NamedTuple):
@@ -159,6 +160,7 @@ def pin(
     query: ViewQuery,
     name: TableName,
     is_catalog: Callable[[str], bool] = lambda _: False,
+    session: Mapping[str, str] | None = None,
 ) -> PinnedQuery:
     """Pin the query of a view to a commit.
 
@@ -168,17 +170,26 @@ def pin(
         query: the query.
         name: name of the view, which the query must not read.
         is_catalog: returns whether Spark has another catalog of a name.
+        session: settings of the session (`SESSION`). If they are given, the stored rows of materialized views that the
+            query reads are read instead of their queries, if they are fresh and were computed with these settings.
     Raises:
         BadRequestError: the query cannot be parsed, reads itself, or reads a table that is not in this catalog.
     """
-    return _Pinning(state, catalog, is_catalog).pinned(query, (name,))
+    return _Pinning(state, catalog, is_catalog, session).pinned(query, (name,))
 
 
 class _Pinning:
-    def __init__(self, state: State, catalog: str, is_catalog: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        state: State,
+        catalog: str,
+        is_catalog: Callable[[str], bool],
+        session: Mapping[str, str] | None,
+    ) -> None:
         self.state = state
         self.catalog = catalog
         self.is_catalog = is_catalog
+        self.session = session
 
     def pinned(self, query: ViewQuery, above: tuple[TableName, ...]) -> PinnedQuery:
         """Pin a query.
@@ -288,10 +299,24 @@ class _Pinning:
                 f"view {name} has no {reference.version}; only tables can be read as of a time"
             )
         inner = self.pinned(query_of(self.state, view), (*above, name))
+        stored = self._stored(name, view)
+        if stored is not None:
+            source = ViewSource(name, view.uuid, view.current_version_id)
+            unread = [one._replace(rows=0, files=0) for one in inner.tables]
+            return f"({stored})", unread, [source, *inner.views]
         names = ", ".join(quoted((one,)) for one in columns_of(self.state, view))
         text = f"(SELECT * FROM ({inner.sql}\n) AS q({names}))"  # as Iceberg resolves views: by position
         source = ViewSource(name, view.uuid, view.current_version_id)
         return text, list(inner.tables), [source, *inner.views]
+
+    def _stored(self, name: TableName, view: View) -> str | None:
+        """Return a query of the stored rows of a materialized view, if they may be read instead of its query."""
+        if self.session is None or not is_materialized(view) or not freshness(self.state, name).fresh:
+            return None
+        record = last_refresh(self.state, name)
+        if record is None or record.get(SESSION) != self.session:
+            return None
+        return stored_query(self.state, self.catalog, name, view)
 
 
 def columns_of(state: State, view: View) -> list[str]:

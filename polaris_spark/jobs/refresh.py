@@ -159,7 +159,9 @@ def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
     now = freshness(state, name)
     if now.fresh and not full:
         return None
-    query = pin(state, spark_catalog(call), query_of(state, view), name, is_catalog(call.spark()))
+    spark = call.spark()
+    session = {setting: str(spark.conf.get(setting)) for setting in SETTINGS}
+    query = pin(state, spark_catalog(call), query_of(state, view), name, is_catalog(spark), session=session)
     before = _state_of(state, name)
     id = secrets.randbits(62)
     started = call.session.connection.clock.now_ms()
@@ -171,7 +173,7 @@ def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
         "base-tables": query.base_tables(),
         SOURCE_STATES: query.source_states(),
         REFRESH_START: started,
-        SESSION: {setting: call.spark().conf.get(setting) for setting in SETTINGS},
+        SESSION: session,
     }
     proposal = {
         "view-version-id": view.current_version_id,

@@ -21,6 +21,7 @@ from polaris_spark.jobs import (
     purge_dropped,
     purge_realm,
     refresh,
+    refresh_stale,
     remove_orphans,
     set_catalog_properties,
     storage_summary,
@@ -60,6 +61,7 @@ BUILT_IN = (
     materialized_views.DESCRIBE,
     refresh.REFRESH,
     refresh.EXPLAIN,
+    refresh_stale.PROCEDURE,
 )
 """The procedures of this package."""
 

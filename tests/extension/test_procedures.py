@@ -528,7 +528,7 @@ def test_an_administrator_checks_only_the_served_realm(admin: Asking, local: Ask
     assert (status, body["error"]["type"]) == (403, "ForbiddenException")
 
 
-NEED_SPARK = ["create_materialized_view", "refresh"]
+NEED_SPARK = ["create_materialized_view", "refresh", "refresh_stale"]
 LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm", *NEED_SPARK]
 
 

@@ -120,6 +120,49 @@ def test_views_and_materialized_views_below_are_followed(spark: SparkSession, ho
     assert rows(spark, "SELECT most FROM top") == [(99,)]
 
 
+def test_all_stale_views_are_refreshed_the_ones_below_first(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        "CREATE MATERIALIZED VIEW z AS SELECT region, sum(n) AS s FROM t GROUP BY region",
+        "CREATE VIEW y AS SELECT s FROM z",
+        "CREATE MATERIALIZED VIEW a AS SELECT max(s) AS m FROM y",
+        "CREATE MATERIALIZED VIEW broken AS SELECT CAST(raise_error(region) AS INT) AS x FROM t",
+        "CREATE MATERIALIZED VIEW fresh AS SELECT 1 AS one",
+        "REFRESH MATERIALIZED VIEW fresh",
+        "INSERT INTO t VALUES (100, 'r0', 0)",
+    )
+    space = home.partition(".")[2]
+    done = spark.sql(f"CALL polaris.system.refresh_stale(namespace => '{space}', threads => 2)").collect()
+    found = {one["view"].rpartition(".")[2]: (one.strategy, one.rows_written, one.error) for one in done}
+    assert found.pop("broken")[0] == "failed"
+    assert found == {"z": ("full", 3, None), "a": ("full", 1, None)}
+    names = [one["view"] for one in done]
+    assert names.index(f"{space}.z") < names.index(f"{space}.a")
+    assert rows(spark, "SELECT m FROM a") == [(1683,)]
+    run(spark, "INSERT INTO t VALUES (100, 'r9', 5000)")
+    assert rows(spark, f"CALL polaris.system.refresh_stale(namespace => '{space}')") != []
+    assert refreshed(spark, "a")[0] == "none"
+    explained = spark.sql("EXPLAIN REFRESH MATERIALIZED VIEW a").collect()
+    assert [(one.strategy, one.source) for one in explained] == [("none", f"{space}.t")]
+    assert rows(spark, "SELECT m FROM a") == [(5000,)]
+
+
+def test_a_fresh_view_below_is_read_from_its_storage_table(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        "CREATE MATERIALIZED VIEW below AS SELECT region, sum(n) AS s FROM t GROUP BY region",
+        "CREATE MATERIALIZED VIEW above AS SELECT max(s) AS m FROM below",
+        "REFRESH MATERIALIZED VIEW below",
+    )
+    first = spark.sql("REFRESH MATERIALIZED VIEW above").collect()[0]
+    assert first.rows_read == 0
+    assert rows(spark, "SELECT m FROM above") == [(1683,)]
+    run(spark, "INSERT INTO t VALUES (100, 'r9', 5000)")
+    second = spark.sql("REFRESH MATERIALIZED VIEW above").collect()[0]
+    assert second.rows_read == 101
+    assert rows(spark, "SELECT m FROM above") == [(5000,)]
+
+
 def test_all_sources_are_read_as_of_one_commit(spark: SparkSession, home: str, place: CatalogPlace) -> None:
     run(
         spark,
