@@ -38,7 +38,7 @@ _TOGETHER = 256
 _DEEPEST = 32
 """Maximum depth of views that read other views."""
 _COMPACTIONS = 1_000
-"""Maximum number of snapshots that are read to find out whether all changes of a table are compactions."""
+"""Maximum number of snapshots that are read to find out whether all changes of a table are compactions or appends."""
 
 
 class ViewQuery(NamedTuple):
@@ -69,6 +69,22 @@ class TableSource(NamedTuple):
     """Number of rows that are read, as in the snapshot's summary; 0 if unknown."""
     files: int
     """Number of data files that are read, as in the snapshot's summary; 0 if unknown."""
+
+
+class QueryEngine(NamedTuple):
+    """What a Spark session says about names and queries."""
+
+    is_catalog: Callable[[str], bool]
+    """Returns whether Spark has a catalog of this name."""
+    width: Callable[[str], int]
+    """Returns the number of columns of a query."""
+
+
+class TableRef(NamedTuple):
+    """A branch or tag of a table."""
+
+    table: TableName
+    ref: str
 
 
 class ViewSource(NamedTuple):
@@ -159,8 +175,9 @@ def pin(
     catalog: str,
     query: ViewQuery,
     name: TableName,
-    is_catalog: Callable[[str], bool] = lambda _: False,
+    engine: QueryEngine | None = None,
     session: Mapping[str, str] | None = None,
+    since: Mapping[TableRef, int] | None = None,
 ) -> PinnedQuery:
     """Pin the query of a view to a commit.
 
@@ -169,13 +186,16 @@ def pin(
         catalog: name of this catalog in Spark.
         query: the query.
         name: name of the view, which the query must not read.
-        is_catalog: returns whether Spark has another catalog of a name.
+        engine: what Spark says about names and queries. Without it, all names are looked up in this catalog, and a view is
+            expected to have as many columns as its query.
         session: settings of the session (`SESSION`). If they are given, the stored rows of materialized views that the
             query reads are read instead of their queries, if they are fresh and were computed with these settings.
+        since: snapshot ids by table and ref. If they are given, the query reads only the rows that were appended to a
+            table after this snapshot; all rows if the id is `NO_SNAPSHOT`.
     Raises:
         BadRequestError: the query cannot be parsed, reads itself, or reads a table that is not in this catalog.
     """
-    return _Pinning(state, catalog, is_catalog, session).pinned(query, (name,))
+    return _Pinning(state, catalog, engine, session, since).pinned(query, (name,))
 
 
 class _Pinning:
@@ -183,13 +203,15 @@ class _Pinning:
         self,
         state: State,
         catalog: str,
-        is_catalog: Callable[[str], bool],
+        engine: QueryEngine | None,
         session: Mapping[str, str] | None,
+        since: Mapping[TableRef, int] | None,
     ) -> None:
         self.state = state
         self.catalog = catalog
-        self.is_catalog = is_catalog
+        self.engine = engine
         self.session = session
+        self.since = since
 
     def pinned(self, query: ViewQuery, above: tuple[TableName, ...]) -> PinnedQuery:
         """Pin a query.
@@ -244,7 +266,7 @@ class _Pinning:
         if parts[0] == self.catalog:
             if len(parts) > 2:
                 yield TableName(parts[1:-1], parts[-1])
-        elif default == self.catalog and not self.is_catalog(parts[0]):
+        elif default == self.catalog and not (self.engine and self.engine.is_catalog(parts[0])):
             yield TableName(parts[:-1], parts[-1])
 
     def _table(
@@ -285,7 +307,12 @@ class _Pinning:
         )
         if id is None:
             return source, f"(SELECT * FROM {full} WHERE false)"
-        return source, _at_snapshot(draft, full, id)
+        before = None if self.since is None else self.since[TableRef(name, ref)]
+        if before is None or before == NO_SNAPSHOT:
+            return source, _at_snapshot(draft, full, id)
+        if before == id:
+            return source, f"(SELECT * FROM {full} WHERE false)"
+        return source, f"{full} WITH ('start-snapshot-id' = '{before}', 'end-snapshot-id' = '{id}')"
 
     def _view(
         self, name: TableName, view: View, reference: SourceReference, above: tuple[TableName, ...]
@@ -304,8 +331,12 @@ class _Pinning:
             source = ViewSource(name, view.uuid, view.current_version_id)
             unread = [one._replace(rows=0, files=0) for one in inner.tables]
             return f"({stored})", unread, [source, *inner.views]
-        names = ", ".join(quoted((one,)) for one in columns_of(self.state, view))
-        text = f"(SELECT * FROM ({inner.sql}\n) AS q({names}))"  # as Iceberg resolves views: by position
+        # As Iceberg resolves views: by position. A query can have more columns than its view.
+        columns = columns_of(self.state, view)
+        width = self.engine.width(inner.sql) if self.engine else len(columns)
+        more = [f"more{position}" for position in range(len(columns), width)]
+        names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))
+        text = f"(SELECT {names} FROM ({inner.sql}\n) AS q({every}))"
         source = ViewSource(name, view.uuid, view.current_version_id)
         return text, list(inner.tables), [source, *inner.views]
 
@@ -449,6 +480,73 @@ def only_compacted(table: TableDraft, id: int | None, since: int) -> bool:
             return False
         id = snapshot.get("parent-snapshot-id")
     return False
+
+
+class Appended(NamedTuple):
+    """What was appended to the tables of a query since a refresh."""
+
+    since: dict[TableRef, int]
+    """Ids of the snapshots that the refresh read, by table and ref."""
+    rows: int
+    """Number of rows that were appended since then, as in the summaries of the snapshots."""
+    files: int
+
+
+def appended_since(state: State, record: Json, query: PinnedQuery) -> Appended | str:
+    """Return what was appended to the tables of a query since a refresh; or why other things have changed, too.
+
+    Args:
+        record: the record of the refresh.
+        query: the query, pinned to the commit `state`.
+    """
+    sources = record.get(SOURCE_STATES)
+    if not isinstance(sources, list):
+        return "the last refresh does not describe all sources"
+    if [one for one in query.source_states() if one["type"] == "view"] != [
+        one for one in sources if one.get("type") == "view"
+    ]:
+        return "a view that the query reads was changed"
+    before = {
+        TableRef(TableName(tuple(one["namespace"]), one["name"]), one["ref"]): one
+        for one in sources
+        if one.get("type") == "table" and "ref" in one
+    }
+    since: dict[TableRef, int] = {}
+    rows = files = 0
+    for table in query.tables:
+        if table.fixed:
+            return "the query reads a table as of a snapshot id"
+        last = before.get(TableRef(table.name, table.ref))
+        if last is None or last["uuid"] != table.uuid:
+            return f"{table.name} was replaced"
+        if last.get("schema-id") != table.schema_id:
+            return f"the columns of {table.name} were changed"
+        found = state.get(require(state, table.name, TABLE).content, Table)
+        added = _appended(TableDraft(found, state, now_ms=0), table.snapshot_id, last["snapshot-id"])
+        if added is None:
+            return f"rows of {table.name} were deleted or updated, or its history was changed or expired"
+        since[TableRef(table.name, table.ref)] = last["snapshot-id"]
+        rows, files = rows + added[0], files + added[1]
+    return Appended(since, rows, files)
+
+
+def _appended(table: TableDraft, id: int, since: int) -> tuple[int, int] | None:
+    """Return the number of rows and of files that were appended to a table after the snapshot `since`, up to the
+    snapshot `id`; None if there are changes other than appends and compactions."""
+    rows = files = 0
+    at: int | None = id
+    for _ in range(_COMPACTIONS):
+        if at == since or (at is None and since == NO_SNAPSHOT) or (at == NO_SNAPSHOT == since):
+            return rows, files
+        snapshot = None if at is None else table.snapshots.get(at)
+        summary = {} if snapshot is None else snapshot.get("summary") or {}
+        if snapshot is None or summary.get("operation") not in ("append", "replace"):
+            return None
+        if summary["operation"] == "append":
+            rows += _count(summary, "added-records")
+            files += _count(summary, "added-data-files")
+        at = snapshot.get("parent-snapshot-id")
+    return None
 
 
 def snapshot_of(table: TableDraft, ref: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import AlreadyExistsError, InputError, NoSuchViewError
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.jobs.refresh import is_catalog, spark_catalog, view_named
+from polaris_spark.jobs.refresh import query_engine, spark_catalog, view_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,11 @@ def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
     namespace = tuple(_levels(spark))
     pinned = catalog.loading(
         lambda: pin(
-            catalog.view(), spark_catalog(call), ViewQuery(query, current, namespace), name, is_catalog(spark)
+            catalog.view(),
+            spark_catalog(call),
+            ViewQuery(query, current, namespace),
+            name,
+            query_engine(spark),
         ),
         call.session.principal,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.view_sources import Freshness, PinnedQuery
+    from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.view_sources import Freshness, PinnedQuery, QueryEngine
     from polaris_spark.commits.state import State
 
 _TRIES = 3
@@ -28,13 +29,13 @@ class Refreshed(NamedTuple):
     """The result of a refresh."""
 
     strategy: str
-    """`full`, or `none` if the rows were fresh."""
+    """`full`, `incremental`, or `none` if the rows were fresh."""
     reason: str
     """Why this strategy was used."""
     rows_read: int = 0
-    """Number of rows in the snapshots of the sources."""
+    """Number of rows that were read, as in the summaries of the snapshots."""
     files_read: int = 0
-    """Number of data files in the snapshots of the sources."""
+    """Number of data files that were read."""
     rows_written: int = 0
     files_written: int = 0
 
@@ -59,6 +60,15 @@ class _Plan(NamedTuple):
     """Entries for the summary of the new snapshot."""
     reason: str
     before: _ViewState
+    added: PinnedQuery | None = None
+    """The query of the rows to add to the stored rows; None to compute all rows."""
+    rows: int = 0
+    """Number of rows that will be read, as in the summaries of the snapshots."""
+    files: int = 0
+
+    @property
+    def strategy(self) -> str:
+        return "full" if self.added is None else "incremental"
 
 
 def view_named(call: Call, text: str) -> TableName:
@@ -144,7 +154,13 @@ def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
     import msgspec
 
-    from polaris_spark.catalog.materialized_views import REFRESH, REFRESH_START, REFRESH_STATE, SESSION
+    from polaris_spark.catalog.materialized_views import (
+        REFRESH,
+        REFRESH_START,
+        REFRESH_STATE,
+        SESSION,
+        strategy_of,
+    )
     from polaris_spark.catalog.view_sources import (
         SOURCE_STATES,
         columns_of,
@@ -161,7 +177,7 @@ def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
         return None
     spark = call.spark()
     session = {setting: str(spark.conf.get(setting)) for setting in SETTINGS}
-    query = pin(state, spark_catalog(call), query_of(state, view), name, is_catalog(spark), session=session)
+    query = pin(state, spark_catalog(call), query_of(state, view), name, query_engine(spark), session=session)
     before = _state_of(state, name)
     id = secrets.randbits(62)
     started = call.session.connection.clock.now_ms()
@@ -184,15 +200,99 @@ def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
         REFRESH: msgspec.json.encode(record).decode(),
         REFRESH_STATE: msgspec.json.encode(proposal).decode(),
     }
-    columns = tuple(columns_of(state, view))
-    return _Plan(id, query, columns, summary, now.reason or "it was asked for", before)
+    plan = _Plan(
+        id,
+        query,
+        tuple(columns_of(state, view)),
+        summary,
+        now.reason or "it was asked for",
+        before,
+        rows=sum(one.rows for one in query.tables),
+        files=sum(one.files for one in query.tables),
+    )
+    if full or strategy_of(view) != "incremental":
+        return plan
+    found = _increment(call, state, name, view, session)
+    if isinstance(found, str):
+        return plan._replace(reason=f"{plan.reason}; not incremental, because {found}")
+    added, rows, files = found
+    return plan._replace(added=added, rows=rows, files=files)
 
 
-def is_catalog(spark: SparkSession) -> Callable[[str], bool]:
-    """Return a function that returns whether Spark has a catalog of a name."""
+def _increment(
+    call: Call, state: State, name: TableName, view: View, session: Mapping[str, str]
+) -> tuple[PinnedQuery, int, int] | str:
+    """Return the query of the rows to add to the stored rows, and the numbers of rows and files that it reads; or why
+    the stored rows cannot be kept.
+
+    A query is linear if it only selects columns and filters rows of its tables, or is a UNION ALL of such queries. The
+    result for tables that got more rows is then the result before, and the result for the added rows (Budiu et al.,
+    "DBSP: Automatic Incremental View Maintenance for Rich Query Languages", VLDB 2023, section 3).
+    """
+    from polaris_spark.catalog.materialized_views import SESSION
+    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+    from polaris_spark.catalog.view_sources import appended_since, last_refresh, pin, query_of
+
+    record = last_refresh(state, name)
+    if record is None:
+        return "it has no rows yet"
+    if record.get("version-id") != view.current_version_id:
+        return "its query was replaced"
+    if record.get(SESSION) != session:
+        return "the session has another time zone or ANSI mode than that of the last refresh"
+    spark, query = call.spark(), query_of(state, view)
+    catalog, engine = spark_catalog(call), query_engine(call.spark())
+    whole = pin(state, catalog, query, name, engine)
+    found = appended_since(state, record, whole)
+    if isinstance(found, str):
+        return found
+    functions = nondeterministic_functions(whole.sql)
+    if functions:
+        return f"it calls {', '.join(functions)}"
+    why = _not_linear(spark.sql(whole.sql))
+    if why:
+        return why
+    added = pin(state, catalog, query, name, engine, since=found.since)
+    return added, found.rows, found.files
+
+
+_LINEAR = frozenset(
+    (
+        *("Project", "Filter", "SubqueryAlias", "Union", "Generate", "RelationV2", "DataSourceV2Relation"),
+        *("WithCTE", "CTERelationDef", "CTERelationRef", "OneRowRelation"),
+    )
+)
+"""Nodes of Spark's plans of linear queries."""
+
+
+def _not_linear(rows: DataFrame) -> str:
+    """Return why a query is not linear; an empty string if it is."""
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    waiting, tables = [plan], 0
+    while waiting:
+        node = waiting.pop()
+        kind = str(node.nodeName())
+        if kind.partition(" ")[0] not in _LINEAR:
+            return f"it contains {kind}"
+        if not node.subqueries().isEmpty():
+            return "it contains a subquery in an expression"
+        if kind == "OneRowRelation":
+            return "it returns rows that are in no table"
+        children = node.children()
+        waiting += [children.apply(position) for position in range(children.length())]
+        tables += children.isEmpty()
+    return "" if tables else "it reads no table"
+
+
+def query_engine(spark: SparkSession) -> QueryEngine:
+    """Return what the session says about names and queries."""
+    from polaris_spark.catalog.view_sources import QueryEngine
+
     session: Any = spark._jsparkSession
     manager = session.sessionState().catalogManager()
-    return lambda name: bool(manager.isCatalogRegistered(name))
+    return QueryEngine(
+        lambda name: bool(manager.isCatalogRegistered(name)), lambda sql: len(spark.sql(sql).columns)
+    )
 
 
 def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
@@ -211,13 +311,16 @@ def _write(call: Call, name: TableName, plan: _Plan) -> None:
 
     spark = call.spark()
     call.progress("computing the rows")
-    rows = by_position(spark.sql(plan.query.sql), plan.columns)
+    rows = by_position(spark.sql((plan.added or plan.query).sql), plan.columns)
     storage = storage_name(name)
     writer = rows.writeTo(quoted((spark_catalog(call), *storage.namespace, storage.name)))
     for key, text in plan.summary.items():
         writer = writer.option(f"snapshot-property.{key}", text)
     call.check()
-    writer.overwrite(expr("true"))
+    if plan.added is None:
+        writer.overwrite(expr("true"))
+    else:
+        writer.append()
 
 
 def _result(state: State, name: TableName, plan: _Plan) -> Refreshed:
@@ -233,10 +336,10 @@ def _result(state: State, name: TableName, plan: _Plan) -> Refreshed:
     if str(plan.id) not in summary.get(REFRESH, ""):  # a compaction came after it
         summary = {}
     return Refreshed(
-        "full",
+        plan.strategy,
         plan.reason,
-        sum(one.rows for one in plan.query.tables),
-        sum(one.files for one in plan.query.tables),
+        plan.rows,
+        plan.files,
         int(summary.get("added-records", "0")),
         int(summary.get("added-data-files", "0")),
     )
@@ -250,22 +353,31 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.materialized_views import strategy_of
     from polaris_spark.catalog.view_sources import freshness, materialized, pin, query_of
 
     name = view_named(call, arguments["view"])
     catalog = call.session.catalog
 
-    def read() -> tuple[Freshness, PinnedQuery]:
+    def read() -> tuple[str, Freshness, PinnedQuery]:
         state = catalog.view()
         view = materialized(state, name)
-        return freshness(state, name), pin(state, spark_catalog(call), query_of(state, view), name)
+        query = pin(state, spark_catalog(call), query_of(state, view), name)
+        return strategy_of(view), freshness(state, name), query
 
-    now, query = catalog.loading(read, call.session.principal)
-    strategy = "none" if now.fresh else "full"
+    strategy, now, query = catalog.loading(read, call.session.principal)
+    reason = now.reason or "the rows are fresh"
+    if now.fresh:
+        strategy = "none"
+    elif strategy == "incremental" and call.has_spark:
+        plan = catalog.loading(partial(_planned, call, name, full=False), call.session.principal)
+        strategy, reason = ("none", reason) if plan is None else (plan.strategy, plan.reason)
+    elif strategy == "incremental":
+        strategy = "incremental or full"
     return [
         (
             strategy,
-            now.reason or "the rows are fresh",
+            reason,
             str(table.name),
             None if table.snapshot_id < 0 else table.snapshot_id,
             table.rows,
@@ -273,7 +385,7 @@ def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ..
             str(table.name) in now.changed,
         )
         for table in query.tables
-    ] or [(strategy, now.reason or "the rows are fresh", None, None, 0, 0, False)]
+    ] or [(strategy, reason, None, None, 0, 0, False)]
 
 
 _VIEW = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
@@ -312,4 +424,5 @@ EXPLAIN = Procedure(
     ),
     run=_explain,
     over_http=True,
+    uses_spark=True,
 )

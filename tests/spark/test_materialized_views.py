@@ -120,6 +120,80 @@ def test_views_and_materialized_views_below_are_followed(spark: SparkSession, ho
     assert rows(spark, "SELECT most FROM top") == [(99,)]
 
 
+LINEAR = (
+    "SELECT id, n * 2 AS n FROM t WHERE region <> 'r1'",
+    "SELECT id, x FROM large LATERAL VIEW explode(array(id, n)) AS x",
+    "SELECT id, region FROM t UNION ALL SELECT id, item FROM other UNION ALL SELECT id, 'again' FROM t",
+    "WITH some AS (SELECT * FROM t WHERE n > 20) SELECT s.n, upper(s.region) AS region FROM some s",
+)
+OTHERS = {
+    "SELECT region, sum(n) AS s FROM t GROUP BY region": "Aggregate",
+    "SELECT DISTINCT region FROM t": "Distinct",
+    "SELECT t.id, item FROM t JOIN other ON t.id = other.id": "Join",
+    "SELECT id FROM t WHERE id NOT IN (SELECT id FROM other)": "subquery",
+    "SELECT id, row_number() OVER (ORDER BY id) AS r FROM t": "Window",
+    "SELECT id FROM t UNION SELECT id FROM other": "Distinct",
+    "SELECT id FROM t UNION ALL SELECT 1": "in no table",
+}
+
+
+def test_appended_rows_of_linear_queries_are_added_and_the_result_is_that_of_the_query(
+    spark: SparkSession, home: str
+) -> None:
+    run(
+        spark,
+        "CREATE TABLE other (id INT, item STRING)",
+        "CREATE VIEW large AS SELECT * FROM t WHERE n >= 50",
+    )
+    views = {f"v{number}": query for number, query in enumerate([*LINEAR, *OTHERS])}
+    for name, query in views.items():
+        run(
+            spark,
+            f"CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('refresh-strategy' = 'incremental') AS {query}",
+        )
+        assert refreshed(spark, name)[:2] == (
+            "full",
+            "it was never refreshed; not incremental, because it has no rows yet",
+        )
+    linear = list(views)[: len(LINEAR)]
+
+    def check(*statements: str, incremental: bool | None, why: str = "") -> None:
+        run(spark, *statements)
+        for name, query in views.items():
+            strategy, reason, _ = refreshed(spark, name)
+            if name in linear and strategy != "none":
+                assert incremental in (None, strategy == "incremental"), (query, reason)
+                assert why in reason
+            elif strategy != "none":
+                assert strategy == "full"
+                if incremental:
+                    assert OTHERS[query] in reason
+            assert rows(spark, f"SELECT * FROM {name}") == rows(spark, query)
+
+    check("INSERT INTO t SELECT CAST(id AS INT), 'r1', id FROM range(100, 130)", incremental=True)
+    check(
+        "INSERT INTO t VALUES (200, 'x', 500), (7, 'r2', 60)",
+        "INSERT INTO other VALUES (7, 'tea')",
+        f"CALL polaris.system.rewrite_data_files(table => '{home}.t', options => map('rewrite-all','true'))",
+        "INSERT INTO t VALUES (201, 'y', 51)",
+        incremental=True,
+    )
+    check("DELETE FROM t WHERE id < 60", incremental=False, why="deleted or updated")
+    check("INSERT INTO t VALUES (300, 'z', 77)", incremental=True)
+    check("UPDATE other SET item = 'milk'", "INSERT INTO t VALUES (1, 'a', 99)", incremental=None)
+    check("ALTER TABLE t ADD COLUMN more INT", "INSERT INTO t VALUES (2, 'b', 98, 1)", incremental=False)
+    check("INSERT OVERWRITE t SELECT * FROM t WHERE id > 100", incremental=False)
+    first = spark.sql("REFRESH MATERIALIZED VIEW v0 FULL").collect()[0]
+    run(spark, "INSERT INTO t VALUES (3, 'c', 97, 1), (4, 'd', 96, 1)")
+    explained = spark.sql("EXPLAIN REFRESH MATERIALIZED VIEW v0").collect()[0]
+    assert (explained.strategy, explained.reason) == ("incremental", f"changed: {home.partition('.')[2]}.t")
+    then = spark.sql("REFRESH MATERIALIZED VIEW v0").collect()[0]
+    assert (first.strategy, then.strategy) == ("full", "incremental")
+    assert (then.rows_read, then.rows_written) == (2, 2)
+    operations = rows(spark, f"SELECT operation FROM {home}.v0.storage.snapshots ORDER BY committed_at")
+    assert ("append",) in operations
+
+
 def test_all_stale_views_are_refreshed_the_ones_below_first(spark: SparkSession, home: str) -> None:
     run(
         spark,
