@@ -186,8 +186,8 @@ def pin(
         catalog: name of this catalog in Spark.
         query: the query.
         name: name of the view, which the query must not read.
-        engine: what Spark says about names and queries. Without it, all names are looked up in this catalog, and a view is
-            expected to have as many columns as its query.
+        engine: what Spark says about names and queries. Without it, all names are looked up in this catalog, and a
+            view is expected to have as many columns as its query.
         session: settings of the session (`SESSION`). If they are given, the stored rows of materialized views that the
             query reads are read instead of their queries, if they are fresh and were computed with these settings.
         since: snapshot ids by table and ref. If they are given, the query reads only the rows that were appended to a
@@ -311,7 +311,7 @@ class _Pinning:
         if before is None or before == NO_SNAPSHOT:
             return source, _at_snapshot(draft, full, id)
         if before == id:
-            return source, f"(SELECT * FROM {full} WHERE false)"
+            return source, f"(SELECT * FROM {full} VERSION AS OF {id} WHERE false)"
         return source, f"{full} WITH ('start-snapshot-id' = '{before}', 'end-snapshot-id' = '{id}')"
 
     def _view(
@@ -334,7 +334,7 @@ class _Pinning:
         # As Iceberg resolves views: by position. A query can have more columns than its view.
         columns = columns_of(self.state, view)
         width = self.engine.width(inner.sql) if self.engine else len(columns)
-        more = [f"more{position}" for position in range(len(columns), width)]
+        more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), width)]
         names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))
         text = f"(SELECT {names} FROM ({inner.sql}\n) AS q({every}))"
         source = ViewSource(name, view.uuid, view.current_version_id)
@@ -512,8 +512,11 @@ def appended_since(state: State, record: Json, query: PinnedQuery) -> Appended |
         if one.get("type") == "table" and "ref" in one
     }
     since: dict[TableRef, int] = {}
+    refs: dict[TableName, str] = {}
     rows = files = 0
     for table in query.tables:
+        if refs.setdefault(table.name, table.ref) != table.ref:  # Spark would take one relation for both
+            return f"it reads two branches or tags of {table.name}"
         if table.fixed:
             return "the query reads a table as of a snapshot id"
         last = before.get(TableRef(table.name, table.ref))
@@ -547,6 +550,16 @@ def _appended(table: TableDraft, id: int, since: int) -> tuple[int, int] | None:
             files += _count(summary, "added-data-files")
         at = snapshot.get("parent-snapshot-id")
     return None
+
+
+def has_same_columns(state: State, query: PinnedQuery) -> bool:
+    """Whether the tables of a pinned query still have the columns that they had when it was pinned."""
+    for table in query.tables:
+        found = find(state, table_key(table.name))
+        now = None if found is None else state.get(found.content, Table)
+        if now is None or (now.uuid, now.current_schema_id) != (table.uuid, table.schema_id):
+            return False
+    return True
 
 
 def snapshot_of(table: TableDraft, ref: str) -> int | None:

@@ -101,9 +101,10 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         BadRequestError: the view is not materialized, or its query cannot be refreshed.
     """
     catalog = call.session.catalog
+    adds = True
     for tries in range(1, _TRIES + 1):
         call.progress("reading the states of the sources")
-        plan = catalog.loading(partial(_planned, call, name, full=full), call.session.principal)
+        plan = catalog.loading(partial(_planned, call, name, full=full, adds=adds), call.session.principal)
         if plan is None:
             return Refreshed("none", "the rows are fresh")
         try:
@@ -112,6 +113,9 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
             after = _state_of(catalog.view(), name)
             if after.refresh_id == plan.id:  # it was written, although Spark reports an error
                 return _result(catalog.view(), name, plan)
+            if plan.added is not None and after == plan.before:
+                adds = False  # for example, a snapshot has expired; all rows may still be computed
+                continue
             if after == plan.before or after.uuid != plan.before.uuid or tries == _TRIES:
                 raise _failure(name, after, error) from error
             full = full and after.refresh_id == plan.before.refresh_id
@@ -150,8 +154,12 @@ def _failure(name: TableName, after: _ViewState, error: Exception) -> Exception:
     return error
 
 
-def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
-    """Return the refresh to make; None if the rows are fresh and `full` is false."""
+def _planned(call: Call, name: TableName, *, full: bool, adds: bool = True) -> _Plan | None:
+    """Return the refresh to make; None if the rows are fresh and `full` is false.
+
+    Args:
+        adds: whether rows may be added to the stored rows.
+    """
     import msgspec
 
     from polaris_spark.catalog.materialized_views import (
@@ -210,7 +218,7 @@ def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
         rows=sum(one.rows for one in query.tables),
         files=sum(one.files for one in query.tables),
     )
-    if full or strategy_of(view) != "incremental":
+    if full or not adds or strategy_of(view) != "incremental":
         return plan
     found = _increment(call, state, name, view, session)
     if isinstance(found, str):
@@ -229,9 +237,12 @@ def _increment(
     result for tables that got more rows is then the result before, and the result for the added rows (Budiu et al.,
     "DBSP: Automatic Incremental View Maintenance for Rich Query Languages", VLDB 2023, section 3).
     """
+    from pyspark.errors import AnalysisException
+
     from polaris_spark.catalog.materialized_views import SESSION
     from polaris_spark.catalog.nondeterminism import nondeterministic_functions
     from polaris_spark.catalog.view_sources import appended_since, last_refresh, pin, query_of
+    from polaris_spark.errors import BadRequestError
 
     record = last_refresh(state, name)
     if record is None:
@@ -252,7 +263,11 @@ def _increment(
     why = _not_linear(spark.sql(whole.sql))
     if why:
         return why
-    added = pin(state, catalog, query, name, engine, since=found.since)
+    try:
+        added = pin(state, catalog, query, name, engine, since=found.since)
+        spark.sql(added.sql)
+    except (BadRequestError, AnalysisException) as error:  # such as a table with options of its own
+        return f"the appended rows cannot be read: {str(error).partition(chr(10))[0]}"
     return added, found.rows, found.files
 
 
@@ -265,6 +280,10 @@ _LINEAR = frozenset(
 """Nodes of Spark's plans of linear queries."""
 
 
+_METADATA_COLUMN = "__metadata_col"
+"""Key by which Spark marks metadata columns, such as `_file` (`METADATA_COL_ATTR_KEY`)."""
+
+
 def _not_linear(rows: DataFrame) -> str:
     """Return why a query is not linear; an empty string if it is."""
     plan: Any = rows._jdf.queryExecution().analyzed()
@@ -274,13 +293,20 @@ def _not_linear(rows: DataFrame) -> str:
         kind = str(node.nodeName())
         if kind.partition(" ")[0] not in _LINEAR:
             return f"it contains {kind}"
+        if not node.deterministic():
+            return "it is not deterministic"
         if not node.subqueries().isEmpty():
             return "it contains a subquery in an expression"
         if kind == "OneRowRelation":
             return "it returns rows that are in no table"
         children = node.children()
         waiting += [children.apply(position) for position in range(children.length())]
-        tables += children.isEmpty()
+        if children.isEmpty():
+            tables += 1
+            output = node.output()
+            for position in range(output.length()):
+                if output.apply(position).metadata().contains(_METADATA_COLUMN):
+                    return "it reads metadata columns"
     return "" if tables else "it reads no table"
 
 
@@ -307,11 +333,14 @@ def _write(call: Call, name: TableName, plan: _Plan) -> None:
     from pyspark.sql.functions import expr
 
     from polaris_spark.catalog.materialized_views import storage_name
-    from polaris_spark.catalog.view_sources import quoted
+    from polaris_spark.catalog.view_sources import has_same_columns, quoted
+    from polaris_spark.errors import TryAgainError
 
     spark = call.spark()
     call.progress("computing the rows")
     rows = by_position(spark.sql((plan.added or plan.query).sql), plan.columns)
+    if plan.added is not None and not has_same_columns(call.session.catalog.view(), plan.query):
+        raise TryAgainError(f"the columns of a table were changed during the refresh of {name}")
     storage = storage_name(name)
     writer = rows.writeTo(quoted((spark_catalog(call), *storage.namespace, storage.name)))
     for key, text in plan.summary.items():

@@ -63,14 +63,16 @@ def _refreshed(
     except CycleError as error:  # views that read each other cannot be created in one order, but replaced
         raise InputError(f"materialized views read each other: {error.args[1]}") from error
     session: Any = call.spark()
+    inheriting: Any = inheritable_thread_target(session)
+    if inheriting is session:  # threads of Python have no threads of their own in the JVM
+        inheriting = partial
     running: dict[Future[tuple[Any, ...] | None], TableName] = {}
     done = 0
     with ThreadPoolExecutor(threads) as pool:
         while order.is_active():
             call.progress("refreshing materialized views", done, len(reads))
             for name in order.get_ready():
-                one: Any = inheritable_thread_target(session)(partial(_row, call, name))
-                running[pool.submit(one)] = name
+                running[pool.submit(inheriting(partial(_row, call, name)))] = name
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 order.done(running.pop(future))
                 done += 1

@@ -134,6 +134,8 @@ OTHERS = {
     "SELECT id, row_number() OVER (ORDER BY id) AS r FROM t": "Window",
     "SELECT id FROM t UNION SELECT id FROM other": "Distinct",
     "SELECT id FROM t UNION ALL SELECT 1": "in no table",
+    "SELECT id, _file AS f FROM t": "metadata columns",
+    "SELECT id FROM t WITH ('split-size' = '1000000')": "cannot be read",
 }
 
 
@@ -192,6 +194,20 @@ def test_appended_rows_of_linear_queries_are_added_and_the_result_is_that_of_the
     assert (then.rows_read, then.rows_written) == (2, 2)
     operations = rows(spark, f"SELECT operation FROM {home}.v0.storage.snapshots ORDER BY committed_at")
     assert ("append",) in operations
+
+
+def test_two_branches_of_one_table_are_not_mixed_up(spark: SparkSession, home: str) -> None:
+    query = f"SELECT id, 'main' AS b FROM t UNION ALL SELECT id, 'b' AS b FROM {home}.t.branch_b"
+    run(
+        spark,
+        "ALTER TABLE t CREATE BRANCH b",
+        f"CREATE MATERIALIZED VIEW mv TBLPROPERTIES ('refresh-strategy' = 'incremental') AS {query}",
+    )
+    refreshed(spark, "mv")
+    run(spark, f"INSERT INTO {home}.t.branch_b VALUES (500, 'x', 1)")
+    assert refreshed(spark, "mv")[1].endswith("two branches or tags of " + home.partition(".")[2] + ".t")
+    run(spark, "INSERT INTO t VALUES (600, 'x', 1)")
+    assert rows(spark, "SELECT * FROM mv") == rows(spark, query)
 
 
 def test_all_stale_views_are_refreshed_the_ones_below_first(spark: SparkSession, home: str) -> None:
