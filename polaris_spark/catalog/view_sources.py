@@ -7,10 +7,9 @@ the view's pinned query. So the query reads one state of the catalog, however lo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import NamespaceName, TableName, find, require, table_key
@@ -25,6 +24,7 @@ from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Schema, Table, View, ViewVersion
 from polaris_spark.catalog.metadata.texts import Json, decode, get_objects
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted
 from polaris_spark.catalog.view_queries import SourceReference, references_of, replaced
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError
@@ -275,7 +275,7 @@ class _Pinning:
         draft = TableDraft(table, self.state, now_ms=0)
         full = quoted((self.catalog, *name.namespace, name.name))
         if reference.version:
-            fixed = _named_snapshot(reference)
+            fixed = named_snapshot(reference)
             if fixed not in draft.snapshots:
                 raise BadRequestError(f"table {name} has no snapshot {fixed}")
             source = TableSource(
@@ -309,7 +309,7 @@ class _Pinning:
             return source, f"(SELECT * FROM {full} WHERE false)"
         before = None if self.since is None else self.since[TableRef(name, ref)]
         if before is None or before == NO_SNAPSHOT:
-            return source, _at_snapshot(draft, full, id)
+            return source, at_snapshot(draft, full, id)
         if before == id:
             return source, f"(SELECT * FROM {full} VERSION AS OF {id} WHERE false)"
         return source, f"{full} WITH ('start-snapshot-id' = '{before}', 'end-snapshot-id' = '{id}')"
@@ -570,79 +570,9 @@ def snapshot_of(table: TableDraft, ref: str) -> int | None:
     return None if found is None else found.snapshot_id
 
 
-_VERSION = re.compile(r"(?:FOR\s+)?(?:SYSTEM_)?VERSION\s+AS\s+OF\s+(\d{1,19})", re.IGNORECASE)
-_SQL_TYPES = {"long": "BIGINT", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP", "uuid": "STRING"}
-"""Names in Spark's SQL of Iceberg's types, where they differ."""
-
-
-def _named_snapshot(reference: SourceReference) -> int:
-    """Return the snapshot id in the time travel clause of a reference.
-
-    Raises:
-        BadRequestError: the clause does not name a snapshot id, so its meaning can change.
-    """
-    match = _VERSION.fullmatch(reference.version.strip())
-    if match is None:
-        raise BadRequestError(
-            f"{reference.identifier} {reference.version}: a materialized view can read a table as of a snapshot id, or "
-            "a branch or tag as in db.t.branch_name, but not as of a time or of another version"
-        )
-    return int(match[1])
-
-
-def _at_snapshot(table: TableDraft, full: str, id: int) -> str:
-    """Return SQL that reads a snapshot with the table's current columns. Spark reads a snapshot with the columns that
-    the table had then.
-
-    Raises:
-        BadRequestError: the schema has changed since the snapshot in a way that SQL cannot express.
-    """
-    at = f"{full} VERSION AS OF {id}"
-    snapshot = table.snapshots.get(id) or {}
-    schema_id = snapshot.get("schema-id", table.current_schema_id)
-    if schema_id == table.current_schema_id:
-        return at
-    then, now = (_fields(table, one) for one in (schema_id, table.current_schema_id))
-    if [_shown(one) for one in then] == [_shown(one) for one in now]:
-        return at
-    by_id = {one["id"]: one for one in then}
-    columns = []
-    for field in now:
-        old = by_id.get(field["id"])
-        type = field["type"]
-        name = quoted((field["name"],))
-        if old is not None and old["type"] == type:
-            columns.append(f"{quoted((old['name'],))} AS {name}")
-        elif isinstance(type, str) and "initial-default" not in field:
-            text = _SQL_TYPES.get(type, type)
-            value = "NULL" if old is None else quoted((old["name"],))
-            columns.append(f"CAST({value} AS {text}) AS {name}")
-        else:
-            raise BadRequestError(
-                f"column {field['name']} of {full} was changed after the last snapshot of the table; write to the "
-                "table first"
-            )
-    return f"(SELECT {', '.join(columns)} FROM {at})"
-
-
-def _fields(table: TableDraft, schema_id: int) -> list[Json]:
-    schema = table.schemas.get(schema_id)
-    return [] if schema is None else list(schema["fields"])
-
-
-def _shown(field: Json) -> tuple[Any, ...]:
-    """Return what a query sees of a column."""
-    return field["id"], field["name"], field["type"]
-
-
 def _count(summary: Mapping[str, str], name: str) -> int:
     text = summary.get(name, "0")
     return int(text) if text.isdigit() else 0
-
-
-def quoted(parts: tuple[str, ...]) -> str:
-    """Return a name in backticks, for SQL of Spark."""
-    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
 def stored_query(state: State, catalog: str, name: TableName, view: View) -> str | None:

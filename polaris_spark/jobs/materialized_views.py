@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,8 @@ _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", 
 def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.entities import find, table_key
     from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
-    from polaris_spark.catalog.materialized_views import STRATEGY, is_materialized
+    from polaris_spark.catalog.materialized_views import is_materialized
     from polaris_spark.catalog.metadata.rows import View
-    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
     from polaris_spark.catalog.rows import VIEW
     from polaris_spark.catalog.view_sources import ViewQuery, pin
     from polaris_spark.commits.change import Operation
@@ -47,14 +46,7 @@ def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
     found = find(state, table_key(name, VIEW))
     if found is not None and tolerant and is_materialized(state.get(found.content, View)):
         return [(str(name), False)]
-    functions = nondeterministic_functions(query)
-    _refuse_session_functions(functions)
     properties = {key: text or "" for key, text in arguments.get("properties", {}).items()}
-    if functions and properties.get(STRATEGY, "full").strip().lower() == "incremental":
-        raise InputError(
-            f"the query calls {', '.join(functions)}, so it cannot be refreshed incrementally; leave "
-            f"{STRATEGY} out or set it to 'full'"
-        )
     _refuse_temporary_views(spark, query)
     current = spark.catalog.currentCatalog()
     namespace = tuple(_levels(spark))
@@ -68,6 +60,7 @@ def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
         ),
         call.session.principal,
     )
+    _refuse_functions(pinned.sql, properties)
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
     _refuse_variables(rows)
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
@@ -126,12 +119,27 @@ def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
             )
 
 
-def _refuse_session_functions(functions: Collection[str]) -> None:
+def _refuse_functions(sql: str, properties: Mapping[str, str]) -> None:
+    """Refuse a query whose functions make its result that of one user, or prevent its refresh strategy.
+
+    Args:
+        sql: the pinned query, which contains the queries of the views that it reads.
+        properties: the properties of the materialized view.
+    """
+    from polaris_spark.catalog.materialized_views import STRATEGY
+    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+
+    functions = nondeterministic_functions(sql)
     found = [one for one in ("current_user", "session_user", "user") if one in functions]
     if found:
         raise InputError(
             f"the query calls {', '.join(found)}; a materialized view would show the rows of the user who refreshed it "
             "to all users"
+        )
+    if functions and properties.get(STRATEGY, "full").strip().lower() == "incremental":
+        raise InputError(
+            f"the query calls {', '.join(functions)}, so it cannot be refreshed incrementally; leave "
+            f"{STRATEGY} out or set it to 'full'"
         )
 
 

@@ -333,7 +333,8 @@ def _write(call: Call, name: TableName, plan: _Plan) -> None:
     from pyspark.sql.functions import expr
 
     from polaris_spark.catalog.materialized_views import storage_name
-    from polaris_spark.catalog.view_sources import has_same_columns, quoted
+    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.catalog.view_sources import has_same_columns
     from polaris_spark.errors import TryAgainError
 
     spark = call.spark()

@@ -438,6 +438,7 @@ def test_bad_input_gets_one_clear_error_and_changes_nothing(
         spark,
         "CREATE MATERIALIZED VIEW old AS SELECT id FROM t",
         "CREATE VIEW ordinary AS SELECT 1 AS a",
+        "CREATE VIEW mine AS SELECT id FROM t WHERE region = current_user()",
         "CREATE OR REPLACE TEMPORARY VIEW passing AS SELECT 1 AS a",
     )
     head = rows(spark, "SELECT max(number) FROM polaris.system.changes")

@@ -1,0 +1,80 @@
+"""Text in Spark's SQL that reads a snapshot of a table, with the columns that the table has now."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.view_queries import SourceReference
+from polaris_spark.errors import BadRequestError
+
+_VERSION = re.compile(r"(?:FOR\s+)?(?:SYSTEM_)?VERSION\s+AS\s+OF\s+(\d{1,19})", re.IGNORECASE)
+_SQL_TYPES = {"long": "BIGINT", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP", "uuid": "STRING"}
+"""Names in Spark's SQL of Iceberg's types, where they differ."""
+
+
+def named_snapshot(reference: SourceReference) -> int:
+    """Return the snapshot id in the time travel clause of a reference.
+
+    Raises:
+        BadRequestError: the clause does not name a snapshot id, so its meaning can change.
+    """
+    match = _VERSION.fullmatch(reference.version.strip())
+    if match is None:
+        raise BadRequestError(
+            f"{reference.identifier} {reference.version}: a materialized view can read a table as of a snapshot id, or "
+            "a branch or tag as in db.t.branch_name, but not as of a time or of another version"
+        )
+    return int(match[1])
+
+
+def at_snapshot(table: TableDraft, full: str, id: int) -> str:
+    """Return SQL that reads a snapshot with the table's current columns. Spark reads a snapshot with the columns that
+    the table had then.
+
+    Raises:
+        BadRequestError: the schema has changed since the snapshot in a way that SQL cannot express.
+    """
+    at = f"{full} VERSION AS OF {id}"
+    snapshot = table.snapshots.get(id) or {}
+    schema_id = snapshot.get("schema-id", table.current_schema_id)
+    if schema_id == table.current_schema_id:
+        return at
+    then, now = (_fields(table, one) for one in (schema_id, table.current_schema_id))
+    if [_shown(one) for one in then] == [_shown(one) for one in now]:
+        return at
+    by_id = {one["id"]: one for one in then}
+    columns = []
+    for field in now:
+        old = by_id.get(field["id"])
+        type = field["type"]
+        name = quoted((field["name"],))
+        if old is not None and old["type"] == type:
+            columns.append(f"{quoted((old['name'],))} AS {name}")
+        elif isinstance(type, str) and "initial-default" not in field:
+            text = _SQL_TYPES.get(type, type)
+            value = "NULL" if old is None else quoted((old["name"],))
+            columns.append(f"CAST({value} AS {text}) AS {name}")
+        else:
+            raise BadRequestError(
+                f"column {field['name']} of {full} was changed after the last snapshot of the table; write to the "
+                "table first"
+            )
+    return f"(SELECT {', '.join(columns)} FROM {at})"
+
+
+def _fields(table: TableDraft, schema_id: int) -> list[Json]:
+    schema = table.schemas.get(schema_id)
+    return [] if schema is None else list(schema["fields"])
+
+
+def _shown(field: Json) -> tuple[Any, ...]:
+    """Return what a query sees of a column."""
+    return field["id"], field["name"], field["type"]
+
+
+def quoted(parts: tuple[str, ...]) -> str:
+    """Return a name in backticks, as Spark's SQL needs it."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
