@@ -422,6 +422,7 @@ def test_a_refresh_that_writes_elsewhere_is_refused(spark: SparkSession, home: s
         ("CREATE MATERIALIZED VIEW mv AS SELECT id FROM t VERSION AS OF 'main'", "snapshot id"),
         ("CREATE MATERIALIZED VIEW mv AS SELECT id FROM t TIMESTAMP AS OF '2030-01-01'", "snapshot id"),
         ("CREATE MATERIALIZED VIEW mv AS SELECT id FROM t WHERE region = current_user()", "all users"),
+        ("CREATE MATERIALIZED VIEW mv AS SELECT * FROM mine", "all users"),
         (
             "CREATE MATERIALIZED VIEW mv AS SELECT * FROM spark_catalog.default.t",
             "neither a table nor a view",
