@@ -1,0 +1,302 @@
+package io.polarisspark.incremental;
+
+import static io.polarisspark.incremental.Plans.join;
+import static io.polarisspark.incremental.Plans.list;
+import static io.polarisspark.incremental.Plans.project;
+import static io.polarisspark.incremental.Plans.seq;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
+import org.apache.spark.sql.catalyst.expressions.EqualTo;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.Cross$;
+import org.apache.spark.sql.catalyst.plans.FullOuter$;
+import org.apache.spark.sql.catalyst.plans.Inner$;
+import org.apache.spark.sql.catalyst.plans.JoinType;
+import org.apache.spark.sql.catalyst.plans.LeftOuter$;
+import org.apache.spark.sql.catalyst.plans.RightOuter$;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Expand;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.Generate;
+import org.apache.spark.sql.catalyst.plans.logical.Join;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.RepartitionOperation;
+import org.apache.spark.sql.catalyst.plans.logical.RebalancePartitions;
+import org.apache.spark.sql.catalyst.plans.logical.Sort;
+import org.apache.spark.sql.catalyst.plans.logical.Union;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+
+/**
+ * The change of a plan's result, computed from the changes of its tables, for each operator.
+ *
+ * <p>Projections, filters, generators and unions are linear: the change of their result is their
+ * result for the change of their input. The change of an inner join has a term for each side (Budiu
+ * et al., "DBSP", VLDB 2023, sections 3 and 4). Of aggregates, windows and outer joins, the results
+ * for the changed keys are computed for both states, and those of the earlier state are removed.
+ */
+final class DeltaRules {
+  private final Sources sources;
+  private final Evaluation evaluation;
+
+  DeltaRules(Sources sources, Evaluation evaluation) {
+    this.sources = sources;
+    this.evaluation = evaluation;
+  }
+
+  /** Whether a plan reads a table that has changed. */
+  boolean isChanged(LogicalPlan plan) {
+    return sources.isChanged(plan);
+  }
+
+  /**
+   * Returns the change of a plan's result.
+   *
+   * @throws NotIncrementalException the plan has an operator for which there is no rule
+   */
+  SignedRows delta(LogicalPlan plan) {
+    for (LogicalPlan subquery : Plans.<LogicalPlan>list(plan.subqueries())) {
+      if (isChanged(subquery)) {
+        throw new NotIncrementalException(
+            "a table that a subquery in an expression reads has changed");
+      }
+    }
+    if (plan instanceof DataSourceV2Relation relation) {
+      return sources.delta(relation);
+    }
+    if (plan instanceof Project node) {
+      return delta(node.child()).select(list(node.projectList()));
+    }
+    if (plan instanceof Filter node) {
+      return linear(node, node.child());
+    }
+    if (plan instanceof Generate node) {
+      return linear(node, node.child());
+    }
+    if (plan instanceof Expand node) {
+      return expand(node);
+    }
+    if (plan instanceof Union node) {
+      return union(node);
+    }
+    if (plan instanceof Sort || plan instanceof RepartitionOperation || plan instanceof RebalancePartitions) {
+      return delta(Plans.<LogicalPlan>list(plan.children()).get(0));
+    }
+    if (plan instanceof Join node) {
+      return join(node);
+    }
+    if (plan instanceof Aggregate node) {
+      return byKey(node, node.child(), list(node.groupingExpressions()));
+    }
+    if (plan instanceof Window node) {
+      require(!node.partitionSpec().isEmpty(), "it contains a window without PARTITION BY");
+      return byKey(node, node.child(), list(node.partitionSpec()));
+    }
+    throw new NotIncrementalException("it contains " + plan.nodeName());
+  }
+
+  /** Returns the keys in the changed rows of a plan; all columns of the expressions are the plan's. */
+  Keys keys(LogicalPlan plan, List<Expression> expressions) {
+    return Keys.of(List.of(changed(plan, expressions)), evaluation);
+  }
+
+  /** Returns the change of a plan without rows that were both added and removed. */
+  SignedRows net(LogicalPlan plan) {
+    return delta(plan).net(Plans.output(plan));
+  }
+
+  private SignedRows linear(LogicalPlan node, LogicalPlan child) {
+    SignedRows inner = delta(child).select(Plans.output(child));
+    return new SignedRows(
+        Plans.withChildren(node, List.of(inner.plan())), inner.weight(), inner.removes());
+  }
+
+  private SignedRows expand(Expand node) {
+    SignedRows inner = delta(node.child());
+    List<scala.collection.immutable.Seq<Expression>> rows = new ArrayList<>();
+    for (scala.collection.immutable.Seq<Expression> one :
+        Plans.<scala.collection.immutable.Seq<Expression>>list(node.projections())) {
+      List<Expression> values = list(one);
+      values.add(inner.weight());
+      rows.add(seq(values));
+    }
+    List<Attribute> columns = Plans.output(node);
+    Attribute weight = Plans.alias(inner.weight(), inner.weight().name()).toAttribute();
+    columns.add(weight);
+    return new SignedRows(
+        new Expand(seq(rows), seq(columns), inner.plan()), weight, inner.removes());
+  }
+
+  private SignedRows union(Union node) {
+    List<Attribute> columns = Plans.output(node);
+    List<SignedRows> terms = new ArrayList<>();
+    for (LogicalPlan child : Plans.<LogicalPlan>list(node.children())) {
+      if (isChanged(child)) {
+        List<Attribute> theirs = Plans.output(child);
+        List<NamedExpression> renamed = new ArrayList<>();
+        for (int position = 0; position < columns.size(); position++) {
+          renamed.add(Plans.as(theirs.get(position), columns.get(position)));
+        }
+        terms.add(delta(child).select(renamed));
+      }
+    }
+    return SignedRows.sum(columns, terms);
+  }
+
+  private SignedRows join(Join node) {
+    JoinType type = node.joinType();
+    if (type == Inner$.MODULE$ || type == Cross$.MODULE$) {
+      return innerJoin(node);
+    }
+    if (type == RightOuter$.MODULE$) {
+      Join mirrored =
+          Plans.join(
+              node.right(), node.left(), LeftOuter$.MODULE$, node.condition().getOrElse(() -> null));
+      return leftJoin(mirrored).select(Plans.output(node));
+    }
+    return type == FullOuter$.MODULE$ ? fullJoin(node) : leftJoin(node);
+  }
+
+  /** With L' and R' as the later states: (L' x R') - (L x R) = dL x R' + L x dR. */
+  private SignedRows innerJoin(Join node) {
+    List<SignedRows> terms = new ArrayList<>();
+    if (isChanged(node.left())) {
+      terms.add(joined(node, net(node.left()), node.right()));
+    }
+    if (isChanged(node.right())) {
+      SignedRows right = net(node.right());
+      LogicalPlan plan =
+          Plans.withChildren(node, List.of(sources.before(node.left()), right.plan()));
+      terms.add(new SignedRows(plan, right.weight(), right.removes()));
+    }
+    return SignedRows.sum(Plans.output(node), terms);
+  }
+
+  /**
+   * The change of an outer, semi or anti join that returns the rows of its left side. It is linear in
+   * the left side. Where the right side has changed, rows of the left side with the keys of the changed
+   * rows are joined with both states of the right side.
+   */
+  private SignedRows leftJoin(Join node) {
+    List<SignedRows> terms = new ArrayList<>();
+    if (isChanged(node.left())) {
+      terms.add(joined(node, net(node.left()), node.right()));
+    }
+    if (isChanged(node.right())) {
+      Equalities equal = Equalities.of(node);
+      LogicalPlan left = sources.before(node.left());
+      LogicalPlan right = node.right();
+      LogicalPlan rightBefore = sources.before(right);
+      if (!equal.left.isEmpty()) {
+        Keys keys = keys(right, equal.right);
+        left = keys.restrict(left, equal.left);
+        right = keys.restrict(right, equal.right);
+        rightBefore = keys.restrict(rightBefore, equal.right);
+      }
+      terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, right)), true));
+      terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, rightBefore)), false));
+    }
+    return SignedRows.sum(Plans.output(node), terms);
+  }
+
+  private SignedRows fullJoin(Join node) {
+    Equalities equal = Equalities.of(node);
+    if (equal.left.isEmpty()) {
+      return difference(node, sources.before(node));
+    }
+    List<Keys.Source> changed = new ArrayList<>();
+    if (isChanged(node.left())) {
+      changed.add(changed(node.left(), equal.left));
+    }
+    if (isChanged(node.right())) {
+      changed.add(changed(node.right(), equal.right));
+    }
+    Keys keys = Keys.of(changed, evaluation);
+    Function<LogicalPlan, LogicalPlan> restricted =
+        plan -> {
+          List<LogicalPlan> sides = list(plan.children());
+          return Plans.withChildren(
+              plan,
+              List.of(
+                  keys.restrict(sides.get(0), equal.left),
+                  keys.restrict(sides.get(1), equal.right)));
+        };
+    return difference(restricted.apply(node), restricted.apply(sources.before(node)));
+  }
+
+  private static SignedRows joined(Join node, SignedRows left, LogicalPlan right) {
+    LogicalPlan plan = Plans.withChildren(node, List.of(left.plan(), right));
+    return new SignedRows(plan, left.weight(), left.removes());
+  }
+
+  /** The change of a plan that computes its result for each value of the expressions on its own. */
+  private SignedRows byKey(LogicalPlan node, LogicalPlan child, List<Expression> expressions) {
+    LogicalPlan before = sources.before(child);
+    if (expressions.isEmpty()) {
+      return difference(node, Plans.withChildren(node, List.of(before)));
+    }
+    Keys keys = keys(child, expressions);
+    return difference(
+        Plans.withChildren(node, List.of(keys.restrict(child, expressions))),
+        Plans.withChildren(node, List.of(keys.restrict(before, expressions))));
+  }
+
+  private static SignedRows difference(LogicalPlan after, LogicalPlan before) {
+    return SignedRows.sum(
+        Plans.output(after), List.of(SignedRows.of(after, true), SignedRows.of(before, false)));
+  }
+
+  private Keys.Source changed(LogicalPlan plan, List<Expression> expressions) {
+    return new Keys.Source(net(plan).plan(), expressions);
+  }
+
+  private static void require(boolean condition, String message) {
+    if (!condition) {
+      throw new NotIncrementalException(message);
+    }
+  }
+
+  /** The expressions of both sides that a join compares for equality, by position. */
+  private record Equalities(List<Expression> left, List<Expression> right) {
+    static Equalities of(Join node) {
+      Equalities found = new Equalities(new ArrayList<>(), new ArrayList<>());
+      if (node.condition().isDefined()) {
+        found.add(node, node.condition().get());
+      }
+      return found;
+    }
+
+    private void add(Join node, Expression condition) {
+      if (condition instanceof And both) {
+        add(node, both.left());
+        add(node, both.right());
+      } else if (condition instanceof EqualTo equal) {
+        add(node, equal.left(), equal.right());
+      } else if (condition instanceof EqualNullSafe equal) {
+        add(node, equal.left(), equal.right());
+      }
+    }
+
+    private void add(Join node, Expression one, Expression other) {
+      if (reads(one, node.left()) && reads(other, node.right())) {
+        left.add(one);
+        right.add(other);
+      } else if (reads(other, node.left()) && reads(one, node.right())) {
+        left.add(other);
+        right.add(one);
+      }
+    }
+
+    private static boolean reads(Expression expression, LogicalPlan plan) {
+      return !expression.references().isEmpty()
+          && expression.references().subsetOf(plan.outputSet());
+    }
+  }
+}

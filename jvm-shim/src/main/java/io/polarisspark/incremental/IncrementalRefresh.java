@@ -1,0 +1,207 @@
+package io.polarisspark.incremental;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.stream.Collectors;
+import org.apache.iceberg.spark.CommitMetadata;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+
+/**
+ * Refreshes the stored rows of one view, in full or incrementally. Python calls it.
+ *
+ * <p>An incremental refresh computes the change of the query's result from the changes of its tables,
+ * and applies it to the stored rows in one commit.
+ */
+public final class IncrementalRefresh implements AutoCloseable {
+  private final SparkSession spark;
+  private final StoredQuery query;
+  private final LogicalPlan plan;
+  private String stored;
+  private Sources sources;
+  private Evaluation evaluation;
+  private StoredRows.Change change;
+
+  /**
+   * @param sql the query, which reads all tables as of snapshots
+   * @param columns names of the view's columns
+   */
+  public IncrementalRefresh(
+      org.apache.spark.sql.SparkSession spark, String sql, List<String> columns) {
+    this.spark = (SparkSession) spark;
+    LogicalPlan analyzed = this.spark.sql(sql).queryExecution().analyzed();
+    this.plan = NormalForm.of(analyzed);
+    this.query = new StoredQuery(plan, List.copyOf(columns));
+  }
+
+  /** Returns the stored columns that the view does not show: name, type in SQL, and what it holds. */
+  public List<List<String>> hidden() {
+    return query.hidden().stream()
+        .map(one -> List.of(one.name(), one.attribute().dataType().sql(), one.holds()))
+        .toList();
+  }
+
+  /** Returns all rows to store. */
+  public Dataset<Row> rows() {
+    return Plans.rows(spark, query.plan());
+  }
+
+  /**
+   * Finds what has changed, and whether an incremental refresh is possible and pays.
+   *
+   * @param since ids of the snapshots that the last refresh read (-1 for none), by the UUID of a table,
+   *     "@", and the id of the snapshot that the query reads
+   * @param stored SQL that returns all stored rows
+   * @param limit the largest part of the bytes of all tables that an incremental refresh may read
+   * @return why an incremental refresh is not possible or does not pay; an empty text if it is possible
+   */
+  public String estimate(Map<String, Long> since, String stored, double limit) {
+    close();
+    sources = new Sources(plan, since);
+    this.stored = stored;
+    Amount all = sources.amount(plan);
+    Amount changed = sources.changed();
+    if (changed.bytes() > limit * all.bytes()) {
+      return "%,d of %,d bytes have changed".formatted(changed.bytes(), all.bytes());
+    }
+    if (!sources.isChanged(plan)) {
+      return "";
+    }
+    try (Evaluation estimate = new Evaluation(spark, true)) {
+      change(estimate);
+      return "";
+    } catch (NotIncrementalException error) {
+      return error.getMessage();
+    }
+  }
+
+  /** Returns the numbers of files, bytes and rows that have changed. */
+  public List<Long> changed() {
+    Amount found = sources.changed();
+    return List.of(found.files(), found.bytes(), found.rows());
+  }
+
+  /**
+   * Computes the change of the stored rows.
+   *
+   * @return why computing it does not pay; an empty text if it does
+   */
+  public String compute(double limit) {
+    evaluation = new Evaluation(spark, false);
+    if (!sources.isChanged(plan)) {
+      change = new StoredRows.Change(Plans.empty(Plans.output(query.plan())), null, List.of());
+      return "";
+    }
+    change = change(evaluation);
+    long reads = planned(change.inserts());
+    long all = planned(query.plan());
+    return reads > limit * all
+        ? "it would read %,d bytes, and a full refresh %,d".formatted(reads, all)
+        : "";
+  }
+
+  /**
+   * Writes the computed change to the stored rows.
+   *
+   * @param table name of the storage table, as in SQL
+   * @param summary entries for the summary of the snapshot
+   */
+  public void write(String table, Map<String, String> summary) throws Exception {
+    Dataset<Row> inserts = Plans.rows(spark, change.inserts());
+    if (change.deletes() == null) {
+      var writer = inserts.writeTo(table);
+      summary.forEach((key, text) -> writer.option("snapshot-property." + key, text));
+      writer.append();
+      return;
+    }
+    String source = "polaris_refresh_" + UUID.randomUUID().toString().replace("-", "");
+    marked(inserts).createOrReplaceTempView(source);
+    try {
+      CommitMetadata.withCommitProperties(
+          summary, () -> spark.sql(merge(table, source)), Exception.class);
+    } finally {
+      spark.catalog().dropTempView(source);
+    }
+  }
+
+  @Override
+  public void close() {
+    if (evaluation != null) {
+      evaluation.close();
+      evaluation = null;
+    }
+    if (sources != null) {
+      sources.close();
+      sources = null;
+    }
+  }
+
+  private StoredRows.Change change(Evaluation with) {
+    return new StoredRows(spark, query, new DeltaRules(sources, with), with, stored).change();
+  }
+
+  /** Returns the rows to insert and the keys of the rows to delete, marked. */
+  private Dataset<Row> marked(Dataset<Row> inserts) {
+    Dataset<Row> deletes = Plans.rows(spark, change.deletes());
+    List<String> keys = new ArrayList<>();
+    for (String name : query.columns()) {
+      keys.add(
+          change.by().contains(name)
+              ? StoredRows.quoted(name)
+              : "CAST(NULL AS %s) AS %s".formatted(types().get(name), StoredRows.quoted(name)));
+    }
+    keys.add("true AS " + StoredRows.DELETES);
+    return inserts
+        .selectExpr("*", "false AS " + StoredRows.DELETES)
+        .unionAll(deletes.selectExpr(keys.toArray(String[]::new)));
+  }
+
+  private String merge(String table, String source) {
+    List<String> conditions = new ArrayList<>(List.of("s." + StoredRows.DELETES));
+    List<Attribute> columns = Plans.output(query.plan());
+    for (Attribute column : columns) {
+      if (change.by().contains(column.name())) {
+        String name = StoredRows.quoted(column.name());
+        conditions.add(StoredRows.same("t." + name, "s." + name, column));
+      }
+    }
+    List<String> names = query.columns().stream().map(StoredRows::quoted).toList();
+    return "MERGE INTO %s t USING %s s ON %s WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.%s THEN INSERT (%s) VALUES (s.%s)"
+        .formatted(
+            table,
+            source,
+            String.join(" AND ", conditions),
+            StoredRows.DELETES,
+            String.join(", ", names),
+            String.join(", s.", names));
+  }
+
+  private Map<String, String> types() {
+    return Plans.output(query.plan()).stream()
+        .collect(Collectors.toMap(Attribute::name, one -> one.dataType().sql()));
+  }
+
+  /** Returns the number of bytes that a plan reads from tables, as Spark estimates it. */
+  private long planned(LogicalPlan rows) {
+    return scanned(Plans.rows(spark, rows).queryExecution().optimizedPlan());
+  }
+
+  private static long scanned(LogicalPlan plan) {
+    long bytes =
+        plan instanceof DataSourceV2ScanRelation relation
+                && relation.scan() instanceof SupportsReportStatistics scan
+            ? scan.estimateStatistics().sizeInBytes().orElse(0)
+            : 0;
+    for (LogicalPlan child : Plans.<LogicalPlan>list(plan.children())) {
+      bytes += scanned(child);
+    }
+    return bytes;
+  }
+}
