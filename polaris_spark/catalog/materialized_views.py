@@ -54,6 +54,14 @@ STRATEGIES: Final = ("full", "incremental")
 MAX_STALENESS: Final = "max-staleness"
 """View property: the longest time, such as `1 hour`, for which stale data is returned after its refresh if
 `allow-stale-data` is true. Without it, stale data is returned however old it is."""
+INCREMENTAL_LIMIT: Final = "incremental-limit"
+"""View property: the largest part, such as `0.5` (the default), of the bytes that a full refresh reads which an
+incremental refresh may read. If the change is larger, the refresh is full."""
+HIDDEN: Final = "polaris_state_"
+"""Beginning of the names of the storage table's columns that the view does not show. Incremental refreshes use them."""
+STATE: Final = "state-columns"
+"""Field of a refresh record, beyond the draft specification: the hidden columns of the storage table (`name`, `id`, and
+what the column `holds`)."""
 SESSION: Final = "session"
 """Field of a refresh record, beyond the draft specification: the settings of the Spark session on which results of
 queries depend, such as the time zone."""
@@ -68,6 +76,7 @@ _SNAPSHOTS = "snapshot-ids"
 refresh. There are several after a compaction."""
 _FIXED = frozenset({"add-schema", "set-current-schema", "remove-schemas", "set-location", "assign-uuid"})
 """Actions of updates that would change the columns or the place of a storage table."""
+_COLUMNS = frozenset({"add-schema", "set-current-schema", "remove-schemas"})
 
 
 def storage_name(view: TableName) -> TableName:
@@ -186,6 +195,8 @@ def set_document(
         _checked(duration_ms, MAX_STALENESS, properties[MAX_STALENESS])
     if TIME_TRAVEL in properties:
         _checked(flag, TIME_TRAVEL, properties[TIME_TRAVEL])
+    if INCREMENTAL_LIMIT in properties:
+        _checked(_limit, INCREMENTAL_LIMIT, properties[INCREMENTAL_LIMIT])
     document[STORAGE_LOCATION] = storage_location
     properties[METADATA] = encode(document).decode()
 
@@ -195,6 +206,21 @@ def _checked(parse: Any, name: str, text: str) -> Any:
         return parse(name, text)
     except InputError as error:
         raise BadRequestError(str(error)) from error
+
+
+def _limit(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise InputError(f"{name} is {text!r}; it must be a number that is not negative, such as 0.5")
+    return value
+
+
+def incremental_limit(view: View) -> float:
+    """Return the largest part of the bytes of a full refresh that an incremental refresh may read."""
+    return float(view.properties.get(INCREMENTAL_LIMIT, "0.5"))
 
 
 def has_time_travel(view: View) -> bool:
@@ -237,7 +263,7 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
     if draft.properties.get(METADATA) != old.get(METADATA):
         raise BadRequestError(f"property {METADATA} of {table} is set by the catalog and cannot be changed")
     for action, _ in draft.changes:
-        if action in _FIXED:
+        if action in _FIXED and not (action in _COLUMNS and _shows_same_columns(draft)):
             raise BadRequestError(
                 f"the columns and the location of {table} are those of its materialized view and cannot be changed "
                 f"({action}); use CREATE OR REPLACE MATERIALIZED VIEW"
@@ -269,6 +295,19 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
             raise BadRequestError(
                 f"another refresh of {table} came first; nothing was changed", type="ValidationException"
             )
+
+
+def _shows_same_columns(draft: TableDraft) -> bool:
+    """Whether only columns that the view does not show differ between a draft and the table before it."""
+    if draft.base is None:
+        return False
+    before = TableDraft(draft.base, draft.reader, now_ms=0)
+    return _shown_fields(before) == _shown_fields(draft)
+
+
+def _shown_fields(table: TableDraft) -> list[Json]:
+    schema = table.schemas.get(table.current_schema_id) or {}
+    return [one for one in schema.get("fields", ()) if not one["name"].startswith(HIDDEN)]
 
 
 def set_refreshes(draft: TableDraft, view: View) -> None:

@@ -38,7 +38,7 @@ _TOGETHER = 256
 _DEEPEST = 32
 """Maximum depth of views that read other views."""
 _COMPACTIONS = 1_000
-"""Maximum number of snapshots that are read to find out whether all changes of a table are compactions or appends."""
+"""Maximum number of snapshots that are read to find out whether all changes of a table are compactions."""
 
 
 class ViewQuery(NamedTuple):
@@ -69,6 +69,8 @@ class TableSource(NamedTuple):
     """Number of rows that are read, as in the snapshot's summary; 0 if unknown."""
     files: int
     """Number of data files that are read, as in the snapshot's summary; 0 if unknown."""
+    read: bool = True
+    """False if stored rows of a materialized view are read instead of the table."""
 
 
 class QueryEngine(NamedTuple):
@@ -80,11 +82,11 @@ class QueryEngine(NamedTuple):
     """Returns the number of columns of a query."""
 
 
-class TableRef(NamedTuple):
-    """A branch or tag of a table."""
+class StoredSource(NamedTuple):
+    """The storage table of a materialized view that a query reads, and its state."""
 
-    table: TableName
-    ref: str
+    uuid: str
+    snapshot_id: int
 
 
 class ViewSource(NamedTuple):
@@ -93,6 +95,8 @@ class ViewSource(NamedTuple):
     name: TableName
     uuid: str
     version_id: int
+    stored: StoredSource | None = None
+    """Set if the stored rows of the view are read instead of its query."""
 
 
 class PinnedQuery(NamedTuple):
@@ -117,7 +121,8 @@ class PinnedQuery(NamedTuple):
 
     def source_states(self) -> list[Json]:
         """Return the `source-states` of the newer proposal. A source whose snapshot the query names has no `ref`. The
-        field `schema-id` is beyond the proposal."""
+        fields `schema-id` and, of a materialized view whose stored rows are read, `storage-snapshot-id` are beyond the
+        proposal."""
         tables = [
             {
                 "type": "table",
@@ -137,6 +142,7 @@ class PinnedQuery(NamedTuple):
                 "uuid": one.uuid,
                 "version-id": one.version_id,
             }
+            | ({} if one.stored is None else {"storage-snapshot-id": one.stored.snapshot_id})
             for one in self.views
         ]
         return [*tables, *views]
@@ -177,7 +183,6 @@ def pin(
     name: TableName,
     engine: QueryEngine | None = None,
     session: Mapping[str, str] | None = None,
-    since: Mapping[TableRef, int] | None = None,
 ) -> PinnedQuery:
     """Pin the query of a view to a commit.
 
@@ -190,12 +195,10 @@ def pin(
             view is expected to have as many columns as its query.
         session: settings of the session (`SESSION`). If they are given, the stored rows of materialized views that the
             query reads are read instead of their queries, if they are fresh and were computed with these settings.
-        since: snapshot ids by table and ref. If they are given, the query reads only the rows that were appended to a
-            table after this snapshot; all rows if the id is `NO_SNAPSHOT`.
     Raises:
         BadRequestError: the query cannot be parsed, reads itself, or reads a table that is not in this catalog.
     """
-    return _Pinning(state, catalog, engine, session, since).pinned(query, (name,))
+    return _Pinning(state, catalog, engine, session).pinned(query, (name,))
 
 
 class _Pinning:
@@ -205,13 +208,11 @@ class _Pinning:
         catalog: str,
         engine: QueryEngine | None,
         session: Mapping[str, str] | None,
-        since: Mapping[TableRef, int] | None,
     ) -> None:
         self.state = state
         self.catalog = catalog
         self.engine = engine
         self.session = session
-        self.since = since
 
     def pinned(self, query: ViewQuery, above: tuple[TableName, ...]) -> PinnedQuery:
         """Pin a query.
@@ -307,12 +308,7 @@ class _Pinning:
         )
         if id is None:
             return source, f"(SELECT * FROM {full} WHERE false)"
-        before = None if self.since is None else self.since[TableRef(name, ref)]
-        if before is None or before == NO_SNAPSHOT:
-            return source, at_snapshot(draft, full, id)
-        if before == id:
-            return source, f"(SELECT * FROM {full} VERSION AS OF {id} WHERE false)"
-        return source, f"{full} WITH ('start-snapshot-id' = '{before}', 'end-snapshot-id' = '{id}')"
+        return source, at_snapshot(draft, full, id)
 
     def _view(
         self, name: TableName, view: View, reference: SourceReference, above: tuple[TableName, ...]
@@ -328,8 +324,10 @@ class _Pinning:
         inner = self.pinned(query_of(self.state, view), (*above, name))
         stored = self._stored(name, view)
         if stored is not None:
-            source = ViewSource(name, view.uuid, view.current_version_id)
-            unread = [one._replace(rows=0, files=0) for one in inner.tables]
+            table = self.state.get(require(self.state, storage_name(name), TABLE).content, Table)
+            read = StoredSource(table.uuid, table.current_snapshot_id or 0)
+            source = ViewSource(name, view.uuid, view.current_version_id, read)
+            unread = [one._replace(rows=0, files=0, read=False) for one in inner.tables]
             return f"({stored})", unread, [source, *inner.views]
         # As Iceberg resolves views: by position. A query can have more columns than its view.
         columns = columns_of(self.state, view)
@@ -480,76 +478,6 @@ def only_compacted(table: TableDraft, id: int | None, since: int) -> bool:
             return False
         id = snapshot.get("parent-snapshot-id")
     return False
-
-
-class Appended(NamedTuple):
-    """What was appended to the tables of a query since a refresh."""
-
-    since: dict[TableRef, int]
-    """Ids of the snapshots that the refresh read, by table and ref."""
-    rows: int
-    """Number of rows that were appended since then, as in the summaries of the snapshots."""
-    files: int
-
-
-def appended_since(state: State, record: Json, query: PinnedQuery) -> Appended | str:
-    """Return what was appended to the tables of a query since a refresh; or why other things have changed, too.
-
-    Args:
-        record: the record of the refresh.
-        query: the query, pinned to the commit `state`.
-    """
-    sources = record.get(SOURCE_STATES)
-    if not isinstance(sources, list):
-        return "the last refresh does not describe all sources"
-    if [one for one in query.source_states() if one["type"] == "view"] != [
-        one for one in sources if one.get("type") == "view"
-    ]:
-        return "a view that the query reads was changed"
-    before = {
-        TableRef(TableName(tuple(one["namespace"]), one["name"]), one["ref"]): one
-        for one in sources
-        if one.get("type") == "table" and "ref" in one
-    }
-    since: dict[TableRef, int] = {}
-    refs: dict[TableName, str] = {}
-    rows = files = 0
-    for table in query.tables:
-        if refs.setdefault(table.name, table.ref) != table.ref:  # Spark would take one relation for both
-            return f"it reads two branches or tags of {table.name}"
-        if table.fixed:
-            return "the query reads a table as of a snapshot id"
-        last = before.get(TableRef(table.name, table.ref))
-        if last is None or last["uuid"] != table.uuid:
-            return f"{table.name} was replaced"
-        if last.get("schema-id") != table.schema_id:
-            return f"the columns of {table.name} were changed"
-        found = state.get(require(state, table.name, TABLE).content, Table)
-        added = _appended(TableDraft(found, state, now_ms=0), table.snapshot_id, last["snapshot-id"])
-        if added is None:
-            return f"rows of {table.name} were deleted or updated, or its history was changed or expired"
-        since[TableRef(table.name, table.ref)] = last["snapshot-id"]
-        rows, files = rows + added[0], files + added[1]
-    return Appended(since, rows, files)
-
-
-def _appended(table: TableDraft, id: int, since: int) -> tuple[int, int] | None:
-    """Return the number of rows and of files that were appended to a table after the snapshot `since`, up to the
-    snapshot `id`; None if there are changes other than appends and compactions."""
-    rows = files = 0
-    at: int | None = id
-    for _ in range(_COMPACTIONS):
-        if at == since or (at is None and since == NO_SNAPSHOT) or (at == NO_SNAPSHOT == since):
-            return rows, files
-        snapshot = None if at is None else table.snapshots.get(at)
-        summary = {} if snapshot is None else snapshot.get("summary") or {}
-        if snapshot is None or summary.get("operation") not in ("append", "replace"):
-            return None
-        if summary["operation"] == "append":
-            rows += _count(summary, "added-records")
-            files += _count(summary, "added-data-files")
-        at = snapshot.get("parent-snapshot-id")
-    return None
 
 
 def has_same_columns(state: State, query: PinnedQuery) -> bool:

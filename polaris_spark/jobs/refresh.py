@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.jobs.identifiers import levels_named
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 
     from polaris_spark.catalog.entities import TableName
     from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.metadata.texts import Json
+    from polaris_spark.catalog.source_changes import SnapshotKey
     from polaris_spark.catalog.view_sources import Freshness, PinnedQuery, QueryEngine
     from polaris_spark.commits.state import State
+    from polaris_spark.jobs.incremental import HiddenColumn, IncrementalQuery
 
 _TRIES = 3
 """Number of times that a refresh is tried. It begins again if another refresh or a change of the view came first."""
@@ -56,19 +60,21 @@ class _Plan(NamedTuple):
     id: int
     query: PinnedQuery
     columns: tuple[str, ...]
-    summary: dict[str, str]
-    """Entries for the summary of the new snapshot."""
+    """Names of the view's columns."""
+    record: dict[str, Any]
+    """The refresh record."""
     reason: str
     before: _ViewState
-    added: PinnedQuery | None = None
-    """The query of the rows to add to the stored rows; None to compute all rows."""
-    rows: int = 0
-    """Number of rows that will be read, as in the summaries of the snapshots."""
-    files: int = 0
-
-    @property
-    def strategy(self) -> str:
-        return "full" if self.added is None else "incremental"
+    since: dict[SnapshotKey, int] | str | None = None
+    """The snapshots that the last refresh read; why they are not known; None for a view with the strategy `full`."""
+    limit: float = 0
+    """The largest part of the bytes of a full refresh that an incremental refresh may read."""
+    state: list[Json] | None = None
+    """What the last refresh recorded about hidden columns."""
+    hidden: Mapping[str, Json] = MappingProxyType({})
+    """The hidden columns of the storage table, as fields of its Iceberg schema."""
+    stored: str = ""
+    """Name of the storage table and its snapshot, in SQL."""
 
 
 def view_named(call: Call, text: str) -> TableName:
@@ -101,27 +107,48 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         BadRequestError: the view is not materialized, or its query cannot be refreshed.
     """
     catalog = call.session.catalog
-    adds = True
+    failed = ""
     for tries in range(1, _TRIES + 1):
         call.progress("reading the states of the sources")
-        plan = catalog.loading(partial(_planned, call, name, full=full, adds=adds), call.session.principal)
+        plan = catalog.loading(partial(_planned, call, name, full=full), call.session.principal)
         if plan is None:
             return Refreshed("none", "the rows are fresh")
+        if failed and plan.since is not None:
+            plan = plan._replace(since=f"computing the change failed: {failed}")
+        done = _Done("full", plan.reason)
         try:
-            _write(call, name, plan)
+            done = _made(call, name, plan)
+        except (
+            _IncrementalError
+        ) as error:  # for example, a snapshot has expired; all rows may still be computed
+            failed = str(error)
+            done = _Done("incremental", plan.reason)
+            cause: Exception = error
         except Exception as error:  # Spark reports all errors in its own classes
-            after = _state_of(catalog.view(), name)
-            if after.refresh_id == plan.id:  # it was written, although Spark reports an error
-                return _result(catalog.view(), name, plan)
-            if plan.added is not None and after == plan.before:
-                adds = False  # for example, a snapshot has expired; all rows may still be computed
-                continue
-            if after == plan.before or after.uuid != plan.before.uuid or tries == _TRIES:
-                raise _failure(name, after, error) from error
-            full = full and after.refresh_id == plan.before.refresh_id
+            cause = error
         else:
-            return _result(catalog.view(), name, plan)
+            return _result(catalog.view(), name, plan, done)
+        after = _state_of(catalog.view(), name)
+        if after.refresh_id == plan.id:  # it was written, although Spark reports an error
+            return _result(catalog.view(), name, plan, done)
+        same = after == plan.before
+        if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
+            raise _failure(name, after, cause) from cause
+        full = full and after.refresh_id == plan.before.refresh_id
     raise AssertionError("the last try returns or raises")
+
+
+class _Done(NamedTuple):
+    """How a refresh was made, and what it has read."""
+
+    strategy: str
+    reason: str
+    rows: int = 0
+    files: int = 0
+
+
+class _IncrementalError(Exception):
+    """The change of the stored rows could not be computed or written."""
 
 
 def _state_of(state: State, name: TableName) -> _ViewState:
@@ -154,21 +181,9 @@ def _failure(name: TableName, after: _ViewState, error: Exception) -> Exception:
     return error
 
 
-def _planned(call: Call, name: TableName, *, full: bool, adds: bool = True) -> _Plan | None:
-    """Return the refresh to make; None if the rows are fresh and `full` is false.
-
-    Args:
-        adds: whether rows may be added to the stored rows.
-    """
-    import msgspec
-
-    from polaris_spark.catalog.materialized_views import (
-        REFRESH,
-        REFRESH_START,
-        REFRESH_STATE,
-        SESSION,
-        strategy_of,
-    )
+def _planned(call: Call, name: TableName, *, full: bool) -> _Plan | None:
+    """Return the refresh to make; None if the rows are fresh and `full` is false."""
+    from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
     from polaris_spark.catalog.view_sources import (
         SOURCE_STATES,
         columns_of,
@@ -177,6 +192,7 @@ def _planned(call: Call, name: TableName, *, full: bool, adds: bool = True) -> _
         pin,
         query_of,
     )
+    from polaris_spark.jobs.incremental import hidden_fields
 
     state = call.session.catalog.view()
     view = materialized(state, name)
@@ -185,129 +201,87 @@ def _planned(call: Call, name: TableName, *, full: bool, adds: bool = True) -> _
         return None
     spark = call.spark()
     session = {setting: str(spark.conf.get(setting)) for setting in SETTINGS}
-    query = pin(state, spark_catalog(call), query_of(state, view), name, query_engine(spark), session=session)
+    pinned = partial(pin, state, spark_catalog(call), query_of(state, view), name, query_engine(spark))
+    query = pinned(session=session)
     before = _state_of(state, name)
     id = secrets.randbits(62)
-    started = call.session.connection.clock.now_ms()
     record = {
         "refresh-id": id,
         "version-id": view.current_version_id,
         "view-uuid": view.uuid,
         "replaces": before.refresh_id,
-        "base-tables": query.base_tables(),
-        SOURCE_STATES: query.source_states(),
-        REFRESH_START: started,
+        REFRESH_START: call.session.connection.clock.now_ms(),
         SESSION: session,
-    }
-    proposal = {
-        "view-version-id": view.current_version_id,
-        REFRESH_START: started,
-        SOURCE_STATES: query.source_states(),
-    }
-    summary = {
-        REFRESH: msgspec.json.encode(record).decode(),
-        REFRESH_STATE: msgspec.json.encode(proposal).decode(),
     }
     plan = _Plan(
         id,
         query,
         tuple(columns_of(state, view)),
-        summary,
+        record,
         now.reason or "it was asked for",
         before,
-        rows=sum(one.rows for one in query.tables),
-        files=sum(one.files for one in query.tables),
+        hidden=hidden_fields(state, name),
     )
-    if full or not adds or strategy_of(view) != "incremental":
-        return plan
-    found = _increment(call, state, name, view, session)
-    if isinstance(found, str):
-        return plan._replace(reason=f"{plan.reason}; not incremental, because {found}")
-    added, rows, files = found
-    return plan._replace(added=added, rows=rows, files=files)
+    if strategy_of(view) == "incremental":
+        plan = _with_changes(call, state, name, view, plan, pinned, full=full)
+    record["base-tables"] = plan.query.base_tables()
+    record[SOURCE_STATES] = plan.query.source_states()
+    return plan
 
 
-def _increment(
-    call: Call, state: State, name: TableName, view: View, session: Mapping[str, str]
-) -> tuple[PinnedQuery, int, int] | str:
-    """Return the query of the rows to add to the stored rows, and the numbers of rows and files that it reads; or why
-    the stored rows cannot be kept.
+def _with_changes(
+    call: Call,
+    state: State,
+    name: TableName,
+    view: View,
+    plan: _Plan,
+    pinned: Callable[[], PinnedQuery],
+    *,
+    full: bool,
+) -> _Plan:
+    """Return the plan with what an incremental refresh needs.
 
-    A query is linear if it only selects columns and filters rows of its tables, or is a UNION ALL of such queries. The
-    result for tables that got more rows is then the result before, and the result for the added rows (Budiu et al.,
-    "DBSP: Automatic Incremental View Maintenance for Rich Query Languages", VLDB 2023, section 3).
+    Args:
+        pinned: returns the query with the queries of all materialized views that it reads, instead of their rows.
     """
-    from pyspark.errors import AnalysisException
-
-    from polaris_spark.catalog.materialized_views import SESSION
-    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
-    from polaris_spark.catalog.view_sources import appended_since, last_refresh, pin, query_of
-    from polaris_spark.errors import BadRequestError
-
-    record = last_refresh(state, name)
-    if record is None:
-        return "it has no rows yet"
-    if record.get("version-id") != view.current_version_id:
-        return "its query was replaced"
-    if record.get(SESSION) != session:
-        return "the session has another time zone or ANSI mode than that of the last refresh"
-    spark, query = call.spark(), query_of(state, view)
-    catalog, engine = spark_catalog(call), query_engine(call.spark())
-    whole = pin(state, catalog, query, name, engine)
-    found = appended_since(state, record, whole)
-    if isinstance(found, str):
-        return found
-    functions = nondeterministic_functions(whole.sql)
-    if functions:
-        return f"it calls {', '.join(functions)}"
-    why = _not_linear(spark.sql(whole.sql))
-    if why:
-        return why
-    try:
-        added = pin(state, catalog, query, name, engine, since=found.since)
-        spark.sql(added.sql)
-    except (BadRequestError, AnalysisException) as error:  # such as a table with options of its own
-        return f"the appended rows cannot be read: {str(error).partition(chr(10))[0]}"
-    return added, found.rows, found.files
-
-
-_LINEAR = frozenset(
-    (
-        *("Project", "Filter", "SubqueryAlias", "Union", "Generate", "RelationV2", "DataSourceV2Relation"),
-        *("WithCTE", "CTERelationDef", "CTERelationRef", "OneRowRelation"),
+    from polaris_spark.catalog.entities import require
+    from polaris_spark.catalog.materialized_views import (
+        SESSION,
+        STATE,
+        incremental_limit,
+        storage_name,
     )
-)
-"""Nodes of Spark's plans of linear queries."""
+    from polaris_spark.catalog.metadata.rows import Table
+    from polaris_spark.catalog.rows import TABLE
+    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.catalog.source_changes import snapshots_since
+    from polaris_spark.catalog.view_sources import last_refresh
 
-
-_METADATA_COLUMN = "__metadata_col"
-"""Key by which Spark marks metadata columns, such as `_file` (`METADATA_COL_ATTR_KEY`)."""
-
-
-def _not_linear(rows: DataFrame) -> str:
-    """Return why a query is not linear; an empty string if it is."""
-    plan: Any = rows._jdf.queryExecution().analyzed()
-    waiting, tables = [plan], 0
-    while waiting:
-        node = waiting.pop()
-        kind = str(node.nodeName())
-        if kind.partition(" ")[0] not in _LINEAR:
-            return f"it contains {kind}"
-        if not node.deterministic():
-            return "it is not deterministic"
-        if not node.subqueries().isEmpty():
-            return "it contains a subquery in an expression"
-        if kind == "OneRowRelation":
-            return "it returns rows that are in no table"
-        children = node.children()
-        waiting += [children.apply(position) for position in range(children.length())]
-        if children.isEmpty():
-            tables += 1
-            output = node.output()
-            for position in range(output.length()):
-                if output.apply(position).metadata().contains(_METADATA_COLUMN):
-                    return "it reads metadata columns"
-    return "" if tables else "it reads no table"
+    storage = storage_name(name)
+    table = state.get(require(state, storage, TABLE).content, Table)
+    where = quoted((spark_catalog(call), *storage.namespace, storage.name))
+    record = last_refresh(state, name)
+    plan = plan._replace(
+        limit=incremental_limit(view),
+        stored=f"{where} VERSION AS OF {table.current_snapshot_id}",
+        state=None if record is None else record.get(STATE),
+    )
+    if full:
+        return plan._replace(since="a full refresh was asked for")
+    if record is None:
+        return plan._replace(since="it has no rows yet")
+    if record.get("version-id") != view.current_version_id:
+        return plan._replace(since="its query was replaced")
+    if record.get(SESSION) != plan.record[SESSION]:
+        why = "the session has another time zone or ANSI mode than that of the last refresh"
+        return plan._replace(since=why)
+    since = snapshots_since(state, record, plan.query)
+    if isinstance(since, str) and any(one.stored for one in plan.query.views):
+        query = pinned()
+        found = snapshots_since(state, record, query)
+        if not isinstance(found, str):
+            return plan._replace(query=query, since=found)
+    return plan._replace(since=since)
 
 
 def query_engine(spark: SparkSession) -> QueryEngine:
@@ -328,32 +302,135 @@ def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return unique.select(*[f"c{position}" for position in range(len(columns))]).toDF(*columns)
 
 
-def _write(call: Call, name: TableName, plan: _Plan) -> None:
-    """Write the rows of the query to the storage table, in one commit with the state of the sources."""
-    from pyspark.sql.functions import expr
+def _made(call: Call, name: TableName, plan: _Plan) -> _Done:
+    """Write the rows of the query to the storage table, in one commit with the state of the sources.
 
-    from polaris_spark.catalog.materialized_views import storage_name
+    Raises:
+        _IncrementalError: the refresh was incremental and failed.
+    """
+    from polaris_spark.catalog.materialized_views import STATE, storage_name
     from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.jobs.incremental import IncrementalQuery, recorded
+
+    spark, storage = call.spark(), storage_name(name)
+    table = quoted((spark_catalog(call), *storage.namespace, storage.name))
+    done = _Done(
+        "full",
+        plan.reason,
+        sum(one.rows for one in plan.query.tables),
+        sum(one.files for one in plan.query.tables),
+    )
+    if plan.since is None:
+        rows = by_position(spark.sql(plan.query.sql), plan.columns)
+        _overwrite(call, name, table, rows, [], plan)
+        return done
+    with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
+        columns = [] if _hindrance(query, plan) else query.hidden()
+        plan.record[STATE] = recorded(columns, plan.hidden)
+        why = _why_full(call, query, plan)
+        if why:
+            rows = query.rows() if columns else by_position(spark.sql(plan.query.sql), plan.columns)
+            _overwrite(call, name, table, rows, columns, plan)
+            return done._replace(reason=f"{plan.reason}; not incremental, because {why}")
+        changed = query.changed()
+        try:
+            _write_change(call, name, table, query, plan)
+        except Exception as error:
+            raise _IncrementalError(_first_line(error)) from error
+        return _Done("incremental", plan.reason, changed.rows, changed.files)
+
+
+def _hindrance(query: IncrementalQuery, plan: _Plan) -> str:
+    """Return why a query can never be refreshed incrementally; an empty string if it can."""
+    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+
+    functions = nondeterministic_functions(plan.query.sql)
+    return f"it calls {', '.join(functions)}" if functions else query.hindrance
+
+
+def _why_full(call: Call, query: IncrementalQuery, plan: _Plan) -> str:
+    """Return why a refresh is full; an empty string if the change of the stored rows has been computed."""
+    from polaris_spark.catalog.materialized_views import STATE
+
+    why = _hindrance(query, plan)
+    if why or isinstance(plan.since, str):
+        return why or str(plan.since)
+    if plan.record[STATE] != plan.state:
+        return "the storage table has not the columns that this needs"
+    assert plan.since is not None
+    try:
+        why = query.estimate(plan.since, plan.stored, plan.limit)
+        if not why:
+            call.check()
+            call.progress("computing the change of the rows")
+            why = query.compute(plan.limit)
+    except Exception as error:
+        raise _IncrementalError(_first_line(error)) from error
+    return why
+
+
+def _first_line(error: BaseException) -> str:
+    from py4j.protocol import Py4JJavaError
+
+    text = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    return (text or type(error).__name__).partition("\n")[0]
+
+
+def _write_change(call: Call, name: TableName, table: str, query: IncrementalQuery, plan: _Plan) -> None:
     from polaris_spark.catalog.view_sources import has_same_columns
     from polaris_spark.errors import TryAgainError
 
-    spark = call.spark()
-    call.progress("computing the rows")
-    rows = by_position(spark.sql((plan.added or plan.query).sql), plan.columns)
-    if plan.added is not None and not has_same_columns(call.session.catalog.view(), plan.query):
+    if not has_same_columns(call.session.catalog.view(), plan.query):
         raise TryAgainError(f"the columns of a table were changed during the refresh of {name}")
-    storage = storage_name(name)
-    writer = rows.writeTo(quoted((spark_catalog(call), *storage.namespace, storage.name)))
-    for key, text in plan.summary.items():
+    call.check()
+    query.write(table, _summary(plan))
+
+
+def _overwrite(
+    call: Call, name: TableName, table: str, rows: DataFrame, columns: Sequence[HiddenColumn], plan: _Plan
+) -> None:
+    """Replace all stored rows.
+
+    Args:
+        columns: the hidden columns among the columns of the rows.
+    """
+    from pyspark.sql.functions import expr
+
+    from polaris_spark.catalog.materialized_views import STATE
+    from polaris_spark.jobs.incremental import hidden_fields, recorded, set_hidden_columns
+
+    catalog, hidden = call.session.catalog, plan.hidden
+    if set_hidden_columns(call.spark(), table, columns, hidden):
+        hidden = catalog.loading(lambda: hidden_fields(catalog.view(), name), call.session.principal)
+    if columns:
+        plan.record[STATE] = recorded(columns, hidden)
+    call.progress("computing the rows")
+    writer = rows.writeTo(table)
+    for key, text in _summary(plan).items():
         writer = writer.option(f"snapshot-property.{key}", text)
     call.check()
-    if plan.added is None:
-        writer.overwrite(expr("true"))
-    else:
-        writer.append()
+    writer.overwrite(expr("true"))
 
 
-def _result(state: State, name: TableName, plan: _Plan) -> Refreshed:
+def _summary(plan: _Plan) -> dict[str, str]:
+    """Return the entries for the summary of the new snapshot."""
+    import msgspec
+
+    from polaris_spark.catalog.materialized_views import REFRESH, REFRESH_START, REFRESH_STATE
+    from polaris_spark.catalog.view_sources import SOURCE_STATES
+
+    proposal = {
+        "view-version-id": plan.record["version-id"],
+        REFRESH_START: plan.record[REFRESH_START],
+        SOURCE_STATES: plan.record[SOURCE_STATES],
+    }
+    return {
+        REFRESH: msgspec.json.encode(plan.record).decode(),
+        REFRESH_STATE: msgspec.json.encode(proposal).decode(),
+    }
+
+
+def _result(state: State, name: TableName, plan: _Plan, done: _Done) -> Refreshed:
     from polaris_spark.catalog.entities import require
     from polaris_spark.catalog.materialized_views import REFRESH, storage_name
     from polaris_spark.catalog.metadata.draft import TableDraft
@@ -366,10 +443,7 @@ def _result(state: State, name: TableName, plan: _Plan) -> Refreshed:
     if str(plan.id) not in summary.get(REFRESH, ""):  # a compaction came after it
         summary = {}
     return Refreshed(
-        plan.strategy,
-        plan.reason,
-        plan.rows,
-        plan.files,
+        *done,
         int(summary.get("added-records", "0")),
         int(summary.get("added-data-files", "0")),
     )
@@ -380,6 +454,24 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     name = view_named(call, arguments["view"])
     done = refresh(call, name, full=arguments.get("full", False))
     return [(*done, round(time.monotonic() - begun, 3))]
+
+
+def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str]:
+    """Return the strategy and the reason of the next refresh of a view with the strategy `incremental`."""
+    from polaris_spark.jobs.incremental import IncrementalQuery, recorded
+
+    plan = call.session.catalog.loading(partial(_planned, call, name, full=False), call.session.principal)
+    if plan is None:
+        return "none", reason
+    with IncrementalQuery(call.spark(), plan.query.sql, plan.columns) as query:
+        why = _hindrance(query, plan) or (plan.since if isinstance(plan.since, str) else "")
+        if not why and recorded(query.hidden(), plan.hidden) != plan.state:
+            why = "the storage table has not the columns that this needs"
+        if not why and isinstance(plan.since, dict):
+            why = query.estimate(plan.since, plan.stored, plan.limit)
+        if why:
+            return "full", f"{plan.reason}; not incremental, because {why}"
+        return "incremental", plan.reason
 
 
 def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -400,8 +492,7 @@ def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ..
     if now.fresh:
         strategy = "none"
     elif strategy == "incremental" and call.has_spark:
-        plan = catalog.loading(partial(_planned, call, name, full=False), call.session.principal)
-        strategy, reason = ("none", reason) if plan is None else (plan.strategy, plan.reason)
+        strategy, reason = _explained(call, name, reason)
     elif strategy == "incremental":
         strategy = "incremental or full"
     return [

@@ -8,10 +8,16 @@ import java.util.stream.Collectors;
 import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Offset;
+import org.apache.spark.sql.catalyst.plans.logical.Sample;
+import org.apache.spark.sql.catalyst.plans.logical.Tail;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 
 /**
@@ -21,6 +27,18 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
  * and applies it to the stored rows in one commit.
  */
 public final class IncrementalRefresh implements AutoCloseable {
+  /** Operators whose results can differ although they read the same rows. */
+  private static final List<Class<?>> NO_EXACT_WAY =
+      List.of(
+          GlobalLimit.class,
+          LocalLimit.class,
+          Offset.class,
+          Tail.class,
+          Sample.class);
+
+  /** Key by which Spark marks metadata columns, such as _file (METADATA_COL_ATTR_KEY). */
+  private static final String METADATA_COLUMN = "__metadata_col";
+
   private final SparkSession spark;
   private final StoredQuery query;
   private final LogicalPlan plan;
@@ -41,6 +59,31 @@ public final class IncrementalRefresh implements AutoCloseable {
     this.query = new StoredQuery(plan, List.copyOf(columns));
   }
 
+  /** Returns why the query can never be refreshed incrementally; an empty text if it can. */
+  public String hindrance() {
+    return hindrance(plan);
+  }
+
+  private static String hindrance(LogicalPlan plan) {
+    if (NO_EXACT_WAY.stream().anyMatch(kind -> kind.isInstance(plan))) {
+      return "it contains " + plan.nodeName();
+    }
+    if (!plan.deterministic()) {
+      return "it is not deterministic";
+    }
+    if (plan instanceof DataSourceV2Relation
+        && Plans.output(plan).stream().anyMatch(one -> one.metadata().contains(METADATA_COLUMN))) {
+      return "it reads metadata columns";
+    }
+    List<LogicalPlan> inner = Plans.list(plan.children());
+    inner.addAll(Plans.list(plan.subqueries()));
+    return inner.stream()
+        .map(IncrementalRefresh::hindrance)
+        .filter(text -> !text.isEmpty())
+        .findFirst()
+        .orElse("");
+  }
+
   /** Returns the stored columns that the view does not show: name, type in SQL, and what it holds. */
   public List<List<String>> hidden() {
     return query.hidden().stream()
@@ -58,14 +101,15 @@ public final class IncrementalRefresh implements AutoCloseable {
    *
    * @param since ids of the snapshots that the last refresh read (-1 for none), by the UUID of a table,
    *     "@", and the id of the snapshot that the query reads
-   * @param stored SQL that returns all stored rows
+   * @param stored name of the storage table, and its snapshot, as in SQL
    * @param limit the largest part of the bytes of all tables that an incremental refresh may read
    * @return why an incremental refresh is not possible or does not pay; an empty text if it is possible
    */
   public String estimate(Map<String, Long> since, String stored, double limit) {
     close();
     sources = new Sources(plan, since);
-    this.stored = stored;
+    List<String> columns = query.columns().stream().map(StoredRows::quoted).toList();
+    this.stored = "SELECT " + String.join(", ", columns) + " FROM " + stored;
     Amount all = sources.amount(plan);
     Amount changed = sources.changed();
     if (changed.bytes() > limit * all.bytes()) {
@@ -169,7 +213,10 @@ public final class IncrementalRefresh implements AutoCloseable {
     for (Attribute column : columns) {
       if (change.by().contains(column.name())) {
         String name = StoredRows.quoted(column.name());
-        conditions.add(StoredRows.same("t." + name, "s." + name, column));
+        conditions.add(
+            query.method() == StoredQuery.Method.BY_ROW
+                ? StoredRows.same("t." + name, "s." + name, column)
+                : "t.%1$s <=> s.%1$s".formatted(name));
       }
     }
     List<String> names = query.columns().stream().map(StoredRows::quoted).toList();

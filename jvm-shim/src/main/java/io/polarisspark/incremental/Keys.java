@@ -107,7 +107,7 @@ final class Keys {
     List<Expression> literals = new ArrayList<>();
     found.forEach(value -> literals.add(new Literal(value, type)));
     if (literals.isEmpty()) {
-      return new IsNull(expression);
+      return hasNull ? new IsNull(expression) : Plans.literal(false);
     }
     Expression in = new In(expression, seq(literals));
     return hasNull ? new Or(in, new IsNull(expression)) : in;

@@ -234,11 +234,11 @@ final class StoredQuery {
   private void extend(Aggregate aggregate) {
     List<NamedExpression> results = list(aggregate.aggregateExpressions());
     for (Expression key : Plans.<Expression>list(aggregate.groupingExpressions())) {
-      keys.add(column(key, "key " + key.sql(), results));
+      keys.add(column(key, "key " + text(key), results));
     }
     if (state != null) {
       for (AggregateState.Value value : state.values()) {
-        stateColumns.add(column(value.result(), value.result().sql(), results));
+        stateColumns.add(column(value.result(), text(value.result()), results));
       }
     }
     extended = Plans.aggregate(list(aggregate.groupingExpressions()), results, aggregate.child());
@@ -247,10 +247,18 @@ final class StoredQuery {
   private void extend(Window window) {
     List<NamedExpression> columns = new ArrayList<>(Plans.output(window.child()));
     for (Expression key : Plans.<Expression>list(window.partitionSpec())) {
-      keys.add(column(key, "key " + key.sql(), columns));
+      keys.add(column(key, "key " + text(key), columns));
     }
     below = columns;
     extended = Plans.withChildren(window, List.of(project(columns, window.child())));
+  }
+
+  /** Returns an expression as SQL with plain names of columns. */
+  private static String text(Expression expression) {
+    return Plans.replaced(
+            expression,
+            one -> one instanceof Attribute column ? column.withQualifier(Plans.seq()) : one)
+        .sql();
   }
 
   /** Returns the stored column with the value of an expression; adds one to the results if there is none. */

@@ -1,0 +1,102 @@
+"""Finds for each table that a query reads the snapshot that the last refresh read, so that only the changes since then
+are read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polaris_spark.catalog.entities import require
+from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, storage_name
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.view_sources import SOURCE_STATES, PinnedQuery, TableSource, ViewSource
+from polaris_spark.commits.state import State
+
+
+class SnapshotKey(NamedTuple):
+    """A table at a snapshot, as a query reads it."""
+
+    uuid: str
+    snapshot_id: int
+
+
+def snapshots_since(state: State, record: Json, query: PinnedQuery) -> dict[SnapshotKey, int] | str:
+    """Return the snapshots that the last refresh read (`NO_SNAPSHOT` for a table that had none); or why the changes
+    since then cannot be computed.
+
+    Args:
+        state: the commit to which the query is pinned.
+        record: the record of the last refresh.
+        query: the query.
+    """
+    sources = record.get(SOURCE_STATES)
+    if not isinstance(sources, list):
+        return "the last refresh does not describe all sources"
+    before = {_key(one): one for one in sources}
+    found: dict[SnapshotKey, int] = {}
+    read: list[TableSource | ViewSource] = [one for one in query.tables if one.read]
+    for source in [*read, *query.views]:
+        last = before.get(_key_of(source))
+        if last is None or last["uuid"] != source.uuid:
+            return f"{source.name} was replaced, or was not read by the last refresh"
+        since = _since(state, source, last)
+        if isinstance(since, str):
+            return since
+        for key, id in since.items():
+            if found.setdefault(key, id) != id:
+                return f"it reads {source.name} twice, and the last refresh read different snapshots"
+    return {key: id for key, id in found.items() if key.snapshot_id != id}
+
+
+def _key(source: Json) -> tuple[str, ...]:
+    place = (str(source.get("type")), *source["namespace"], source["name"])
+    if source.get("type") != "table":
+        return place
+    return (*place, source["ref"] if "ref" in source else f"@{source['snapshot-id']}")
+
+
+def _key_of(source: TableSource | ViewSource) -> tuple[str, ...]:
+    if isinstance(source, ViewSource):
+        return ("view", *source.name.namespace, source.name.name)
+    read = f"@{source.snapshot_id}" if source.fixed else source.ref
+    return ("table", *source.name.namespace, source.name.name, read)
+
+
+def _since(state: State, source: TableSource | ViewSource, last: Json) -> dict[SnapshotKey, int] | str:
+    if isinstance(source, ViewSource):
+        return _view(state, source, last)
+    return _table(state, source, last)
+
+
+def _view(state: State, source: ViewSource, last: Json) -> dict[SnapshotKey, int] | str:
+    if last["version-id"] != source.version_id:
+        return f"view {source.name} was changed"
+    if source.stored is None:
+        return {}
+    since = last.get("storage-snapshot-id")
+    if since is None:
+        return f"the last refresh did not read the stored rows of {source.name}"
+    table = state.get(require(state, storage_name(source.name), TABLE).content, Table)
+    if since not in TableDraft(table, state, now_ms=0).snapshots:
+        return f"snapshot {since} of {source.name}, which the last refresh read, has expired"
+    return {SnapshotKey(source.stored.uuid, source.stored.snapshot_id): since}
+
+
+def _table(state: State, source: TableSource, last: Json) -> dict[SnapshotKey, int] | str:
+    since: int = last["snapshot-id"]
+    key = SnapshotKey(source.uuid, source.snapshot_id)
+    if source.fixed or source.snapshot_id == since:
+        return {key: since}
+    if source.snapshot_id == NO_SNAPSHOT:
+        return f"{source.name} has no snapshot any more"
+    table = TableDraft(state.get(require(state, source.name, TABLE).content, Table), state, now_ms=0)
+    if since != NO_SNAPSHOT and since not in table.snapshots:
+        return f"snapshot {since} of {source.name}, which the last refresh read, has expired"
+    schemas = {last.get("schema-id"), source.schema_id}
+    for id in {since, source.snapshot_id} - {NO_SNAPSHOT}:
+        schemas.add((table.snapshots.get(id) or {}).get("schema-id", source.schema_id))
+    if len(schemas) > 1:
+        return f"the columns of {source.name} were changed"
+    return {key: since}

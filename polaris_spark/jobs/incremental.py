@@ -1,0 +1,172 @@
+"""Incremental refreshes of materialized views, as far as Python takes part in them. The package
+`io.polarisspark.incremental` computes the rows in the JVM of the Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.metadata.texts import Json
+    from polaris_spark.catalog.source_changes import SnapshotKey
+    from polaris_spark.commits.state import State
+
+
+class HiddenColumn(NamedTuple):
+    """A column of a storage table that the view does not show."""
+
+    name: str
+    type: str
+    """Type in Spark's SQL."""
+    holds: str
+    """What the column holds, such as `count(1)`."""
+
+
+class Changed(NamedTuple):
+    """The data files that have changed in the tables that a query reads."""
+
+    files: int
+    size: int
+    """Bytes."""
+    rows: int
+
+
+class IncrementalQuery:
+    """The query of a materialized view, and the change of its result since the last refresh. To be closed."""
+
+    def __init__(self, spark: SparkSession, sql: str, columns: Sequence[str]) -> None:
+        """
+        Args:
+            sql: the pinned query.
+            columns: names of the view's columns; the query can have more.
+        Raises:
+            AnalysisException: Spark does not understand the query.
+        """
+        self.spark = spark
+        jvm: Any = spark._jvm
+        self._query: Any = jvm.io.polarisspark.incremental.IncrementalRefresh(
+            spark._jsparkSession, sql, _list(jvm, columns)
+        )
+
+    def __enter__(self) -> IncrementalQuery:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._query.close()
+
+    @property
+    def hindrance(self) -> str:
+        """Why the query can never be refreshed incrementally; empty if it can."""
+        return str(self._query.hindrance())
+
+    def hidden(self) -> list[HiddenColumn]:
+        """Return the hidden columns that the query needs."""
+        return [HiddenColumn(*(str(text) for text in one)) for one in self._query.hidden()]
+
+    def rows(self) -> DataFrame:
+        """Return all rows to store, with the hidden columns."""
+        from pyspark.sql import DataFrame
+
+        return DataFrame(self._query.rows(), self.spark)
+
+    def estimate(self, since: Mapping[SnapshotKey, int], stored: str, limit: float) -> str:
+        """Find out what has changed. Return why an incremental refresh is not possible or reads too much; an empty text
+        if it can be tried.
+
+        Args:
+            since: the snapshots that the last refresh read.
+            stored: name of the storage table and its snapshot, in SQL.
+            limit: see `INCREMENTAL_LIMIT`.
+        """
+        jvm: Any = self.spark._jvm
+        ids = jvm.java.util.HashMap()
+        for key, id in since.items():
+            ids.put(f"{key.uuid}@{key.snapshot_id}", jvm.java.lang.Long.valueOf(id))
+        return str(self._query.estimate(ids, stored, float(limit)))
+
+    def changed(self) -> Changed:
+        """Return what `estimate` has found."""
+        return Changed(*(int(one) for one in self._query.changed()))
+
+    def compute(self, limit: float) -> str:
+        """Compute the change of the stored rows. Return why this reads too much; an empty text if it does not."""
+        return str(self._query.compute(float(limit)))
+
+    def write(self, table: str, summary: Mapping[str, str]) -> None:
+        """Write the computed change to the stored rows, in one commit.
+
+        Args:
+            table: name of the storage table in SQL.
+            summary: entries for the summary of the snapshot.
+        """
+        jvm: Any = self.spark._jvm
+        entries = jvm.java.util.HashMap()
+        for key, text in summary.items():
+            entries.put(key, text)
+        self._query.write(table, entries)
+
+
+def _list(jvm: Any, items: Sequence[str]) -> Any:
+    found = jvm.java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return found
+
+
+def hidden_fields(state: State, name: TableName) -> dict[str, Json]:
+    """Return the hidden columns of a storage table: fields of its current Iceberg schema, by name.
+
+    Args:
+        name: name of the materialized view.
+    """
+    from polaris_spark.catalog.entities import require
+    from polaris_spark.catalog.materialized_views import HIDDEN, storage_name
+    from polaris_spark.catalog.metadata.draft import TableDraft
+    from polaris_spark.catalog.metadata.rows import Table
+    from polaris_spark.catalog.rows import TABLE
+
+    table = state.get(require(state, storage_name(name), TABLE).content, Table)
+    schema = TableDraft(table, state, now_ms=0).schemas.get(table.current_schema_id) or {}
+    return {one["name"]: one for one in schema.get("fields", ()) if one["name"].startswith(HIDDEN)}
+
+
+def recorded(columns: Sequence[HiddenColumn], fields: Mapping[str, Json]) -> list[Json]:
+    """Return the `state-columns` of a refresh record.
+
+    Args:
+        columns: the hidden columns that a query needs.
+        fields: the hidden columns of the storage table.
+    """
+    return [
+        {"name": one.name, "id": fields.get(one.name, {}).get("id"), "holds": one.holds} for one in columns
+    ]
+
+
+def set_hidden_columns(
+    spark: SparkSession, table: str, columns: Sequence[HiddenColumn], fields: Mapping[str, Json]
+) -> bool:
+    """Give a storage table exactly the hidden columns that a query needs. Return whether the table was changed.
+
+    Args:
+        table: name of the storage table in SQL.
+        fields: its hidden columns now.
+    """
+    types = {one.name: one.type for one in columns}
+    kept = {
+        name for name, field in fields.items() if name in types and _same_type(field["type"], types[name])
+    }
+    unused = [f"`{name}`" for name in fields if name not in kept]
+    missing = [f"`{name}` {type}" for name, type in types.items() if name not in kept]
+    if unused:
+        spark.sql(f"ALTER TABLE {table} DROP COLUMNS ({', '.join(unused)})")
+    if missing:
+        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({', '.join(missing)})")
+    return bool(unused or missing)
+
+
+def _same_type(iceberg: Any, sql: str) -> bool:
+    names = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
+    return isinstance(iceberg, str) and names.get(iceberg, iceberg).replace(" ", "") == sql.lower()
