@@ -41,6 +41,7 @@ public final class IncrementalRefresh implements AutoCloseable {
 
   private final SparkSession spark;
   private final StoredQuery query;
+  private final String hindrance;
   private final LogicalPlan plan;
   private String stored;
   private Sources sources;
@@ -48,6 +49,7 @@ public final class IncrementalRefresh implements AutoCloseable {
   private StoredRows.Change change;
 
   /**
+   * @param spark the session
    * @param sql the query, which reads all tables as of snapshots
    * @param columns names of the view's columns
    */
@@ -55,13 +57,22 @@ public final class IncrementalRefresh implements AutoCloseable {
       org.apache.spark.sql.SparkSession spark, String sql, List<String> columns) {
     this.spark = (SparkSession) spark;
     LogicalPlan analyzed = this.spark.sql(sql).queryExecution().analyzed();
-    this.plan = NormalForm.of(analyzed);
-    this.query = new StoredQuery(plan, List.copyOf(columns));
+    LogicalPlan rewritten = null;
+    String why;
+    try {
+      rewritten = NormalForm.of(analyzed);
+      why = hindrance(rewritten);
+    } catch (RuntimeException error) { // subqueries for which Spark's rules are not made
+      why = "Spark cannot rewrite its subqueries: " + error.getMessage();
+    }
+    this.plan = rewritten;
+    this.hindrance = why;
+    this.query = rewritten == null ? null : new StoredQuery(plan, List.copyOf(columns));
   }
 
   /** Returns why the query can never be refreshed incrementally; an empty text if it can. */
   public String hindrance() {
-    return hindrance(plan);
+    return hindrance;
   }
 
   private static String hindrance(LogicalPlan plan) {

@@ -4,6 +4,8 @@ import java.util.List;
 import java.util.function.UnaryOperator;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases$;
 import org.apache.spark.sql.catalyst.analysis.EliminateView$;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.ColumnPruning$;
 import org.apache.spark.sql.catalyst.optimizer.EliminateResolvedHint$;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
@@ -23,6 +25,7 @@ import org.apache.spark.sql.catalyst.optimizer.RewriteNonCorrelatedExists$;
 import org.apache.spark.sql.catalyst.optimizer.RewritePredicateSubquery$;
 import org.apache.spark.sql.catalyst.optimizer.RewriteWithExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import scala.runtime.AbstractPartialFunction;
 
 /**
  * Rewrites an analyzed plan with few kinds of operators: rules of Spark's optimizer replace set
@@ -45,12 +48,16 @@ final class NormalForm {
           ReplaceExceptWithAntiJoin$.MODULE$::apply,
           ReplaceDistinctWithAggregate$.MODULE$::apply,
           ReplaceDeduplicateWithAggregate$.MODULE$::apply,
-          RewriteCorrelatedScalarSubquery$.MODULE$::apply,
-          RewriteLateralSubquery$.MODULE$::apply,
-          RewritePredicateSubquery$.MODULE$::apply,
+          NormalForm::withoutSubqueries,
           EliminateSubqueryAliases$.MODULE$::apply,
           EliminateView$.MODULE$::apply,
           RewriteWithExpression$.MODULE$::apply);
+
+  private static final List<UnaryOperator<LogicalPlan>> SUBQUERIES =
+      List.of(
+          RewriteCorrelatedScalarSubquery$.MODULE$::apply,
+          RewriteLateralSubquery$.MODULE$::apply,
+          RewritePredicateSubquery$.MODULE$::apply);
 
   private static final List<UnaryOperator<LogicalPlan>> SIMPLER =
       List.of(PushDownPredicates$.MODULE$::apply, ColumnPruning$.MODULE$::apply);
@@ -73,5 +80,28 @@ final class NormalForm {
       }
     }
     return plan;
+  }
+
+  /** Replaces subqueries by joins, those inside other subqueries first, as Spark's optimizer does. */
+  private static LogicalPlan withoutSubqueries(LogicalPlan plan) {
+    LogicalPlan rewritten =
+        (LogicalPlan)
+            plan.transformAllExpressions(
+                new AbstractPartialFunction<Expression, Expression>() {
+                  @Override
+                  public boolean isDefinedAt(Expression expression) {
+                    return expression instanceof SubqueryExpression;
+                  }
+
+                  @Override
+                  public Expression apply(Expression expression) {
+                    SubqueryExpression subquery = (SubqueryExpression) expression;
+                    return subquery.withNewPlan(withoutSubqueries(subquery.plan()));
+                  }
+                });
+    for (UnaryOperator<LogicalPlan> rule : SUBQUERIES) {
+      rewritten = rule.apply(rewritten);
+    }
+    return rewritten;
   }
 }

@@ -1,0 +1,82 @@
+"""Incremental refreshes: after every change of the tables, the stored rows are those of the query."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.query_shapes import ROUNDS, SHAPES, TABLES
+from tests.spark.random_queries import Queries
+from tests.spark.sql import run
+
+pytestmark = pytest.mark.spark
+ALWAYS = "'refresh-strategy' = 'incremental', 'incremental-limit' = '1000000000'"
+"""Properties of views that are refreshed incrementally however large the change is."""
+
+
+def contents(spark: SparkSession, query: str) -> list[str]:
+    """The rows of a query as sorted texts. Texts tell 0.0 from -0.0, and NaN is equal to NaN."""
+    return sorted(repr(tuple(row)) for row in spark.sql(query).collect())
+
+
+def refreshed(spark: SparkSession, view: str) -> tuple[str, str]:
+    """Refresh a view, and return the strategy and the reason."""
+    [row] = spark.sql(f"REFRESH MATERIALIZED VIEW {view}").collect()
+    return row.strategy, row.reason
+
+
+@pytest.fixture
+def home(spark: SparkSession, namespace: str) -> str:
+    """A namespace, which is the session's current one."""
+    run(spark, f"USE {namespace}")
+    return namespace
+
+
+def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, home: str) -> None:
+    run(spark, *TABLES)
+    views = {name: name.replace(" ", "_").replace("-", "_") for name in SHAPES}
+    for name, view in views.items():
+        run(spark, f"CREATE MATERIALIZED VIEW {view} TBLPROPERTIES ({ALWAYS}) AS {SHAPES[name]}")
+        assert refreshed(spark, view)[0] == "full", name
+    for statements in ROUNDS:
+        run(spark, *statements)
+        for name, view in views.items():
+            strategy, reason = refreshed(spark, view)
+            assert strategy in ("incremental", "none"), (name, reason)
+            assert contents(spark, f"SELECT * FROM {view}") == contents(spark, SHAPES[name]), name
+
+
+@pytest.mark.parametrize(
+    ("first", "seeds"),
+    [(0, 6), pytest.param(1_000, 250, marks=pytest.mark.long)],
+    ids=["some", "many"],
+)
+def test_random_queries_after_random_changes(
+    spark: SparkSession, home: str, first: int, seeds: int
+) -> None:
+    strategies: Counter[str] = Counter()
+    for seed in range(first, first + seeds):
+        queries = Queries(random.Random(seed))
+        namespace = f"{home}.s{seed}"
+        run(spark, f"CREATE NAMESPACE {namespace}", f"USE {namespace}")
+        tables = queries.tables()
+        for table in tables:
+            run(spark, table.create(), queries.rows(table, 12))
+        views = {f"v{number}": queries.query(tables, 3).sql for number in range(4)}
+        for view, query in views.items():
+            run(spark, f"CREATE MATERIALIZED VIEW {view} TBLPROPERTIES ({ALWAYS}) AS {query}")
+        done: list[str] = []
+        for _ in range(4):
+            for view, query in views.items():
+                strategy, reason = refreshed(spark, view)
+                strategies[strategy] += 1
+                assert "failed" not in reason, (seed, query, done, reason)
+                found, expected = contents(spark, f"SELECT * FROM {view}"), contents(spark, query)
+                assert found == expected, (seed, strategy, query, done)
+            for _ in range(queries.random.randint(1, 3)):
+                done.append(queries.change(queries.random.choice(tables)))
+                run(spark, done[-1].replace("table => '", f"table => '{namespace.partition('.')[2]}."))
+    assert strategies["incremental"] > strategies["full"], strategies
