@@ -24,6 +24,7 @@ from benchmarks import (
     listing_peers,
     loading,
     peers,
+    refreshing,
     sweeping,
     system_views,
     wide,
@@ -167,6 +168,15 @@ PARTS: dict[str, Part] = {
     "views": Part(
         "counting very many tables by Spark",
         lambda folder, of: system_views.count_tables(folder, tables=of.tables, rounds=of.rounds),
+    ),
+    "refresh": Part(
+        "incremental refreshes of a materialized view beside full ones",
+        lambda folder, of: refreshing.measure(
+            folder,
+            sizes=(2_000, 4_000) if of.quick else (3_000_000, 30_000_000),
+            rounds=of.rounds,
+            calls=of.calls,
+        ),
     ),
     "first-query": Part(
         "the first query of a session beside a trivial Python data source",

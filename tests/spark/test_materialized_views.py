@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 
 import polaris_spark
-from tests.spark.sql import rows, run
+from tests.spark.sql import current_snapshot, rows, run
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
@@ -120,94 +121,203 @@ def test_views_and_materialized_views_below_are_followed(spark: SparkSession, ho
     assert rows(spark, "SELECT most FROM top") == [(99,)]
 
 
-LINEAR = (
-    "SELECT id, n * 2 AS n FROM t WHERE region <> 'r1'",
-    "SELECT id, x FROM large LATERAL VIEW explode(array(id, n)) AS x",
-    "SELECT id, region FROM t UNION ALL SELECT id, item FROM other UNION ALL SELECT id, 'again' FROM t",
-    "WITH some AS (SELECT * FROM t WHERE n > 20) SELECT s.n, upper(s.region) AS region FROM some s",
-)
-OTHERS = {
-    "SELECT region, sum(n) AS s FROM t GROUP BY region": "Aggregate",
-    "SELECT DISTINCT region FROM t": "Distinct",
-    "SELECT t.id, item FROM t JOIN other ON t.id = other.id": "Join",
-    "SELECT id FROM t WHERE id NOT IN (SELECT id FROM other)": "subquery",
-    "SELECT id, row_number() OVER (ORDER BY id) AS r FROM t": "Window",
-    "SELECT id FROM t UNION SELECT id FROM other": "Distinct",
-    "SELECT id FROM t UNION ALL SELECT 1": "in no table",
-    "SELECT id, _file AS f FROM t": "metadata columns",
-    "SELECT id FROM t WITH ('split-size' = '1000000')": "cannot be read",
+INCREMENTAL = "TBLPROPERTIES ('refresh-strategy' = 'incremental', 'incremental-limit' = '100')"
+NEVER_INCREMENTAL = {
+    "SELECT id, n FROM t ORDER BY n LIMIT 5": "it contains GlobalLimit",
+    "SELECT id FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)": "it contains Sample",
+    "SELECT id, _file AS f FROM t": "it reads metadata columns",
+    "SELECT region, collect_list(n) AS l FROM t GROUP BY region": "the result of collect_list depends on the "
+    "order of rows",
 }
 
 
-def test_appended_rows_of_linear_queries_are_added_and_the_result_is_that_of_the_query(
-    spark: SparkSession, home: str
-) -> None:
+def test_a_refresh_that_cannot_be_incremental_says_why(spark: SparkSession, home: str) -> None:
+    space = home.partition(".")[2]
+    views = {f"v{number}": query for number, query in enumerate(NEVER_INCREMENTAL)}
+    for name, query in views.items():
+        run(spark, f"CREATE MATERIALIZED VIEW {name} {INCREMENTAL} AS {query}")
+        refreshed(spark, name)
+    run(spark, f"CREATE MATERIALIZED VIEW w {INCREMENTAL} AS SELECT id, rank() OVER (ORDER BY n) AS r FROM t")
     run(
         spark,
-        "CREATE TABLE other (id INT, item STRING)",
-        "CREATE VIEW large AS SELECT * FROM t WHERE n >= 50",
+        f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT region, sum(n) AS s FROM t GROUP BY region",
     )
-    views = {f"v{number}": query for number, query in enumerate([*LINEAR, *OTHERS])}
-    for name, query in views.items():
-        run(
-            spark,
-            f"CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('refresh-strategy' = 'incremental') AS {query}",
-        )
-        assert refreshed(spark, name)[:2] == (
-            "full",
-            "it was never refreshed; not incremental, because it has no rows yet",
-        )
-    linear = list(views)[: len(LINEAR)]
+    assert refreshed(spark, "w")[1] == "it was never refreshed; not incremental, because it has no rows yet"
+    assert refreshed(spark, "mv")[0] == "full"
 
-    def check(*statements: str, incremental: bool | None, why: str = "") -> None:
-        run(spark, *statements)
-        for name, query in views.items():
-            strategy, reason, _ = refreshed(spark, name)
-            if name in linear and strategy != "none":
-                assert incremental in (None, strategy == "incremental"), (query, reason)
-                assert why in reason
-            elif strategy != "none":
-                assert strategy == "full"
-                if incremental:
-                    assert OTHERS[query] in reason
-            assert rows(spark, f"SELECT * FROM {name}") == rows(spark, query)
+    def reason(view: str) -> str:
+        strategy, why, _ = refreshed(spark, view)
+        return f"{strategy}: {why.rpartition('because ')[2]}"
 
-    check("INSERT INTO t SELECT CAST(id AS INT), 'r1', id FROM range(100, 130)", incremental=True)
-    check(
-        "INSERT INTO t VALUES (200, 'x', 500), (7, 'r2', 60)",
-        "INSERT INTO other VALUES (7, 'tea')",
+    run(spark, "INSERT INTO t VALUES (200, 'r1', 7)")
+    assert {query: reason(name) for name, query in views.items()} == {
+        query: f"full: {why}" for query, why in NEVER_INCREMENTAL.items()
+    }
+    assert reason("w") == "full: it contains a window without PARTITION BY"
+    assert reason("mv") == f"incremental: changed: {space}.t"
+    run(spark, "ALTER MATERIALIZED VIEW mv SET TBLPROPERTIES ('incremental-limit' = '0.001')")
+    run(spark, "UPDATE t SET n = n + 1")
+    assert "bytes have changed" in reason("mv")
+    run(spark, "ALTER MATERIALIZED VIEW mv SET TBLPROPERTIES ('incremental-limit' = '100')")
+    run(spark, "ALTER TABLE t ADD COLUMN more INT", "INSERT INTO t VALUES (201, 'r1', 7, 1)")
+    assert reason("mv") == f"full: the columns of {space}.t were changed"
+    run(spark, "INSERT INTO t VALUES (202, 'r1', 7, 1)")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        assert reason("mv").startswith("full: the session has another time zone")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    refreshed(spark, "mv", full=True)
+    run(spark, "DELETE FROM t WHERE id = 3", "INSERT INTO t VALUES (203, 'r1', 7, 1)")
+    expire = (
+        f"CALL polaris.system.expire_snapshots(table => '{space}.t', older_than => now(), retain_last => 1)"
+    )
+    run(spark, expire)
+    assert "has expired" in reason("mv")
+    assert refreshed(spark, "mv", full=True)[1].endswith("because a full refresh was asked for")
+    run(
+        spark,
+        f"CREATE OR REPLACE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT region, max(n) AS s FROM t GROUP BY region",
+    )
+    assert reason("mv") == "full: its query was replaced"
+    run(spark, "DROP TABLE t", "CREATE TABLE t AS SELECT 1 AS id, 'r' AS region, 5L AS n")
+    assert "was replaced" in reason("mv")
+    assert rows(spark, "SELECT * FROM mv") == [("r", 5)]
+
+
+def test_hidden_columns_of_the_storage_table_follow_the_query(spark: SparkSession, home: str) -> None:
+    def columns() -> list[str]:
+        return [name for name in spark.table(f"{home}.mv.storage").columns if name.startswith("polaris")]
+
+    run(spark, f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT avg(n) AS a FROM t GROUP BY region")
+    refreshed(spark, "mv")
+    assert len(columns()) == 5  # the key, the rows, and what the average is computed from
+    assert spark.table("mv").columns == ["a"]
+    run(
+        spark,
+        f"CREATE OR REPLACE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT region, count(*) AS c FROM t GROUP BY region",
+    )
+    refreshed(spark, "mv")
+    assert columns() == []
+    run(
+        spark,
+        f"CREATE OR REPLACE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT max(n) AS m FROM t GROUP BY region",
+    )
+    refreshed(spark, "mv")
+    assert len(columns()) == 2
+    run(spark, "ALTER MATERIALIZED VIEW mv SET TBLPROPERTIES ('refresh-strategy' = 'full')")
+    refreshed(spark, "mv", full=True)
+    assert columns() == []
+    with pytest.raises(Exception, match="columns and the location"):
+        run(spark, f"ALTER TABLE {home}.mv.storage ADD COLUMN more INT")
+    with pytest.raises(Exception, match="columns and the location"):
+        run(spark, f"ALTER TABLE {home}.mv.storage RENAME COLUMN m TO other")
+    assert rows(spark, "CALL polaris.system.fsck()") == []
+
+
+def test_hidden_columns_that_were_removed_and_added_are_not_used(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT region, sum(n) AS s FROM t GROUP BY region",
+    )
+    refreshed(spark, "mv")
+    storage = f"{home}.mv.storage"
+    run(spark, f"ALTER TABLE {storage} DROP COLUMN polaris_state_0")
+    run(spark, f"ALTER TABLE {storage} ADD COLUMN polaris_state_0 BIGINT")
+    run(spark, "DELETE FROM t WHERE id < 5")
+    strategy, reason, _ = refreshed(spark, "mv")
+    assert (strategy, reason.rpartition("because ")[2]) == (
+        "full",
+        "the storage table has not the columns that this needs",
+    )
+    assert rows(spark, "SELECT * FROM mv") == rows(spark, "SELECT region, sum(n) FROM t GROUP BY region")
+
+
+def test_stored_rows_that_are_not_those_of_the_last_refresh_are_noticed(
+    spark: SparkSession, home: str, place: CatalogPlace
+) -> None:
+    query = "SELECT id, n FROM t WHERE n > 10"
+    run(spark, f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS {query}")
+    refreshed(spark, "mv")
+    frame: Any = spark.sql("SELECT 1 AS id, 1L AS n")
+    with polaris_spark.connect(store=place.store, create=False) as session:
+        name = home.partition(".")[2]
+        body = session.request("GET", f"v1/namespaces/{name}%1Fmv/tables/storage")[2]
+        document = json.loads(json.loads(body)["metadata"]["properties"]["materialized_view_metadata"])
+    record = {**document["refreshes"][0], "refresh-id": 1, "replaces": document["current-refresh-id"]}
+    writer = frame.writeTo(f"{home}.mv.storage")
+    writer.option("snapshot-property.polaris.refresh", json.dumps(record)).overwrite(lit(True))
+    run(spark, "DELETE FROM t WHERE id = 50")
+    strategy, reason, _ = refreshed(spark, "mv")
+    assert strategy == "full"
+    assert "the stored rows are not those of the last refresh" in reason
+    assert rows(spark, "SELECT * FROM mv") == rows(spark, query)
+
+
+def test_incremental_refreshes_read_the_stored_rows_of_views_below(spark: SparkSession, home: str) -> None:
+    day = "SELECT id % 10 AS day, region, sum(n) AS s, count(*) AS c FROM t GROUP BY 1, 2"
+    run(
+        spark,
+        f"CREATE MATERIALIZED VIEW daily {INCREMENTAL} AS {day}",
+        f"CREATE MATERIALIZED VIEW total {INCREMENTAL} AS SELECT region, sum(s) AS s, max(c) AS m FROM daily GROUP BY region",
+        f"CREATE MATERIALIZED VIEW large {INCREMENTAL} AS SELECT region FROM total WHERE s > 1650",
+    )
+    for name in ("daily", "total", "large"):
+        refreshed(spark, name)
+    for statement in (
+        "INSERT INTO t VALUES (3, 'r2', 50)",
+        "DELETE FROM t WHERE id = 7",
+        "UPDATE t SET n = 0 WHERE id = 98",
+    ):
+        run(spark, statement)
+        assert [refreshed(spark, name)[0] for name in ("daily", "total", "large")] == ["incremental"] * 3
+        assert rows(spark, "SELECT * FROM daily") == rows(spark, day)
+        total = "SELECT region, sum(n) AS s FROM t GROUP BY region"
+        assert rows(spark, "SELECT region, s FROM total") == rows(spark, total)
+        assert rows(spark, "SELECT * FROM large") == rows(
+            spark, f"SELECT region FROM ({total}) WHERE s > 1650"
+        )
+    run(spark, "INSERT INTO t VALUES (4, 'r1', 500)")
+    assert refreshed(spark, "total")[0] == "incremental"  # from t, because daily is not fresh
+    assert rows(spark, "SELECT region, s FROM total") == rows(
+        spark, "SELECT region, sum(n) FROM t GROUP BY region"
+    )
+
+
+def test_a_refresh_reads_only_what_has_changed(spark: SparkSession, home: str) -> None:
+    space = home.partition(".")[2]
+    run(spark, f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT id, n FROM t")
+    refreshed(spark, "mv")
+    run(
+        spark,
+        "INSERT INTO t VALUES (300, 'c', 97), (400, 'd', 96)",
         f"CALL polaris.system.rewrite_data_files(table => '{home}.t', options => map('rewrite-all','true'))",
-        "INSERT INTO t VALUES (201, 'y', 51)",
-        incremental=True,
     )
-    check("DELETE FROM t WHERE id < 60", incremental=False, why="deleted or updated")
-    check("INSERT INTO t VALUES (300, 'z', 77)", incremental=True)
-    check("UPDATE other SET item = 'milk'", "INSERT INTO t VALUES (1, 'a', 99)", incremental=None)
-    check("ALTER TABLE t ADD COLUMN more INT", "INSERT INTO t VALUES (2, 'b', 98, 1)", incremental=False)
-    check("INSERT OVERWRITE t SELECT * FROM t WHERE id > 100", incremental=False)
-    first = spark.sql("REFRESH MATERIALIZED VIEW v0 FULL").collect()[0]
-    run(spark, "INSERT INTO t VALUES (3, 'c', 97, 1), (4, 'd', 96, 1)")
-    explained = spark.sql("EXPLAIN REFRESH MATERIALIZED VIEW v0").collect()[0]
-    assert (explained.strategy, explained.reason) == ("incremental", f"changed: {home.partition('.')[2]}.t")
-    then = spark.sql("REFRESH MATERIALIZED VIEW v0").collect()[0]
-    assert (first.strategy, then.strategy) == ("full", "incremental")
-    assert (then.rows_read, then.rows_written) == (2, 2)
-    operations = rows(spark, f"SELECT operation FROM {home}.v0.storage.snapshots ORDER BY committed_at")
-    assert ("append",) in operations
+    [explained] = spark.sql("EXPLAIN REFRESH MATERIALIZED VIEW mv").collect()
+    assert (explained.strategy, explained.reason) == ("incremental", f"changed: {space}.t")
+    [done] = spark.sql("REFRESH MATERIALIZED VIEW mv").collect()
+    assert (done.strategy, done.rows_read, done.files_read, done.rows_written) == ("incremental", 2, 2, 2)
+    operations = rows(spark, f"SELECT operation FROM {home}.mv.storage.snapshots")
+    assert operations == [("append",), ("overwrite",)]
 
 
 def test_two_branches_of_one_table_are_not_mixed_up(spark: SparkSession, home: str) -> None:
     query = f"SELECT id, 'main' AS b FROM t UNION ALL SELECT id, 'b' AS b FROM {home}.t.branch_b"
+    run(spark, "ALTER TABLE t CREATE BRANCH b", f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS {query}")
+    refreshed(spark, "mv")
+    for statement in (f"INSERT INTO {home}.t.branch_b VALUES (500, 'x', 1)", "DELETE FROM t WHERE id > 90"):
+        run(spark, statement)
+        assert refreshed(spark, "mv")[0] == "incremental"
+        assert rows(spark, "SELECT * FROM mv") == rows(spark, query)
     run(
         spark,
-        "ALTER TABLE t CREATE BRANCH b",
-        f"CREATE MATERIALIZED VIEW mv TBLPROPERTIES ('refresh-strategy' = 'incremental') AS {query}",
+        f"CREATE OR REPLACE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT a.id FROM t a JOIN t VERSION AS OF "
+        f"{current_snapshot(spark, f'{home}.t')} b ON a.id = b.id",
     )
     refreshed(spark, "mv")
-    run(spark, f"INSERT INTO {home}.t.branch_b VALUES (500, 'x', 1)")
-    assert refreshed(spark, "mv")[1].endswith("two branches or tags of " + home.partition(".")[2] + ".t")
-    run(spark, "INSERT INTO t VALUES (600, 'x', 1)")
-    assert rows(spark, "SELECT * FROM mv") == rows(spark, query)
+    run(spark, "DELETE FROM t WHERE id > 80")
+    assert refreshed(spark, "mv")[0] == "incremental"
+    assert rows(spark, "SELECT count(*) FROM mv") == [(81,)]
 
 
 def test_all_stale_views_are_refreshed_the_ones_below_first(spark: SparkSession, home: str) -> None:

@@ -114,8 +114,7 @@ final class DeltaRules {
 
   private SignedRows linear(LogicalPlan node, LogicalPlan child) {
     SignedRows inner = delta(child).select(Plans.output(child));
-    return new SignedRows(
-        Plans.withChildren(node, List.of(inner.plan())), inner.weight(), inner.removes());
+    return inner.with(Plans.withChildren(node, List.of(inner.plan())));
   }
 
   private SignedRows expand(Expand node) {
@@ -131,7 +130,7 @@ final class DeltaRules {
     Attribute weight = Plans.alias(inner.weight(), inner.weight().name()).toAttribute();
     columns.add(weight);
     return new SignedRows(
-        new Expand(seq(rows), seq(columns), inner.plan()), weight, inner.removes());
+        new Expand(seq(rows), seq(columns), inner.plan()), weight, inner.removes(), inner.isNet());
   }
 
   private SignedRows union(Union node) {
@@ -174,7 +173,7 @@ final class DeltaRules {
       SignedRows right = net(node.right());
       LogicalPlan plan =
           Plans.withChildren(node, List.of(sources.before(node.left()), right.plan()));
-      terms.add(new SignedRows(plan, right.weight(), right.removes()));
+      terms.add(right.with(plan));
     }
     return SignedRows.sum(Plans.output(node), terms);
   }
@@ -201,7 +200,7 @@ final class DeltaRules {
         rightBefore = keys.restrict(rightBefore, equal.right);
       }
       terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, right)), true));
-      terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, rightBefore)), false));
+      terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, rightBefore)), false).gross());
     }
     return SignedRows.sum(Plans.output(node), terms);
   }
@@ -233,7 +232,7 @@ final class DeltaRules {
 
   private static SignedRows joined(Join node, SignedRows left, LogicalPlan right) {
     LogicalPlan plan = Plans.withChildren(node, List.of(left.plan(), right));
-    return new SignedRows(plan, left.weight(), left.removes());
+    return left.with(plan);
   }
 
   /** The change of a plan that computes its result for each value of the expressions on its own. */
@@ -250,7 +249,8 @@ final class DeltaRules {
 
   private static SignedRows difference(LogicalPlan after, LogicalPlan before) {
     return SignedRows.sum(
-        Plans.output(after), List.of(SignedRows.of(after, true), SignedRows.of(before, false)));
+            Plans.output(after), List.of(SignedRows.of(after, true), SignedRows.of(before, false)))
+        .gross();
   }
 
   private Keys.Source changed(LogicalPlan plan, List<Expression> expressions) {

@@ -8,6 +8,14 @@ import java.util.stream.Collectors;
 import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.ApproximatePercentile;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Collect;
+import org.apache.spark.sql.catalyst.expressions.aggregate.First;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
+import org.apache.spark.sql.catalyst.expressions.aggregate.ListAgg;
+import org.apache.spark.sql.catalyst.expressions.aggregate.MaxMinBy;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Mode;
 import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -35,6 +43,17 @@ public final class IncrementalRefresh implements AutoCloseable {
           Offset.class,
           Tail.class,
           Sample.class);
+
+  /** Aggregate functions whose results depend on the order of rows. */
+  private static final List<Class<?>> ORDERED =
+      List.of(
+          First.class,
+          Last.class,
+          Collect.class,
+          ListAgg.class,
+          MaxMinBy.class,
+          Mode.class,
+          ApproximatePercentile.class);
 
   /** Key by which Spark marks metadata columns, such as _file (METADATA_COL_ATTR_KEY). */
   private static final String METADATA_COLUMN = "__metadata_col";
@@ -86,10 +105,28 @@ public final class IncrementalRefresh implements AutoCloseable {
         && Plans.output(plan).stream().anyMatch(one -> one.metadata().contains(METADATA_COLUMN))) {
       return "it reads metadata columns";
     }
+    for (Expression expression : Plans.<Expression>list(plan.expressions())) {
+      String function = ordered(expression);
+      if (!function.isEmpty()) {
+        return "the result of " + function + " depends on the order of rows";
+      }
+    }
     List<LogicalPlan> inner = Plans.list(plan.children());
     inner.addAll(Plans.list(plan.subqueries()));
     return inner.stream()
         .map(IncrementalRefresh::hindrance)
+        .filter(text -> !text.isEmpty())
+        .findFirst()
+        .orElse("");
+  }
+
+  /** Returns an aggregate function in an expression whose result depends on the order of rows. */
+  private static String ordered(Expression expression) {
+    if (ORDERED.stream().anyMatch(kind -> kind.isInstance(expression))) {
+      return expression.prettyName();
+    }
+    return Plans.<Expression>list(expression.children()).stream()
+        .map(IncrementalRefresh::ordered)
         .filter(text -> !text.isEmpty())
         .findFirst()
         .orElse("");

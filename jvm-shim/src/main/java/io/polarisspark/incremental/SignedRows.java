@@ -46,8 +46,9 @@ import scala.Option;
  * @param plan returns the columns of the changed plan, under their ids, and the weight
  * @param weight 1 in each added row, -1 in each removed row
  * @param removes whether there can be removed rows
+ * @param isNet whether rows that were both added and removed have been left out, as far as this pays
  */
-record SignedRows(LogicalPlan plan, Attribute weight, boolean removes) {
+record SignedRows(LogicalPlan plan, Attribute weight, boolean removes, boolean isNet) {
   private static final String WEIGHT = "polaris_weight";
 
   /** Returns the rows of a plan, all added or all removed. */
@@ -55,25 +56,37 @@ record SignedRows(LogicalPlan plan, Attribute weight, boolean removes) {
     Alias weight = alias(literal(added ? 1 : -1), WEIGHT);
     List<NamedExpression> columns = new ArrayList<>(Plans.output(plan));
     columns.add(weight);
-    return new SignedRows(project(columns, plan), weight.toAttribute(), !added);
+    return new SignedRows(project(columns, plan), weight.toAttribute(), !added, true);
   }
 
   /** Returns the sum of several changes of a plan with these columns. */
   static SignedRows sum(List<Attribute> columns, List<SignedRows> terms) {
     List<LogicalPlan> plans = new ArrayList<>();
     boolean removes = false;
+    boolean isNet = true;
     for (SignedRows term : terms) {
       plans.add(term.select(columns).plan);
       removes |= term.removes;
+      isNet &= term.isNet;
     }
-    return new SignedRows(Plans.union(plans), terms.get(0).weight, removes);
+    return new SignedRows(Plans.union(plans), terms.get(0).weight, removes, isNet);
+  }
+
+  /** Returns the same change, which may have rows that were both added and removed. */
+  SignedRows gross() {
+    return new SignedRows(plan, weight, removes, false);
+  }
+
+  /** Returns the change of another plan, which is computed from this one row by row. */
+  SignedRows with(LogicalPlan other) {
+    return new SignedRows(other, weight, removes, isNet);
   }
 
   /** Returns the change with the weight as the last column after these columns. */
   SignedRows select(List<? extends NamedExpression> columns) {
     List<NamedExpression> all = new ArrayList<>(columns);
     all.add(weight);
-    return new SignedRows(project(all, plan), weight, removes);
+    return with(project(all, plan));
   }
 
   /** Returns the rows without their weights. */
@@ -83,7 +96,7 @@ record SignedRows(LogicalPlan plan, Attribute weight, boolean removes) {
 
   /** Returns the change without rows that were both added and removed. */
   SignedRows net(List<Attribute> columns) {
-    if (!removes || !columns.stream().allMatch(one -> comparable(one.dataType()))) {
+    if (!removes || isNet || !columns.stream().allMatch(one -> comparable(one.dataType()))) {
       return this;
     }
     Counted counted = counted(columns);
@@ -100,7 +113,7 @@ record SignedRows(LogicalPlan plan, Attribute weight, boolean removes) {
             Option.empty(),
             seq((Attribute) sum),
             counted.plan);
-    return new SignedRows(repeated, sum, true).select(columns);
+    return new SignedRows(repeated, sum, true, true).select(columns);
   }
 
   /**

@@ -78,7 +78,8 @@ final class Sources implements AutoCloseable {
     if (found.removes()) {
       terms.add(SignedRows.of(found.removed(relation), false));
     }
-    return SignedRows.sum(Plans.output(relation), terms);
+    SignedRows all = SignedRows.sum(Plans.output(relation), terms);
+    return found.adds() && found.removes() ? all.gross() : all;
   }
 
   /** Returns a plan that reads the state of the last refresh. */
