@@ -1,7 +1,7 @@
 """Materialized views: incremental refreshes beside full ones, freshness, and queries.
 
 The view joins sales with customers and products, and sums them up by region, category and day. `python -m
-benchmarks.refreshing STORE ROWS ROUNDS` measures a store in one Spark session, and prints seconds as JSON.
+benchmarks.refreshing FOLDER ROWS ROUNDS CHANGE...` measures in one Spark session, and prints seconds as JSON.
 """
 
 from __future__ import annotations
@@ -40,41 +40,38 @@ _QUERY = (
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int) -> list[Figure]:
-    """Measure refreshes of a view over tables with these numbers of rows, after changes of equal size."""
-    taken = {size: _run(folder / str(size), size, min(sizes) // 100, rounds) for size in sizes}
-    fresh = _freshness(f"sqlite://{(folder / str(min(sizes)) / 'catalog.db').absolute()}", calls)
-    for size in sizes:
+    """Measure refreshes of a view over a table with the smallest and with the largest of these numbers of rows. One per
+    cent of the smaller table is appended to both, and one per cent of the larger to itself."""
+    small, large = min(sizes), max(sizes)
+    changes = {small: [small // 100], large: [small // 100, large // 100]}
+    taken = {size: _run(folder / str(size), size, changes[size], rounds) for size in (small, large)}
+    fresh = _freshness(f"sqlite://{(folder / str(small) / 'catalog.db').absolute()}", calls)
+    for size in (small, large):
         shutil.rmtree(folder / str(size))
     figures: list[Figure] = []
-    small = min(sizes)
-    for what, bar in (("append", APPENDED), ("merge", MERGED)):
-        full, incremental = (taken[small][f"{what} {how}"] for how in ("full", "incremental"))
-        about = "1 % appended" if what == "append" else "0.1 % changed by MERGE"
-        figures += [
-            compare(
-                f"refresh of {small:,} rows, {about}, s",
-                incremental,
-                full,
-                least=bar,
-                beside="full",
-                smaller=True,
+    for what, part, bar in (
+        ("append", "1 % appended", APPENDED),
+        ("merge", "0.1 % changed by MERGE", MERGED),
+    ):
+        at = f"{what} {large // 100}"
+        full, incremental, query = (taken[large][f"{at} {how}"] for how in ("full", "incremental", "query"))
+        about = f"{large:,} rows, {part}"
+        figures.append(_faster(f"refresh, {about}, s", incremental, full, "full refresh", bar))
+        figures.append(
+            _faster(f"the same beside the query itself, {about}, s", incremental, query, "query", None)
+        )
+        at = f"{what} {small // 100} incremental"
+        figures.append(
+            growth(
+                f"incremental refresh of {large:,} rows ({what}, {small // 100:,} rows), s",
+                taken[large][at],
+                taken[small][at],
+                f"of {small:,} rows",
+                GREATER,
                 digits=2,
-            ),
-            limited(
-                f"the query itself, {small:,} rows, {about}",
-                taken[small][f"{what} query"],
-                math.inf,
-                "s",
-                digits=2,
-            ),
-        ]
-        for size in sizes:
-            if size != small:
-                large = taken[size][f"{what} incremental"]
-                of = f"of {small:,} rows"
-                text = f"incremental refresh, the same change of {size:,} rows ({what}), s"
-                figures.append(growth(text, large, incremental, of, GREATER, digits=2))
-    view, storage = (taken[small][f"read {what}"] for what in ("view", "storage"))
+            )
+        )
+    view, storage = (taken[large][f"read {what}"] for what in ("view", "storage"))
     figures.append(
         growth("query of the fresh view, s", view, storage, "of its storage table", READ, digits=3)
     )
@@ -82,10 +79,15 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int) -> l
     return figures
 
 
-def _run(folder: Path, rows: int, change: int, rounds: int) -> dict[str, Sample]:
+def _faster(what: str, ours: Sample, other: Sample, beside: str, least: float | None) -> Figure:
+    return compare(what, ours, other, least=least, beside=beside, smaller=True, digits=2)
+
+
+def _run(folder: Path, rows: int, changes: Sequence[int], rounds: int) -> dict[str, Sample]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", __name__, str(folder), str(rows), str(change), str(rounds)]
+    numbers = [str(one) for one in (rows, rounds, *changes)]
+    command = [sys.executable, "-m", __name__, str(folder), *numbers]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"refreshes of {rows} rows failed: {done.stderr[-2_000:]}")
@@ -113,7 +115,7 @@ def _freshness(store: str, calls: int) -> Sample:
 # The program that runs in the separate process.
 
 
-def measured(folder: Path, rows: int, change: int, rounds: int) -> dict[str, list[float]]:
+def measured(folder: Path, rows: int, rounds: int, *changes: int) -> dict[str, list[float]]:
     """Build the tables and the view, and measure refreshes and queries, in seconds."""
     spark = _session(folder)
     _build(spark, rows)
@@ -135,16 +137,19 @@ def measured(folder: Path, rows: int, change: int, rounds: int) -> dict[str, lis
     def query() -> None:
         spark.sql(_QUERY).write.format("noop").mode("overwrite").save()
 
+    end = rows
     for turn in range(rounds + 1):  # the first turn is not counted
-        statements = {
-            "append": _insert(rows + turn * change, change, rows),
-            "merge": _merge(rows + turn * change, max(1, change // 10)),
-        }
-        for what, statement in statements.items():
-            spark.sql(statement)
-            refresh(f"{what} incremental")
-            timed(f"{what} query", query)
-            refresh(f"{what} full", " FULL")
+        for change in changes:
+            statements = {
+                "append": _insert(end, change, rows),
+                "merge": _merge(end, max(1, change // 10)),
+            }
+            end += change
+            for what, statement in statements.items():
+                spark.sql(statement)
+                refresh(f"{what} {change} incremental")
+                timed(f"{what} {change} query", query)
+                refresh(f"{what} {change} full", " FULL")
         for _ in range(3):
             for what, table in (("view", "total"), ("storage", "total.storage")):
                 text = f"SELECT sum(amount), count(DISTINCT day) FROM polaris.bench.{table}"
@@ -217,5 +222,5 @@ def _merge(end: int, count: int) -> str:
 
 
 if __name__ == "__main__":
-    found = measured(Path(sys.argv[1]), *(int(text) for text in sys.argv[2:5]))
+    found = measured(Path(sys.argv[1]), *(int(text) for text in sys.argv[2:]))
     sys.stdout.write(json.dumps(found) + "\n")

@@ -69,6 +69,8 @@ class TableSource(NamedTuple):
     """Number of rows that are read, as in the snapshot's summary; 0 if unknown."""
     files: int
     """Number of data files that are read, as in the snapshot's summary; 0 if unknown."""
+    size: int
+    """Bytes of these files, as in the snapshot's summary; 0 if unknown."""
     read: bool = True
     """False if stored rows of a materialized view are read instead of the table."""
 
@@ -289,6 +291,7 @@ class _Pinning:
                 fixed=True,
                 rows=0,
                 files=0,
+                size=0,
             )
             return source, full
         id = snapshot_of(draft, ref)
@@ -305,6 +308,7 @@ class _Pinning:
             fixed=False,
             rows=_count(summary, "total-records"),
             files=_count(summary, "total-data-files"),
+            size=_count(summary, "total-files-size"),
         )
         if id is None:
             return source, f"(SELECT * FROM {full} WHERE false)"
@@ -327,7 +331,7 @@ class _Pinning:
             table = self.state.get(require(self.state, storage_name(name), TABLE).content, Table)
             read = StoredSource(table.uuid, table.current_snapshot_id or 0)
             source = ViewSource(name, view.uuid, view.current_version_id, read)
-            unread = [one._replace(rows=0, files=0, read=False) for one in inner.tables]
+            unread = [one._replace(rows=0, files=0, size=0, read=False) for one in inner.tables]
             return f"({stored})", unread, [source, *inner.views]
         # As Iceberg resolves views: by position. A query can have more columns than its view.
         columns = columns_of(self.state, view)
@@ -478,6 +482,45 @@ def only_compacted(table: TableDraft, id: int | None, since: int) -> bool:
             return False
         id = snapshot.get("parent-snapshot-id")
     return False
+
+
+class Behind(NamedTuple):
+    """What has changed in the tables of a materialized view since its last refresh."""
+
+    since_ms: int | None
+    """Time of the first change, in milliseconds since 1970; None if it is not known."""
+    snapshots: int
+    rows: int
+    """Number of rows that were added or removed, as in the summaries of the snapshots."""
+
+
+def behind(state: State, record: Json) -> Behind:
+    """Return what has changed in the tables of a materialized view since a refresh, as far as their snapshots show it.
+
+    Args:
+        record: the record of the refresh.
+    """
+    times: list[int] = []
+    snapshots = rows = 0
+    tables = [one for one in record.get(SOURCE_STATES) or () if one.get("type") == "table" and "ref" in one]
+    for source in tables:
+        found = find(state, table_key(TableName(tuple(source["namespace"]), source["name"])))
+        table = state.get(found.content, Table) if found else None
+        if table is None or table.uuid != source["uuid"]:
+            continue
+        draft = TableDraft(table, state, now_ms=0)
+        id = snapshot_of(draft, source["ref"])
+        for _ in range(_COMPACTIONS):
+            snapshot = None if id is None or id == source["snapshot-id"] else draft.snapshots.get(id)
+            if snapshot is None:
+                break
+            summary = snapshot.get("summary") or {}
+            if summary.get("operation") != "replace":
+                snapshots += 1
+                rows += _count(summary, "added-records") + _count(summary, "deleted-records")
+                times.append(snapshot.get("timestamp-ms", 0))
+            id = snapshot.get("parent-snapshot-id")
+    return Behind(min(times) if times else None, snapshots, rows)
 
 
 def has_same_columns(state: State, query: PinnedQuery) -> bool:

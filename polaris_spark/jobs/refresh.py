@@ -40,6 +40,8 @@ class Refreshed(NamedTuple):
     """Number of rows that were read, as in the summaries of the snapshots."""
     files_read: int = 0
     """Number of data files that were read."""
+    bytes_read: int = 0
+    """Size of these files."""
     rows_written: int = 0
     files_written: int = 0
 
@@ -145,6 +147,8 @@ class _Done(NamedTuple):
     reason: str
     rows: int = 0
     files: int = 0
+    size: int = 0
+    """Bytes of the files that were read."""
 
 
 class _IncrementalError(Exception):
@@ -319,10 +323,11 @@ def _made(call: Call, name: TableName, plan: _Plan) -> _Done:
         plan.reason,
         sum(one.rows for one in plan.query.tables),
         sum(one.files for one in plan.query.tables),
+        sum(one.size for one in plan.query.tables),
     )
     if plan.since is None:
         rows = by_position(spark.sql(plan.query.sql), plan.columns)
-        _overwrite(call, name, table, rows, [], plan)
+        _overwrite(call, name, table, rows, [], plan, done)
         return done
     with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
         columns = [] if _hindrance(query, plan) else query.hidden()
@@ -330,14 +335,16 @@ def _made(call: Call, name: TableName, plan: _Plan) -> _Done:
         why = _why_full(call, query, plan)
         if why:
             rows = query.rows() if columns else by_position(spark.sql(plan.query.sql), plan.columns)
-            _overwrite(call, name, table, rows, columns, plan)
-            return done._replace(reason=f"{plan.reason}; not incremental, because {why}")
+            done = done._replace(reason=f"{plan.reason}; not incremental, because {why}")
+            _overwrite(call, name, table, rows, columns, plan, done)
+            return done
         changed = query.changed()
+        done = _Done("incremental", plan.reason, changed.rows, changed.files, changed.size)
         try:
-            _write_change(call, name, table, query, plan)
+            _write_change(call, name, table, query, plan, done)
         except Exception as error:
             raise _IncrementalError(_first_line(error)) from error
-        return _Done("incremental", plan.reason, changed.rows, changed.files)
+        return done
 
 
 def _hindrance(query: IncrementalQuery, plan: _Plan) -> str:
@@ -376,18 +383,26 @@ def _first_line(error: BaseException) -> str:
     return (text or type(error).__name__).partition("\n")[0]
 
 
-def _write_change(call: Call, name: TableName, table: str, query: IncrementalQuery, plan: _Plan) -> None:
+def _write_change(
+    call: Call, name: TableName, table: str, query: IncrementalQuery, plan: _Plan, done: _Done
+) -> None:
     from polaris_spark.catalog.view_sources import has_same_columns
     from polaris_spark.errors import TryAgainError
 
     if not has_same_columns(call.session.catalog.view(), plan.query):
         raise TryAgainError(f"the columns of a table were changed during the refresh of {name}")
     call.check()
-    query.write(table, _summary(plan))
+    query.write(table, _summary(plan, done))
 
 
 def _overwrite(
-    call: Call, name: TableName, table: str, rows: DataFrame, columns: Sequence[HiddenColumn], plan: _Plan
+    call: Call,
+    name: TableName,
+    table: str,
+    rows: DataFrame,
+    columns: Sequence[HiddenColumn],
+    plan: _Plan,
+    done: _Done,
 ) -> None:
     """Replace all stored rows.
 
@@ -406,26 +421,43 @@ def _overwrite(
         plan.record[STATE] = recorded(columns, hidden)
     call.progress("computing the rows")
     writer = rows.writeTo(table)
-    for key, text in _summary(plan).items():
+    for key, text in _summary(plan, done).items():
         writer = writer.option(f"snapshot-property.{key}", text)
     call.check()
     writer.overwrite(expr("true"))
 
 
-def _summary(plan: _Plan) -> dict[str, str]:
+def _summary(plan: _Plan, done: _Done) -> dict[str, str]:
     """Return the entries for the summary of the new snapshot."""
     import msgspec
 
-    from polaris_spark.catalog.materialized_views import REFRESH, REFRESH_START, REFRESH_STATE
+    from polaris_spark.catalog.materialized_views import (
+        FILES_READ,
+        REASON,
+        REFRESH,
+        REFRESH_START,
+        REFRESH_STATE,
+        ROWS_READ,
+        SIZE_READ,
+        USED_STRATEGY,
+    )
     from polaris_spark.catalog.view_sources import SOURCE_STATES
 
+    record = {
+        **plan.record,
+        USED_STRATEGY: done.strategy,
+        REASON: done.reason,
+        ROWS_READ: done.rows,
+        FILES_READ: done.files,
+        SIZE_READ: done.size,
+    }
     proposal = {
         "view-version-id": plan.record["version-id"],
         REFRESH_START: plan.record[REFRESH_START],
         SOURCE_STATES: plan.record[SOURCE_STATES],
     }
     return {
-        REFRESH: msgspec.json.encode(plan.record).decode(),
+        REFRESH: msgspec.json.encode(record).decode(),
         REFRESH_STATE: msgspec.json.encode(proposal).decode(),
     }
 
@@ -456,22 +488,27 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [(*done, round(time.monotonic() - begun, 3))]
 
 
-def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str]:
-    """Return the strategy and the reason of the next refresh of a view with the strategy `incremental`."""
+def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tuple[int | None, ...]]:
+    """Return the strategy and the reason of the next refresh of a view with the strategy `incremental`; and the numbers
+    of rows, files and bytes that have changed, if they had to be found out."""
     from polaris_spark.jobs.incremental import IncrementalQuery, recorded
 
+    unknown = (None, None, None)
     plan = call.session.catalog.loading(partial(_planned, call, name, full=False), call.session.principal)
     if plan is None:
-        return "none", reason
+        return "none", reason, unknown
     with IncrementalQuery(call.spark(), plan.query.sql, plan.columns) as query:
         why = _hindrance(query, plan) or (plan.since if isinstance(plan.since, str) else "")
         if not why and recorded(query.hidden(), plan.hidden) != plan.state:
             why = "the storage table has not the columns that this needs"
-        if not why and isinstance(plan.since, dict):
-            why = query.estimate(plan.since, plan.stored, plan.limit)
+        if why or not isinstance(plan.since, dict):
+            return "full", f"{plan.reason}; not incremental, because {why}", unknown
+        why = query.estimate(plan.since, plan.stored, plan.limit)
+        found = query.changed()
+        changed = (found.rows, found.files, found.size)
         if why:
-            return "full", f"{plan.reason}; not incremental, because {why}"
-        return "incremental", plan.reason
+            return "full", f"{plan.reason}; not incremental, because {why}", changed
+        return "incremental", plan.reason, changed
 
 
 def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -488,11 +525,12 @@ def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ..
         return strategy_of(view), freshness(state, name), query
 
     strategy, now, query = catalog.loading(read, call.session.principal)
+    changed: tuple[int | None, ...] = (None, None, None)
     reason = now.reason or "the rows are fresh"
     if now.fresh:
         strategy = "none"
     elif strategy == "incremental" and call.has_spark:
-        strategy, reason = _explained(call, name, reason)
+        strategy, reason, changed = _explained(call, name, reason)
     elif strategy == "incremental":
         strategy = "incremental or full"
     return [
@@ -503,10 +541,12 @@ def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ..
             None if table.snapshot_id < 0 else table.snapshot_id,
             table.rows,
             table.files,
+            table.size,
             str(table.name) in now.changed,
+            *changed,
         )
         for table in query.tables
-    ] or [(strategy, reason, None, None, 0, 0, False)]
+    ] or [(strategy, reason, None, None, 0, 0, 0, False, *changed)]
 
 
 _VIEW = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
@@ -523,6 +563,7 @@ REFRESH = Procedure(
         Column("reason", "STRING"),
         Column("rows_read", "BIGINT"),
         Column("files_read", "BIGINT"),
+        Column("bytes_read", "BIGINT"),
         Column("rows_written", "BIGINT"),
         Column("files_written", "BIGINT"),
         Column("seconds", "DOUBLE"),
@@ -541,7 +582,11 @@ EXPLAIN = Procedure(
         Column("snapshot_id", "BIGINT"),
         Column("rows", "BIGINT"),
         Column("files", "BIGINT"),
+        Column("bytes", "BIGINT"),
         Column("changed", "BOOLEAN"),
+        Column("changed_rows", "BIGINT"),
+        Column("changed_files", "BIGINT"),
+        Column("changed_bytes", "BIGINT"),
     ),
     run=_explain,
     over_http=True,

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Queries of all shapes that are refreshed incrementally, and the tables that they read."""
 
 from __future__ import annotations

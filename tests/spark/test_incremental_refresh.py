@@ -37,8 +37,8 @@ def refreshed(spark: SparkSession, view: str) -> tuple[str, str]:
 
 @pytest.fixture
 def home(spark: SparkSession, namespace: str) -> Iterator[str]:
-    """A namespace, which is the session's current one. Queries are interpreted, because compiling them takes most of the
-    time of a query over a few rows."""
+    """A namespace, which is the session's current one. Queries are interpreted, because compiling them takes most of
+    the time of a query over a few rows."""
     run(spark, f"USE {namespace}")
     before = {name: spark.conf.get(name) for name in QUICK}
     for name, value in QUICK.items():

@@ -19,6 +19,7 @@ _NAMES = (
     "tables",
     "views",
     "materialized_views",
+    "refreshes",
     "snapshots",
     "schemas",
     "refs",

@@ -9,6 +9,7 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import (
     REFRESH_START,
     STORAGE_LOCATION,
+    USED_STRATEGY,
     allows_stale,
     document_of,
     is_materialized,
@@ -17,7 +18,7 @@ from polaris_spark.catalog.materialized_views import (
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.rows import VIEW
-from polaris_spark.catalog.view_sources import Freshness, freshness, last_refresh
+from polaris_spark.catalog.view_sources import Behind, Freshness, behind, freshness, last_refresh
 from polaris_spark.commits.state import reading_state
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import (
@@ -33,6 +34,9 @@ from polaris_spark.spark.views.columns import (
 from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView, NamesTask, loaded
 from polaris_spark.store.objects import ObjectStore
 
+_BEHIND = "behind"
+NOT_BEHIND = Behind(None, 0, 0)
+
 
 class MaterializedViewRow(NamedTuple):
     """A materialized view, with its freshness in one commit and the record of its last refresh."""
@@ -42,6 +46,8 @@ class MaterializedViewRow(NamedTuple):
     freshness: Freshness
     refresh: Json
     """The record of the refresh that made the current rows; empty if there is none."""
+    behind: Behind
+    """What has changed since then; nothing if the rows are fresh or no column needs it."""
 
 
 class MaterializedViews(EntityView[MaterializedViewRow]):
@@ -84,6 +90,33 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
             "Time at which the refresh that made the current rows began; null if there is none",
             lambda r: micros(r.refresh.get(REFRESH_START)),
         ),
+        ViewColumn(
+            "stale_since",
+            TIMESTAMP,
+            "Time of the first change since then; null if the rows are fresh",
+            lambda r: micros(r.behind.since_ms),
+            _BEHIND,
+        ),
+        ViewColumn(
+            "stale_snapshots",
+            LONG,
+            "Number of snapshots of the tables since then",
+            lambda r: r.behind.snapshots,
+            _BEHIND,
+        ),
+        ViewColumn(
+            "stale_rows",
+            LONG,
+            "Number of rows that these snapshots added or removed",
+            lambda r: r.behind.rows,
+            _BEHIND,
+        ),
+        ViewColumn(
+            "last_strategy",
+            STRING,
+            "How the last refresh was made: full or incremental",
+            lambda r: r.refresh.get(USED_STRATEGY),
+        ),
         ViewColumn("refresh_id", LONG, "Id of that refresh", lambda r: r.refresh.get("refresh-id")),
         ViewColumn(
             "version_id", INT, "Version of the view that was computed", lambda r: r.refresh.get("version-id")
@@ -108,9 +141,9 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
         for entry, view in loaded(objects, self._named(store, task), View):
             if is_materialized(view):
                 name = TableName(entry.path, entry.name)
-                yield MaterializedViewRow(
-                    entry, view, freshness(state, name), last_refresh(state, name) or {}
-                )
+                now, last = freshness(state, name), last_refresh(state, name) or {}
+                since = NOT_BEHIND if now.fresh or _BEHIND not in needs else behind(state, last)
+                yield MaterializedViewRow(entry, view, now, last, since)
 
     def of(
         self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]

@@ -1,0 +1,115 @@
+"""The system view `refreshes`: one row for each refresh of a materialized view whose rows still exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.materialized_views import (
+    FILES_READ,
+    REASON,
+    REFRESH,
+    REFRESH_START,
+    ROWS_READ,
+    SIZE_READ,
+    STORAGE,
+    USED_STRATEGY,
+)
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.spark.views.columns import (
+    BOOLEAN,
+    INT,
+    LONG,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    ViewColumn,
+    micros,
+)
+from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView
+from polaris_spark.spark.views.snapshots import SYSTEM_VIEW as SNAPSHOTS
+from polaris_spark.spark.views.snapshots import SnapshotRow
+from polaris_spark.store.objects import ObjectStore
+
+
+class RefreshRow(NamedTuple):
+    """A refresh: a snapshot of a storage table, and its description."""
+
+    row: SnapshotRow
+    refresh: dict[str, Any]
+
+    @property
+    def entry(self) -> EntityEntry:
+        """The storage table's entry in the index `names`."""
+        return self.row.entry
+
+    def number(self, name: str) -> int | None:
+        """Return a number from the summary of the snapshot; None if it has none."""
+        text = str(self.row.summary.get(name, ""))
+        return int(text) if text.isdigit() else None
+
+
+class Refreshes(EntityView[RefreshRow]):
+    """A system view with one row for each refresh of a materialized view."""
+
+    comment = "Refreshes of materialized views whose snapshots still exist, one row each"
+    kind = TABLE
+    rows_per_partition = SNAPSHOTS.rows_per_partition
+    columns = (
+        *IDENTITY,
+        ViewColumn("view", STRING, "Name of the materialized view", lambda r: dotted(r.entry.path)),
+        ViewColumn("refresh_id", LONG, "Id of the refresh", lambda r: r.refresh.get("refresh-id")),
+        ViewColumn(
+            "snapshot_id", LONG, "Snapshot of the storage table", lambda r: r.row.snapshot.snapshot_id
+        ),
+        ViewColumn(
+            "is_current",
+            BOOLEAN,
+            "Whether this is the storage table's current snapshot",
+            lambda r: r.row.table.current_snapshot_id == r.row.snapshot.snapshot_id,
+        ),
+        ViewColumn(
+            "version_id", INT, "Version of the view that was computed", lambda r: r.refresh.get("version-id")
+        ),
+        ViewColumn(
+            "began_at", TIMESTAMP, "Time of its begin", lambda r: micros(r.refresh.get(REFRESH_START))
+        ),
+        ViewColumn(
+            "committed_at",
+            TIMESTAMP,
+            "Time of the snapshot",
+            lambda r: micros(r.row.snapshot.timestamp_ms),
+        ),
+        ViewColumn("strategy", STRING, "full or incremental", lambda r: r.refresh.get(USED_STRATEGY)),
+        ViewColumn("reason", STRING, "Why this strategy was used", lambda r: r.refresh.get(REASON)),
+        ViewColumn("rows_read", LONG, "Rows in the files that were read", lambda r: r.refresh.get(ROWS_READ)),
+        ViewColumn("files_read", LONG, "Data files that were read", lambda r: r.refresh.get(FILES_READ)),
+        ViewColumn("bytes_read", LONG, "Size of these files", lambda r: r.refresh.get(SIZE_READ)),
+        ViewColumn("rows_written", LONG, "Rows that were written", lambda r: r.number("added-records")),
+        ViewColumn("files_written", LONG, "Data files written", lambda r: r.number("added-data-files")),
+        ViewColumn(
+            "bytes_written", LONG, "Size of the files written", lambda r: r.number("added-files-size")
+        ),
+        ViewColumn(
+            "base_tables",
+            STRINGS,
+            "Tables that the refresh read, as the query names them",
+            lambda r: [str(base.get("identifier")) for base in r.refresh.get("base-tables", ())],
+        ),
+    )
+
+    def of(
+        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
+    ) -> Iterator[RefreshRow]:
+        stored = (entry for entry in entries if entry.name == STORAGE and len(entry.path) > 1)
+        for row in SNAPSHOTS.of(store, stored, frozenset()):
+            if REFRESH in row.summary:
+                yield RefreshRow(row, json.loads(row.summary[REFRESH]))
+
+    def weigh(self, row: RefreshRow) -> int:
+        return 1_024
+
+
+SYSTEM_VIEW = Refreshes()

@@ -1,0 +1,127 @@
+"""Faults in the rules of incremental refreshes, each with the shapes of `query_shapes` of which at least one shows it.
+
+A fault replaces text of a Java source. The changed class is compiled and comes before that of the package.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    file: str
+    old: str
+    new: str
+    shapes: tuple[str, ...]
+
+
+FAULTS = {
+    "changed tables: deleted positions are not read": Fault(
+        "TableChanges", "if (!deleted.isEmpty()) {", "if (false) {", ("projection",)
+    ),
+    "changed tables: removed files are not read": Fault(
+        "TableChanges", "missing(before, after), thinned", "List.of(), thinned", ("sums of doubles", "union")
+    ),
+    "filter: all changed rows pass": Fault(
+        "DeltaRules",
+        "if (plan instanceof Filter node) {\n      return linear(node, node.child());",
+        "if (plan instanceof Filter node) {\n      return delta(node.child());",
+        ("filter",),
+    ),
+    "inner join: the right side is read as it is now in both terms": Fault(
+        "DeltaRules",
+        "List.of(sources.before(node.left()), right.plan())",
+        "List.of(node.left(), right.plan())",
+        ("inner join", "self join"),
+    ),
+    "inner join: changes of the right side do not count": Fault(
+        "DeltaRules",
+        "terms.add(right.with(plan));",
+        "if (terms.isEmpty()) {\n        terms.add(right.with(plan));\n      }",
+        ("inner join", "self join"),
+    ),
+    "left join: rows of the left side are not looked at again": Fault(
+        "DeltaRules",
+        "terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, right)), true));",
+        "",
+        ("left join", "exists"),
+    ),
+    "left join: the state before is not removed": Fault(
+        "DeltaRules",
+        "terms.add(SignedRows.of(Plans.withChildren(node, List.of(left, rightBefore)), false).gross());",
+        "",
+        ("left join", "exists"),
+    ),
+    "full join: only keys of the left side": Fault(
+        "DeltaRules",
+        "changed.add(changed(node.right(), equal.right));",
+        "if (changed.isEmpty()) {\n        changed.add(changed(node.right(), equal.right));\n      }",
+        ("full join",),
+    ),
+    "union: a change of the second query does not count": Fault(
+        "DeltaRules",
+        "      if (isChanged(child)) {\n        List<Attribute> theirs",
+        "      if (isChanged(child) && terms.isEmpty()) {\n        List<Attribute> theirs",
+        ("union all", "union"),
+    ),
+    "aggregates and windows below: groups are computed from the new rows only": Fault(
+        "DeltaRules",
+        "LogicalPlan before = sources.before(child);",
+        "LogicalPlan before = child;",
+        ("aggregate of an aggregate", "join of a window", "join of an aggregate"),
+    ),
+    "keys: null is no key": Fault(
+        "Keys",
+        "return hasNull ? new Or(in, new IsNull(expression)) : in;",
+        "return in;",
+        ("ranks", "distinct aggregate"),
+    ),
+    "outermost keys: rows with removed keys stay": Fault(
+        "StoredRows",
+        "return new Change(rows, named(keys.plan(), keys.columns()), keyNames());",
+        "return new Change(rows, null, List.of());",
+        ("ranks", "having"),
+    ),
+    "stored rows: one removed copy removes all": Fault(
+        "StoredRows",
+        'changes.where("n > 0").unionAll(left.where("n > 0"))',
+        'changes.where("n > 0")',
+        ("except all", "projection", "null-safe join"),
+    ),
+    "state: sums of removed rows are added": Fault(
+        "AggregateState",
+        "new UnaryMinus(value.input, false)",
+        "value.input",
+        ("sums and counts",),
+    ),
+    "state: a removed minimum stays": Fault(
+        "StoredRows",
+        '"(r%1$d IS NOT NULL AND (s%1$d IS NULL OR r%1$d %2$s s%1$d))"',
+        '"(false AND r%1$d %2$s s%1$d)"',
+        ("minimum and maximum",),
+    ),
+    "state: empty groups stay": Fault(
+        "StoredRows",
+        '"NOT again AND m0 > 0"',
+        '"NOT again"',
+        ("minimum and maximum", "sums and counts", "aggregate of a join"),
+    ),
+    "state: averages divide by the number of rows": Fault(
+        "AggregateState",
+        "Attribute count = merged.get(function.values.get(1));",
+        "Attribute count = merged.get(0);",
+        ("averages",),
+    ),
+    "state: a sum without values is 0": Fault(
+        "StoredRows",
+        '"if(m%d = 0, NULL, %s) AS %2$s".formatted(present, merged)',
+        '"if(m%d = 0, %s, %s) AS %2$s".formatted(present, merged, merged)',
+        ("sums and counts", "aggregates with filters", "aggregate of a left join"),
+    ),
+    "expand: only the first set of groups": Fault(
+        "DeltaRules",
+        "Plans.<scala.collection.immutable.Seq<Expression>>list(node.projections())) {",
+        "Plans.<scala.collection.immutable.Seq<Expression>>list(node.projections()).subList(0, 1)) {",
+        ("cube", "grouping sets"),
+    ),
+}
