@@ -306,15 +306,17 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
 
 
 def _shows_same_columns(draft: TableDraft) -> bool:
-    """Whether only columns that the view does not show differ between a draft and the table before it."""
+    """Whether all schemas that a change adds or makes current differ from the one before only in hidden columns."""
     if draft.base is None:
         return False
     before = TableDraft(draft.base, draft.reader, now_ms=0)
-    return _shown_fields(before) == _shown_fields(draft)
+    added = {detail for action, detail in draft.changes if action == "add-schema"}
+    shown = _shown_fields(before, before.current_schema_id)
+    return all(_shown_fields(draft, id) == shown for id in {*added, draft.current_schema_id})
 
 
-def _shown_fields(table: TableDraft) -> list[Json]:
-    schema = table.schemas.get(table.current_schema_id) or {}
+def _shown_fields(table: TableDraft, schema_id: int) -> list[Json]:
+    schema = table.schemas.get(schema_id) or {}
     return [one for one in schema.get("fields", ()) if not one["name"].startswith(HIDDEN)]
 
 

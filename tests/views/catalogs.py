@@ -37,15 +37,17 @@ def having(*columns: str) -> list[str]:
 
 
 OF_ENTITIES = [
-    view for view in having("entity_id", "content_id") if view not in ("files", "materialized_views")
+    view
+    for view in having("entity_id", "content_id")
+    if view not in ("files", "materialized_views", "refreshes")
 ]
 """Views of the entities of a commit, except `files` (the manifests of these catalogs were never written) and
-`materialized_views`, of which these catalogs have none."""
+those of materialized views, of which these catalogs have none."""
 
 OF_HISTORY = [name for name, view in VIEWS.items() if isinstance(view, HistoryView)]
 """Views of commits."""
 
-EMPTY_IN_SHOP = ("materialized_views", "metrics", "deletions", "tasks")
+EMPTY_IN_SHOP = ("materialized_views", "refreshes", "metrics", "deletions", "tasks")
 """Views without rows in the fixture `shop`."""
 
 

@@ -12,6 +12,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.system.tasks import Tasks
 from tests.names import unchecked_names
 from tests.rest.materialized import create_materialized_view
+from tests.rest.test_materialized_views import refresh
 from tests.rest.test_metrics import COMMIT, SCAN
 from tests.views.catalogs import SCHEMA, Catalog
 
@@ -81,6 +82,11 @@ class Lake:
         session = self.catalog.session
         for name in ("stored", "st.o`red"):
             create_materialized_view(session.catalog, name, "SELECT 1 AS a", namespace=self.namespaces[0])
+            where = f"{_place(self.namespaces[0])}/views/{quote(name, safe='')}"
+            uuid = self.catalog.request("GET", where)["metadata"]["view-uuid"]
+            storage = f"{_place((*self.namespaces[0], name))}/tables/storage"
+            for number, before in ((1, None), (2, 1)):
+                self.catalog.request("POST", storage, refresh(uuid, number, number, replaces=before))
         references, row = session.catalog.references, session.catalog.row
         for branch in ("dev", "gone@1/x"):
             references.create(head_name(row, branch), Operation(b"", "ann"), source=session.catalog.head())

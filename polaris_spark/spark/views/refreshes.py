@@ -28,7 +28,7 @@ from polaris_spark.spark.views.columns import (
     ViewColumn,
     micros,
 )
-from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView
+from polaris_spark.spark.views.entities import IDENTITY, WITHOUT_UNLOADED, EntityEntry, EntityView
 from polaris_spark.spark.views.snapshots import SYSTEM_VIEW as SNAPSHOTS
 from polaris_spark.spark.views.snapshots import SnapshotRow
 from polaris_spark.store.objects import ObjectStore
@@ -54,7 +54,7 @@ class RefreshRow(NamedTuple):
 class Refreshes(EntityView[RefreshRow]):
     """A system view with one row for each refresh of a materialized view."""
 
-    comment = "Refreshes of materialized views whose snapshots still exist, one row each"
+    comment = f"Refreshes of materialized views whose snapshots still exist, one row each; {WITHOUT_UNLOADED}"
     kind = TABLE
     rows_per_partition = SNAPSHOTS.rows_per_partition
     columns = (
