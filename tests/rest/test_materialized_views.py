@@ -11,6 +11,7 @@ import pytest
 
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.view_sources import freshness
+from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.conftest import Open
@@ -498,3 +499,31 @@ def test_an_engine_is_told_to_read_stored_rows_only_if_they_are_those_of_the_vie
     old = how(catalog, uuid, zone="UTC")
     assert (old["query"], old["refreshable"]) == (None, False)
     assert how(catalog, uuid, 2, zone="UTC")["refreshable"] is True
+
+
+def test_only_hidden_columns_of_a_storage_table_can_be_changed(catalog: Client) -> None:
+    rows(catalog, refresh(create(catalog)["view-uuid"], 100, 1))
+    hidden = {"id": 2, "name": "polaris_state_0", "type": "long", "required": False}
+    current = {"action": "set-current-schema", "schema-id": -1}
+
+    def changed(fields: list[dict[str, Any]]) -> dict[str, Any]:
+        added = {"action": "add-schema", "schema": {**SCHEMA, "fields": fields}}
+        return {"requirements": [], "updates": [added, current]}
+
+    shown = SCHEMA["fields"]
+    assert isinstance(shown, list)
+    found = catalog.ok("POST", STORAGE, changed([*shown, hidden]))["metadata"]
+    assert [field["name"] for field in found["schemas"][-1]["fields"]] == ["a", "polaris_state_0"]
+    assert document(found["properties"])["current-refresh-id"] == 100
+    for fields in ([], [hidden], [*shown, hidden, {**hidden, "id": 3, "name": "b"}]):
+        refused = catalog.send("POST", STORAGE, changed(fields))
+        assert refused.status == 400
+        assert "cannot be changed" in refused.body["error"]["message"]
+    back = {"action": "set-current-schema", "schema-id": 0}
+    catalog.ok("POST", STORAGE, {"requirements": [], "updates": [back]})
+
+
+@pytest.mark.parametrize("limit", ["much", "-1", "nan", ""])
+def test_an_incremental_limit_that_is_no_number_is_refused(catalog: Client, limit: str) -> None:
+    with pytest.raises(BadRequestError, match="must be a number that is not negative"):
+        create(catalog, incremental_limit=limit)

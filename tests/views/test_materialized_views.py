@@ -52,7 +52,8 @@ def test_each_materialized_view_has_a_row_with_its_freshness_at_any_commit(tmp_p
     also = {"source-states": [source], "refresh-start-timestamp-ms": 1_700_000_000_000}
     catalog.request("POST", "v1/namespaces/db%1Fv/tables/storage", refresh(view["view-uuid"], 100, 1, **also))
     at = catalog.session.catalog.head().commit.number
-    catalog.request("POST", "v1/namespaces/db/tables/t", snapshot(1, 1, operation="append"))
+    counts = {"added-records": "4", "deleted-records": "3"}
+    catalog.request("POST", "v1/namespaces/db/tables/t", snapshot(1, 1, operation="append", **counts))
     assert facts(catalog)[0] == ("v", False, "changed: db.t", ["db.t"])
     assert facts(catalog, catalog="polaris", as_of=str(at))[0] == ("v", True, None, [])
     (row,) = [row for row in rows("materialized_views", store=catalog.store) if row["name"] == "v"]
@@ -60,3 +61,34 @@ def test_each_materialized_view_has_a_row_with_its_freshness_at_any_commit(tmp_p
     assert (row["refresh_id"], row["version_id"], row["base_tables"]) == (100, 1, ["t"])
     assert row["last_refreshed_at"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
     assert row["storage_table_location"].endswith(".metadata.json")
+    assert (row["stale_snapshots"], row["stale_rows"]) == (1, 7)
+    assert row["stale_since"] == datetime(2023, 11, 14, 22, 13, 20, 1_000, tzinfo=timezone.utc)
+
+
+def test_each_refresh_has_a_row_while_its_snapshot_exists(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.request("POST", "v1/namespaces", {"namespace": ["db"]})
+    catalog.request("POST", "v1/namespaces/db/tables", {"name": "t", "schema": SCHEMA})
+    catalog.request("POST", "v1/namespaces/db/tables/t", snapshot(1, 1, operation="append"))
+    create_materialized_view(catalog.session.catalog, "v")
+    uuid = catalog.request("GET", "v1/namespaces/db/views/v")["metadata"]["view-uuid"]
+    storage = "v1/namespaces/db%1Fv/tables/storage"
+    how = {
+        "strategy": "incremental",
+        "reason": "changed: db.t",
+        "rows-read": 5,
+        "files-read": 2,
+        "bytes-read": 99,
+    }
+    catalog.request("POST", storage, refresh(uuid, 100, 1))
+    catalog.request("POST", storage, refresh(uuid, 101, 2, replaces=100, **how))
+    found = {row["refresh_id"]: row for row in rows("refreshes", store=catalog.store)}
+    assert {id: (row["view"], row["is_current"]) for id, row in found.items()} == {
+        100: ("db.v", False),
+        101: ("db.v", True),
+    }
+    names = ("strategy", "reason", "rows_read", "files_read", "bytes_read", "base_tables")
+    assert [found[101][name] for name in names] == [*how.values(), ["t"]]
+    gone = {"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [100]}]}
+    catalog.request("POST", storage, gone)
+    assert [row["refresh_id"] for row in rows("refreshes", store=catalog.store)] == [101]
