@@ -7,12 +7,12 @@ benchmarks.refreshing FOLDER ROWS ROUNDS CHANGE...` measures in one Spark sessio
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,11 +153,15 @@ def measured(folder: Path, rows: int, rounds: int, *changes: int) -> dict[str, l
         for _ in range(3):
             for what, table in (("view", "total"), ("storage", "total.storage")):
                 text = f"SELECT sum(amount), count(DISTINCT day) FROM polaris.bench.{table}"
-                timed(f"read {what}", lambda text=text: spark.sql(text).collect())
+                timed(f"read {what}", partial(_collect, spark, text))
         if turn == 0:
             taken.clear()
     spark.stop()
     return taken
+
+
+def _collect(spark: SparkSession, query: str) -> None:
+    spark.sql(query).collect()
 
 
 def _session(folder: Path) -> SparkSession:

@@ -65,6 +65,9 @@ MAX_STALENESS: Final = "max-staleness"
 INCREMENTAL_LIMIT: Final = "incremental-limit"
 """View property: the largest part, such as `0.5` (the default), of the bytes that a full refresh reads which an
 incremental refresh may read. If the change is larger, the refresh is full."""
+REFRESH_RETENTION: Final = "refresh-retention"
+"""View property: how long, such as `7 d` (the default), after the last refresh of a view with the strategy
+`incremental` the procedure `expire` keeps the snapshots that this refresh read."""
 HIDDEN: Final = "polaris_state_"
 """Beginning of the names of the storage table's columns that the view does not show. Incremental refreshes use them."""
 STATE: Final = "state-columns"
@@ -203,6 +206,8 @@ def set_document(
         _checked(duration_ms, MAX_STALENESS, properties[MAX_STALENESS])
     if TIME_TRAVEL in properties:
         _checked(flag, TIME_TRAVEL, properties[TIME_TRAVEL])
+    if REFRESH_RETENTION in properties:
+        _checked(duration_ms, REFRESH_RETENTION, properties[REFRESH_RETENTION])
     if INCREMENTAL_LIMIT in properties:
         _checked(_limit, INCREMENTAL_LIMIT, properties[INCREMENTAL_LIMIT])
     document[STORAGE_LOCATION] = storage_location
@@ -229,6 +234,11 @@ def _limit(name: str, text: str) -> float:
 def incremental_limit(view: View) -> float:
     """Return the largest part of the bytes of a full refresh that an incremental refresh may read."""
     return float(view.properties.get(INCREMENTAL_LIMIT, "0.5"))
+
+
+def refresh_retention_ms(view: View) -> int:
+    """Return how long `expire` keeps the snapshots that the last refresh of a view read, in milliseconds."""
+    return duration_ms(REFRESH_RETENTION, view.properties.get(REFRESH_RETENTION, "7 d"))
 
 
 def has_time_travel(view: View) -> bool:

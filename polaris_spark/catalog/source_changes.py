@@ -1,17 +1,30 @@
-"""Finds for each table that a query reads the snapshot that the last refresh read, so that only the changes since then
-are read."""
+"""The snapshots that the last refresh of a materialized view read. An incremental refresh reads only the changes since
+then, and the procedure `expire` keeps these snapshots for it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from polaris_spark.catalog.entities import require
-from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, storage_name
+from polaris_spark.catalog.entities import TableName, find, require, table_key
+from polaris_spark.catalog.materialized_views import (
+    NO_SNAPSHOT,
+    REFRESH_START,
+    refresh_retention_ms,
+    storage_name,
+    strategy_of,
+)
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.view_sources import SOURCE_STATES, PinnedQuery, TableSource, ViewSource
+from polaris_spark.catalog.view_sources import (
+    SOURCE_STATES,
+    PinnedQuery,
+    TableSource,
+    ViewSource,
+    last_refresh,
+    materialized_views,
+)
 from polaris_spark.commits.state import State
 
 
@@ -100,3 +113,30 @@ def _table(state: State, source: TableSource, last: Json) -> dict[SnapshotKey, i
     if len(schemas) > 1:
         return f"the columns of {source.name} were changed"
     return {key: since}
+
+
+def snapshots_for_refreshes(state: State, now_ms: int) -> dict[str, frozenset[int]]:
+    """Return the snapshots that the next incremental refreshes of materialized views compare with the current ones: ids
+    by the UUID of the table.
+
+    A view needs them for a bounded time after its last refresh (`REFRESH_RETENTION`). Views whose metadata is not
+    loaded yet are left out.
+
+    Args:
+        now_ms: the current time, in milliseconds since 1970.
+    """
+    found: dict[str, set[int]] = {}
+    for name, view in materialized_views(state, None):
+        record = last_refresh(state, name) if strategy_of(view) == "incremental" else None
+        if record is None or now_ms - record.get(REFRESH_START, 0) > refresh_retention_ms(view):
+            continue
+        for source in record.get(SOURCE_STATES) or ():
+            if source.get("type") == "table":
+                found.setdefault(source["uuid"], set()).add(source["snapshot-id"])
+            elif "storage-snapshot-id" in source:
+                below = storage_name(TableName(tuple(source["namespace"]), source["name"]))
+                entry = find(state, table_key(below))
+                if entry is not None:
+                    uuid = state.get(entry.content, Table).uuid
+                    found.setdefault(uuid, set()).add(source["storage-snapshot-id"])
+    return {uuid: frozenset(ids) for uuid, ids in found.items()}

@@ -46,14 +46,17 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
+    from polaris_spark.catalog.source_changes import snapshots_for_refreshes
     from polaris_spark.maintenance.expiry.retention import Asked
 
+    catalog = call.session.catalog
     now = call.session.connection.clock.now_ms()
     retain_last = arguments.get("retain_last")
     if retain_last is not None and retain_last < 1:
         raise InputError(f"retain_last is {retain_last}; it must be at least 1")
     before = older_than(call, arguments, now)
-    return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False))
+    needed = catalog.loading(lambda: snapshots_for_refreshes(catalog.view(), now), call.session.principal)
+    return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False), needed)
 
 
 def _limits(arguments: Mapping[str, Any]) -> Limits:

@@ -557,3 +557,33 @@ def test_bad_input_gets_one_clear_error_and_changes_nothing(
         spark.sql(statement).collect()
     assert rows(spark, "SELECT max(number) FROM polaris.system.changes") == head
     spark.catalog.dropTempView("passing")
+
+
+def test_expire_keeps_the_snapshots_that_the_next_refresh_needs(spark: SparkSession, home: str) -> None:
+    space = home.partition(".")[2]
+    expire = f"CALL polaris.system.expire(namespace => '{space}', older_than => now(), retain_last => 1)"
+    run(
+        spark,
+        f"CREATE MATERIALIZED VIEW below {INCREMENTAL} AS SELECT region, sum(n) AS s FROM t GROUP BY region",
+        f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT s FROM below WHERE s > 5",
+    )
+    for view in ("below", "mv"):
+        refreshed(spark, view)
+    for number in range(3):
+        run(spark, f"INSERT INTO t VALUES ({number}, 'r1', 7)", expire)
+    assert len(rows(spark, f"SELECT * FROM {home}.t.snapshots")) == 2
+    assert refreshed(spark, "below")[0] == "incremental"
+    run(spark, "INSERT INTO t VALUES (9, 'r9', 7)")
+    assert refreshed(spark, "below")[0] == "incremental"
+    run(
+        spark,
+        f"CALL polaris.system.expire(table => '{space}.below.storage', older_than => now(), retain_last => 1)",
+    )
+    assert len(rows(spark, f"SELECT * FROM {home}.below.storage.snapshots")) == 2
+    assert refreshed(spark, "mv")[0] == "incremental"
+    assert rows(spark, "SELECT * FROM mv") == rows(spark, "SELECT sum(n) FROM t GROUP BY region")
+    for view in ("below", "mv"):
+        run(spark, f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('refresh-retention' = '1 ms')")
+    run(spark, "INSERT INTO t VALUES (10, 'r9', 7)", expire)
+    assert len(rows(spark, f"SELECT * FROM {home}.t.snapshots")) == 1
+    assert "has expired" in refreshed(spark, "below")[1]

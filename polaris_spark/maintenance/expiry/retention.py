@@ -41,6 +41,9 @@ class Asked(NamedTuple):
     catalog; None to use these properties."""
     clean_metadata: bool = False
     """Whether to remove schemas and partition specs that no remaining snapshot needs."""
+    for_refreshes: Mapping[str, frozenset[int]] | None = None
+    """Ids of the snapshots that the next refreshes of materialized views need, by the UUID of the table. They are kept.
+    None if there are none."""
 
 
 class Decision(NamedTuple):
@@ -94,7 +97,8 @@ def decide_table(
     if not asked.clean_metadata and all_named(table) and not (refs.keys() - {MAIN_REF}):
         return NOTHING
     snapshots = [read_snapshot(text) for text in all_snapshots(table, reader).added]
-    decision = decide(snapshots, refs, kept, asked.now_ms)
+    needed = (asked.for_refreshes or {}).get(table.uuid, frozenset())
+    decision = decide(snapshots, refs, kept, asked.now_ms, needed)
     if not asked.clean_metadata:
         return decision
     gone = set(decision.snapshots)
@@ -110,7 +114,11 @@ def decide_table(
 
 
 def decide(
-    snapshots: Sequence[SnapshotFacts], refs: Mapping[str, RefFacts], kept: Retention, now_ms: int
+    snapshots: Sequence[SnapshotFacts],
+    refs: Mapping[str, RefFacts],
+    kept: Retention,
+    now_ms: int,
+    needed_elsewhere: frozenset[int] = frozenset(),
 ) -> Decision:
     """Decide which snapshots, branches and tags expire.
 
@@ -119,11 +127,12 @@ def decide(
         refs: the table's branches and tags, by name.
         kept: the retention of branches and tags that do not set their own retention.
         now_ms: the current time, in milliseconds since 1970.
+        needed_elsewhere: ids of further snapshots to keep.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
     left = {name: ref for name, ref in refs.items() if _stays(name, ref, by_id, kept, now_ms)}
-    needed = {ref.snapshot_id for ref in left.values()}
-    reached = set(needed)
+    needed = {*needed_elsewhere, *(ref.snapshot_id for ref in left.values())}
+    reached = {ref.snapshot_id for ref in left.values()}
     for ref in left.values():
         if ref.type == "branch":
             ancestors = list(_ancestors(ref.snapshot_id, by_id))
