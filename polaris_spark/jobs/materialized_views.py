@@ -164,6 +164,8 @@ def _schema(
     import msgspec
     from py4j.protocol import Py4JJavaError
 
+    from polaris_spark.catalog.materialized_views import HIDDEN
+
     jvm: Any = spark._jvm
     if columns is not None:
         if len(columns) != len(rows.columns):
@@ -173,6 +175,9 @@ def _schema(
             )
         rows = rows.toDF(*columns)
     names = [one.lower() for one in rows.columns]
+    hidden = next((one for one in names if one.startswith(HIDDEN)), None)
+    if hidden is not None:
+        raise InputError(f"the column {hidden!r} cannot have a name that begins with {HIDDEN}; rename it")
     twice = next((one for one in names if names.count(one) > 1), None)
     if twice is not None:
         raise InputError(f"the query returns two columns named {twice!r}; give them different names")

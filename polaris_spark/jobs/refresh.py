@@ -363,7 +363,7 @@ def _why_full(call: Call, query: IncrementalQuery, plan: _Plan) -> str:
     if why or isinstance(plan.since, str):
         return why or str(plan.since)
     if plan.record[STATE] != plan.state:
-        return "the storage table has not the columns that this needs"
+        return "the storage table lacks the hidden columns that this needs"
     assert plan.since is not None
     try:
         why = query.estimate(plan.since, plan.stored, plan.limit)
@@ -377,10 +377,15 @@ def _why_full(call: Call, query: IncrementalQuery, plan: _Plan) -> str:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error's cause."""
     from py4j.protocol import Py4JJavaError
 
-    text = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-    return (text or type(error).__name__).partition("\n")[0]
+    if not isinstance(error, Py4JJavaError):
+        return (str(error) or type(error).__name__).partition("\n")[0]
+    cause: Any = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.getMessage() or cause.getClass().getSimpleName()).partition("\n")[0]
 
 
 def _write_change(
@@ -500,7 +505,7 @@ def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tupl
     with IncrementalQuery(call.spark(), plan.query.sql, plan.columns) as query:
         why = _hindrance(query, plan) or (plan.since if isinstance(plan.since, str) else "")
         if not why and recorded(query.hidden(), plan.hidden) != plan.state:
-            why = "the storage table has not the columns that this needs"
+            why = "the storage table lacks the hidden columns that this needs"
         if why or not isinstance(plan.since, dict):
             return "full", f"{plan.reason}; not incremental, because {why}", unknown
         why = query.estimate(plan.since, plan.stored, plan.limit)

@@ -1,6 +1,6 @@
 """Faults in the rules of incremental refreshes, each with the shapes of `query_shapes` of which at least one shows it.
 
-A fault replaces text of a Java source. The changed class is compiled and comes before that of the package.
+A fault replaces text of a Java source.
 """
 
 from __future__ import annotations

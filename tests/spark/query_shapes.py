@@ -13,8 +13,10 @@ TABLES = (
     "'write.update.mode' = 'merge-on-read')",
     "INSERT INTO sale SELECT CAST(id AS INT), CAST(id % 7 AS INT), concat('r', id % 4), id, "
     "CAST(id * 1.25 AS DECIMAL(12,2)), date_add(DATE '2024-01-01', CAST(id % 5 AS INT)) FROM range(60)",
-    "INSERT INTO sale VALUES (NULL, NULL, NULL, NULL, NULL, NULL), (7, 7, 'r1', 7, 1.5, NULL), (7, 7, 'r1', 7, 1.5, NULL)",
+    "INSERT INTO sale VALUES (NULL, NULL, NULL, NULL, NULL, NULL), (7, 7, 'r1', 7, 1.5, NULL), (7, 7, 'r1', 7, 1.5, NULL), "
+    "(80, 3, 'rx', 5, 2.5, DATE '2024-02-01'), (81, 3, 'rx', 6, 2.5, DATE '2024-02-01')",
     "INSERT INTO item SELECT CAST(id AS INT), concat('i', id % 3), id * 0.25D FROM range(6)",
+    "INSERT INTO item VALUES (11, 'zero', -0.0D)",
     "INSERT INTO shop VALUES ('r0', 1, 'Rome'), ('r1', 2, 'Oslo'), ('r1', 3, 'Bern'), (NULL, 4, 'Lima'), ('r9', 9, 'Kiev')",
 )
 
@@ -46,16 +48,23 @@ SHAPES = {
     "not exists": "SELECT id, region FROM sale s WHERE NOT EXISTS (SELECT 1 FROM shop h WHERE h.region = s.region)",
     "in": "SELECT id FROM sale WHERE k IN (SELECT k FROM item WHERE size > 0)",
     "not in": "SELECT id FROM sale WHERE k NOT IN (SELECT k FROM item)",
+    "nested subqueries": "SELECT id FROM sale s WHERE EXISTS (SELECT 1 FROM item i WHERE i.k = s.k AND i.k IN "
+    "(SELECT k FROM shop h WHERE h.k = i.k))",
     "exists or": "SELECT id FROM sale s WHERE n > 50 OR EXISTS (SELECT 1 FROM item i WHERE i.k = s.k)",
     "scalar subquery": "SELECT id, (SELECT max(name) FROM item i WHERE i.k = s.k) AS name FROM sale s",
     # Aggregates
     "sums and counts": "SELECT region, sum(n) AS s, count(*) AS c, count(n) AS cn, sum(price) AS p FROM sale GROUP BY region",
+    "decimals": "SELECT k, sum(w) AS s, avg(w) AS a FROM (SELECT k, CAST(price / 3 AS DECIMAL(20,8)) AS w FROM sale) GROUP BY k",
+    "repeated keys": "SELECT k, sum(n) AS s FROM sale GROUP BY k, k, K",
+    "intervals": "SELECT count(*) AS c FROM sale GROUP BY CAST(day AS TIMESTAMP) - TIMESTAMP '2024-01-01 00:00:00'",
+    "guarded errors": "SELECT region, sum(100 DIV k) FILTER (WHERE k <> 0) AS s FROM sale GROUP BY region",
     "averages": "SELECT region, avg(n) AS a, avg(k) AS ak, avg(price) AS ap FROM sale GROUP BY region",
     "minimum and maximum": "SELECT k, min(n) AS lo, max(day) AS hi, max(region) AS r FROM sale GROUP BY k",
     "aggregates with filters": "SELECT day, sum(n) FILTER (WHERE k > 2) AS s, count(*) FILTER (WHERE n > 9) AS c FROM sale GROUP BY day",
     "aggregate of all rows": "SELECT sum(n) AS s, count(*) AS c, max(day) AS d, avg(price) AS p FROM sale",
     "hidden keys": "SELECT sum(n) / count(*) AS ratio, upper(max(region)) AS r FROM sale GROUP BY k, n % 2",
     "aggregate of expressions": "SELECT year(day) + k AS y, sum(n * k) AS s FROM sale GROUP BY year(day) + k",
+    "keys of floating point": "SELECT size, count(DISTINCT name) AS d, max(k) AS m FROM item GROUP BY size",
     "distinct aggregate": "SELECT region, count(DISTINCT k) AS d, sum(DISTINCT n) AS s FROM sale GROUP BY region",
     "having": "SELECT region, sum(n) AS s FROM sale GROUP BY region HAVING count(*) > 14",
     "sums of doubles": "SELECT name, sum(size) AS s, stddev(size) AS d FROM item GROUP BY name",
@@ -90,9 +99,11 @@ ROUNDS = (
     ),
     (
         "DELETE FROM sale WHERE id % 10 = 3",
+        "UPDATE sale SET n = NULL WHERE region = 'rx'",
         "UPDATE item SET size = size * 2, name = 'i9' WHERE k = 2",
         "MERGE INTO sale t USING (SELECT DISTINCT k AS id FROM item) s ON t.id = s.id WHEN MATCHED AND t.id < 2 THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET n = n * 2 WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, 5)",
+        "INSERT INTO item VALUES (12, 'nought', 0.0D)",
         "INSERT INTO shop VALUES ('r2', 5, 'Rome'), (NULL, 6, NULL)",
     ),
     (

@@ -1,7 +1,6 @@
-"""`python -m tests.spark.refresh_shapes FOLDER CLASSES SHAPE...`: refresh queries of some shapes after changes.
+"""`python -m tests.spark.refresh_shapes FOLDER JAR SHAPE...`: refresh queries of some shapes after changes.
 
-Java classes in the folder CLASSES come before those of the package. Prints `right`, or `wrong: ` and the first shape
-with wrong rows."""
+The jar replaces that of the package. Prints `right`, or `wrong: ` and the first shape with wrong rows."""
 
 from __future__ import annotations
 
@@ -35,23 +34,24 @@ def wrong(spark: SparkSession, shapes: list[str]) -> str:
     return ""
 
 
-def main(folder: Path, classes: str, shapes: list[str]) -> None:
+def main(folder: Path, jar: str, shapes: list[str]) -> None:
     from pyspark.sql import SparkSession
 
-    from polaris_spark.spark.session import configure
+    from polaris_spark.spark import session
     from tests.spark.test_incremental_refresh import QUICK
+
+    session.jar = lambda: jar
 
     builder = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraClassPath", classes)
     )
     for name, value in QUICK.items():
         builder = builder.config(name, value)
     store = f"sqlite://{(folder / 'catalog.db').absolute()}"
-    spark = configure(builder, store=store, warehouse=str(folder / "warehouse")).getOrCreate()
+    spark = session.configure(builder, store=store, warehouse=str(folder / "warehouse")).getOrCreate()
     found = wrong(spark, shapes)
     spark.stop()
     sys.stdout.write(f"wrong: {found}\n" if found else "right\n")

@@ -64,7 +64,7 @@ def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, 
 
 @pytest.mark.parametrize(
     ("first", "seeds"),
-    [(0, 4), pytest.param(1_000, 250, marks=pytest.mark.long)],
+    [(0, 4), pytest.param(1_000, 250, marks=pytest.mark.exhaustive)],
     ids=["some", "many"],
 )
 def test_random_queries_after_random_changes(spark: SparkSession, home: str, first: int, seeds: int) -> None:

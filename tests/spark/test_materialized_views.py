@@ -185,6 +185,49 @@ def test_a_refresh_that_cannot_be_incremental_says_why(spark: SparkSession, home
     assert rows(spark, "SELECT * FROM mv") == [("r", 5)]
 
 
+def test_a_changed_table_in_a_subquery_of_an_expression_makes_the_refresh_full(
+    spark: SparkSession, home: str
+) -> None:
+    run(spark, "CREATE TABLE o (x INT)", "INSERT INTO o VALUES (1)")
+    queries = (
+        "SELECT region, count(*) + (SELECT max(x) FROM o) AS c FROM t GROUP BY region",
+        "SELECT region, count(*) AS c FROM t GROUP BY region HAVING count(*) < (SELECT max(x) FROM o)",
+        "SELECT id, count(*) OVER (PARTITION BY region) + (SELECT max(x) FROM o) AS c FROM t",
+        "SELECT id FROM t WHERE n > (SELECT max(x) FROM o)",
+    )
+    for number, query in enumerate(queries):
+        run(spark, f"CREATE MATERIALIZED VIEW s{number} {INCREMENTAL} AS {query}")
+        refreshed(spark, f"s{number}")
+    for statements in (
+        ("INSERT INTO t VALUES (200, 'r1', 7)",),
+        ("INSERT INTO t VALUES (201, 'r9', 7)", "INSERT INTO o VALUES (40)"),
+        ("INSERT INTO o VALUES (50)",),
+    ):
+        run(spark, *statements)
+        for number, query in enumerate(queries):
+            strategy, reason, _ = refreshed(spark, f"s{number}")
+            if len(statements) == 1 and " t " in statements[0]:
+                assert strategy == "incremental", reason
+            else:
+                assert reason.endswith("a table that a subquery in an expression reads has changed")
+            assert rows(spark, f"SELECT * FROM s{number}") == rows(spark, query)
+
+
+def test_tables_without_rows_before_or_after_and_hidden_names(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        "CREATE TABLE e (id INT, n BIGINT)",
+        f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS SELECT id, sum(n) AS s FROM e GROUP BY id",
+    )
+    refreshed(spark, "mv")
+    for statement in ("INSERT INTO e VALUES (1, 5), (2, 6)", "DELETE FROM e", "INSERT INTO e VALUES (3, 4)"):
+        run(spark, statement)
+        assert refreshed(spark, "mv")[0] == "incremental"
+        assert rows(spark, "SELECT * FROM mv") == rows(spark, "SELECT id, sum(n) FROM e GROUP BY id")
+    with pytest.raises(Exception, match="cannot have a name that begins with polaris_state_"):
+        run(spark, "CREATE MATERIALIZED VIEW bad AS SELECT id AS polaris_state_0 FROM t")
+
+
 def test_hidden_columns_of_the_storage_table_follow_the_query(spark: SparkSession, home: str) -> None:
     def columns() -> list[str]:
         return [name for name in spark.table(f"{home}.mv.storage").columns if name.startswith("polaris")]
@@ -229,7 +272,7 @@ def test_hidden_columns_that_were_removed_and_added_are_not_used(spark: SparkSes
     strategy, reason, _ = refreshed(spark, "mv")
     assert (strategy, reason.rpartition("because ")[2]) == (
         "full",
-        "the storage table has not the columns that this needs",
+        "the storage table lacks the hidden columns that this needs",
     )
     assert rows(spark, "SELECT * FROM mv") == rows(spark, "SELECT region, sum(n) FROM t GROUP BY region")
 

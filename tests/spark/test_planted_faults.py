@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,14 +16,14 @@ from pyspark.sql import SparkSession
 from polaris_spark.spark.session import jar
 from tests.spark.planted_faults import FAULTS
 
-pytestmark = [pytest.mark.long, pytest.mark.spark]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.spark]
 SOURCES = Path(__file__).parents[2] / "jvm-shim/src/main/java/io/polarisspark/incremental"
 TIMEOUT_S = 600
 
 
-def found(tmp_path: Path, shapes: tuple[str, ...], classes: Path) -> str:
-    """What a session with these classes reports about refreshes of queries of these shapes."""
-    command = [sys.executable, "-m", "tests.spark.refresh_shapes", str(tmp_path), str(classes), *shapes]
+def found(tmp_path: Path, shapes: tuple[str, ...], packed: Path) -> str:
+    """What a session with this jar reports about refreshes of queries of these shapes."""
+    command = [sys.executable, "-m", "tests.spark.refresh_shapes", str(tmp_path), str(packed), *shapes]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -35,25 +37,42 @@ def found(tmp_path: Path, shapes: tuple[str, ...], classes: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+def packed(tmp_path: Path, changed: Mapping[str, str]) -> Path:
+    """A jar like that of the package, with other texts for some sources."""
+    sources, classes = tmp_path / "sources", tmp_path / "classes"
+    sources.mkdir()
+    classes.mkdir()
+    for source in SOURCES.glob("*.java"):
+        (sources / source.name).write_text(changed.get(source.stem, source.read_text()))
+    javac = shutil.which("javac")
+    assert javac, "this test needs a Java compiler"
+    command = [javac, "-nowarn", "-cp", class_path(), "-d", str(classes), *map(str, sources.glob("*.java"))]
+    subprocess.run(command, check=True, timeout=TIMEOUT_S)
+    made = {str(path.relative_to(classes)): path for path in classes.rglob("*.class")}
+    result = tmp_path / "faulty.jar"
+    with ZipFile(jar()) as before, ZipFile(result, "w") as after:
+        for name in before.namelist():
+            if not name.startswith("io/polarisspark/incremental/"):
+                after.writestr(name, before.read(name))
+        for name, path in made.items():
+            after.write(path, name)
+    return result
+
+
+def test_without_a_fault_all_these_shapes_are_right(first_session: SparkSession, tmp_path: Path) -> None:
+    shapes = tuple(dict.fromkeys(shape for fault in FAULTS.values() for shape in fault.shapes))
+    (tmp_path / "catalog").mkdir()
+    assert found(tmp_path / "catalog", shapes, packed(tmp_path, {})) == "right"
+
+
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_planted_fault_is_found(first_session: SparkSession, tmp_path: Path, name: str) -> None:
     fault = FAULTS[name]
     text = (SOURCES / f"{fault.file}.java").read_text()
     assert text.count(fault.old) == 1, "the fault must be adapted to the source"
-    source = tmp_path / "io/polarisspark/incremental" / f"{fault.file}.java"
-    source.parent.mkdir(parents=True)
-    source.write_text(text.replace(fault.old, fault.new))
-    classes = tmp_path / "classes"
-    classes.mkdir()
-    javac = shutil.which("javac")
-    assert javac, "this test needs a Java compiler"
-    subprocess.run(
-        [javac, "-nowarn", "-cp", class_path(), "-d", str(classes), str(source)],
-        check=True,
-        timeout=TIMEOUT_S,
-    )
+    faulty = packed(tmp_path, {fault.file: text.replace(fault.old, fault.new)})
     (tmp_path / "catalog").mkdir()
-    assert found(tmp_path / "catalog", fault.shapes, classes).startswith("wrong: ")
+    assert found(tmp_path / "catalog", fault.shapes, faulty).startswith("wrong: ")
 
 
 def class_path() -> str:

@@ -42,7 +42,9 @@ final class AggregateState {
   /** Sums of integers in doubles are exact up to this value. */
   private static final long EXACT_DOUBLE = 1L << 53;
 
-  private static final int MAX_PRECISION = 38;
+  /** Sums of decimals with at most this precision can be added without loss of digits. */
+  private static final int MAX_PRECISION = 37;
+
   private static final int SUM_DIGITS = 10;
 
   /** How a stored value is merged with the change of its group. */
@@ -154,6 +156,13 @@ final class AggregateState {
     return sum.evalContext().evalMode() != EvalMode$.MODULE$.TRY() && isExact(sum.child().dataType());
   }
 
+  /** Whether a function is an average that does not depend on the order of values. */
+  static boolean isExactAverage(AggregateFunction function) {
+    return function instanceof Average average
+        && isExact(average)
+        && !(average.child().dataType() instanceof LongType);
+  }
+
   private static boolean isExact(Average average) {
     return average.evalMode() != EvalMode$.MODULE$.TRY() && isExact(average.child().dataType());
   }
@@ -171,8 +180,8 @@ final class AggregateState {
 
   private int count(List<Expression> children, Option<Expression> filter) {
     List<Expression> conditions = new ArrayList<>();
+    filter.foreach(conditions::add); // it comes first, because it may exclude rows with errors
     children.stream().filter(Expression::nullable).map(IsNotNull::new).forEach(conditions::add);
-    filter.foreach(conditions::add);
     Expression condition = Plans.all(conditions);
     Expression one = literal(1L);
     Expression input =

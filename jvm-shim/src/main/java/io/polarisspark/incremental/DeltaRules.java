@@ -57,17 +57,25 @@ final class DeltaRules {
   }
 
   /**
-   * Returns the change of a plan's result.
+   * Checks that no subquery in an expression of a plan reads a table that has changed. Such subqueries
+   * are those that Spark cannot replace by joins.
+   *
+   * @throws NotIncrementalException one does
+   */
+  void requireUnchangedSubqueries(LogicalPlan plan) {
+    if (Plans.<LogicalPlan>list(plan.subqueries()).stream().anyMatch(this::isChanged)) {
+      throw new NotIncrementalException(
+          "a table that a subquery in an expression reads has changed");
+    }
+    Plans.<LogicalPlan>list(plan.children()).forEach(this::requireUnchangedSubqueries);
+  }
+
+  /**
+   * Returns the change of a plan's result. The plan reads a table that has changed.
    *
    * @throws NotIncrementalException the plan has an operator for which there is no rule
    */
   SignedRows delta(LogicalPlan plan) {
-    for (LogicalPlan subquery : Plans.<LogicalPlan>list(plan.subqueries())) {
-      if (isChanged(subquery)) {
-        throw new NotIncrementalException(
-            "a table that a subquery in an expression reads has changed");
-      }
-    }
     if (plan instanceof DataSourceV2Relation relation) {
       return sources.delta(relation);
     }

@@ -27,6 +27,9 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StringType;
+import scala.runtime.AbstractFunction1;
 
 /**
  * Refreshes the stored rows of one view, in full or incrementally. Python calls it.
@@ -77,16 +80,18 @@ public final class IncrementalRefresh implements AutoCloseable {
     this.spark = (SparkSession) spark;
     LogicalPlan analyzed = this.spark.sql(sql).queryExecution().analyzed();
     LogicalPlan rewritten = null;
+    StoredQuery stored = null;
     String why;
     try {
       rewritten = NormalForm.of(analyzed);
+      stored = new StoredQuery(rewritten, List.copyOf(columns));
       why = hindrance(rewritten);
-    } catch (RuntimeException error) { // subqueries for which Spark's rules are not made
-      why = "Spark cannot rewrite its subqueries: " + error.getMessage();
+    } catch (Exception error) { // Spark throws exceptions of all classes; a full refresh is still possible
+      why = "its plan cannot be rewritten: " + error.getMessage();
     }
     this.plan = rewritten;
     this.hindrance = why;
-    this.query = rewritten == null ? null : new StoredQuery(plan, List.copyOf(columns));
+    this.query = stored;
   }
 
   /** Returns why the query can never be refreshed incrementally; an empty text if it can. */
@@ -100,6 +105,9 @@ public final class IncrementalRefresh implements AutoCloseable {
     }
     if (!plan.deterministic()) {
       return "it is not deterministic";
+    }
+    if (Plans.output(plan).stream().anyMatch(one -> hasCollation(one.dataType()))) {
+      return "it has strings with a collation";
     }
     if (plan instanceof DataSourceV2Relation
         && Plans.output(plan).stream().anyMatch(one -> one.metadata().contains(METADATA_COLUMN))) {
@@ -118,6 +126,17 @@ public final class IncrementalRefresh implements AutoCloseable {
         .filter(text -> !text.isEmpty())
         .findFirst()
         .orElse("");
+  }
+
+  /** Whether values that differ can be equal by the type's collation. */
+  private static boolean hasCollation(DataType type) {
+    return type.existsRecursively(
+        new AbstractFunction1<DataType, Object>() {
+          @Override
+          public Object apply(DataType one) {
+            return one instanceof StringType text && !text.supportsBinaryEquality();
+          }
+        });
   }
 
   /** Returns an aggregate function in an expression whose result depends on the order of rows. */
@@ -153,15 +172,19 @@ public final class IncrementalRefresh implements AutoCloseable {
    * @param limit the largest part of the bytes of all tables that an incremental refresh may read
    * @return why an incremental refresh is not possible or does not pay; an empty text if it is possible
    */
-  public String estimate(Map<String, Long> since, String stored, double limit) {
+  public String estimate(Map<String, ? extends Number> since, String stored, double limit) {
     close();
-    sources = new Sources(plan, since);
+    try {
+      sources = new Sources(plan, since);
+    } catch (NotIncrementalException error) {
+      return error.getMessage();
+    }
     List<String> columns = query.columns().stream().map(StoredRows::quoted).toList();
     this.stored = "SELECT " + String.join(", ", columns) + " FROM " + stored;
-    Amount all = sources.amount(plan);
+    long all = Math.max(sources.amount(plan).bytes(), sources.amount(sources.before(plan)).bytes());
     Amount changed = sources.changed();
-    if (changed.bytes() > limit * all.bytes()) {
-      return "%,d of %,d bytes have changed".formatted(changed.bytes(), all.bytes());
+    if (changed.bytes() > limit * all) {
+      return "%,d of %,d bytes have changed".formatted(changed.bytes(), all);
     }
     if (!sources.isChanged(plan)) {
       return "";
@@ -176,7 +199,7 @@ public final class IncrementalRefresh implements AutoCloseable {
 
   /** Returns the numbers of files, bytes and rows that have changed. */
   public List<Long> changed() {
-    Amount found = sources.changed();
+    Amount found = sources == null ? Amount.NONE : sources.changed();
     return List.of(found.files(), found.bytes(), found.rows());
   }
 

@@ -84,13 +84,17 @@ final class Keys {
     for (int position = 0; position < expressions.size(); position++) {
       Expression expression = expressions.get(position);
       conditions.add(new EqualNullSafe(expression, columns.get(position)));
-      if (values != null && expression.dataType() instanceof AtomicType) {
+      if (values != null && hasLiterals(expression.dataType())) {
         filtered = new Filter(isOneOf(expression, position), filtered);
       }
     }
-    boolean exact =
-        values != null && columns.size() == 1 && columns.get(0).dataType() instanceof AtomicType;
+    boolean exact = values != null && columns.size() == 1 && hasLiterals(columns.get(0).dataType());
     return exact ? filtered : join(filtered, plan, LeftSemi$.MODULE$, Plans.all(conditions));
+  }
+
+  /** Whether filters with literals of a type find all equal values. Scans skip files with -0.0 that lack 0.0. */
+  private static boolean hasLiterals(DataType type) {
+    return type instanceof AtomicType && !SignedRows.hasFloats(type);
   }
 
   private Expression isOneOf(Expression expression, int position) {

@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions$;
 import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates$;
 import org.apache.spark.sql.catalyst.optimizer.PushDownPredicates$;
+import org.apache.spark.sql.catalyst.optimizer.RemoveRepetitionFromGroupExpressions$;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceDeduplicateWithAggregate$;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate$;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceExceptWithAntiJoin$;
@@ -21,7 +22,6 @@ import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery$;
 import org.apache.spark.sql.catalyst.optimizer.RewriteExceptAll$;
 import org.apache.spark.sql.catalyst.optimizer.RewriteIntersectAll$;
 import org.apache.spark.sql.catalyst.optimizer.RewriteLateralSubquery$;
-import org.apache.spark.sql.catalyst.optimizer.RewriteNonCorrelatedExists$;
 import org.apache.spark.sql.catalyst.optimizer.RewritePredicateSubquery$;
 import org.apache.spark.sql.catalyst.optimizer.RewriteWithExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -39,15 +39,14 @@ final class NormalForm {
           EliminateResolvedHint$.MODULE$::apply,
           new InlineCTE(true, false)::apply,
           ReplaceExpressions$.MODULE$::apply,
-          RewriteNonCorrelatedExists$.MODULE$::apply,
           PullOutGroupingExpressions$.MODULE$::apply,
-          PullupCorrelatedPredicates$.MODULE$::apply,
           RewriteExceptAll$.MODULE$::apply,
           RewriteIntersectAll$.MODULE$::apply,
           ReplaceIntersectWithSemiJoin$.MODULE$::apply,
           ReplaceExceptWithAntiJoin$.MODULE$::apply,
           ReplaceDistinctWithAggregate$.MODULE$::apply,
           ReplaceDeduplicateWithAggregate$.MODULE$::apply,
+          RemoveRepetitionFromGroupExpressions$.MODULE$::apply,
           NormalForm::withoutSubqueries,
           EliminateSubqueryAliases$.MODULE$::apply,
           EliminateView$.MODULE$::apply,
@@ -86,7 +85,9 @@ final class NormalForm {
   private static LogicalPlan withoutSubqueries(LogicalPlan plan) {
     LogicalPlan rewritten =
         (LogicalPlan)
-            plan.transformAllExpressions(
+            PullupCorrelatedPredicates$.MODULE$
+                .apply(plan)
+                .transformAllExpressions(
                 new AbstractPartialFunction<Expression, Expression>() {
                   @Override
                   public boolean isDefinedAt(Expression expression) {

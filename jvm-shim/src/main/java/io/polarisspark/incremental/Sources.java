@@ -23,14 +23,18 @@ final class Sources implements AutoCloseable {
    *
    * @param since ids of the snapshots that the last refresh read, by {@link #key}
    */
-  Sources(LogicalPlan plan, Map<String, Long> since) {
+  Sources(LogicalPlan plan, Map<String, ? extends Number> since) {
     for (DataSourceV2Relation relation : relations(plan)) {
       String key = key(relation);
-      Long before = since.get(key);
-      if (before == null || changes.containsKey(key) || key.endsWith("@" + before)) {
+      Number last = since.get(key);
+      if (last == null || changes.containsKey(key)) {
         continue;
       }
+      long before = last.longValue();
       SparkTable table = (SparkTable) relation.table();
+      if (before == table.snapshotId()) {
+        continue;
+      }
       TableChanges found =
           TableChanges.between(
               table.table(), before == NO_SNAPSHOT ? null : before, table.snapshotId());

@@ -9,6 +9,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.function.Function;
+import org.apache.iceberg.spark.SparkSchemaUtil;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
@@ -22,6 +23,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructType;
 
 /**
  * The query of a view, with more columns that an incremental refresh needs: the keys of its outermost
@@ -89,14 +91,16 @@ final class StoredQuery {
       node = Plans.<LogicalPlan>list(node.children()).get(0);
     }
     boolean filtered = above.stream().anyMatch(Filter.class::isInstance);
-    if (node instanceof Aggregate aggregate && hasKeys(aggregate)) {
+    LogicalPlan below = node.children().isEmpty() ? null : Plans.<LogicalPlan>list(node.children()).get(0);
+    boolean keyed = below != null && Exactness.isExact(below) && canStore(node);
+    if (keyed && node instanceof Aggregate aggregate && hasKeys(aggregate)) {
       this.core = node;
       AggregateState found =
           filtered ? null : AggregateState.of(functions(Plans.<Expression>list(expressions(aggregate))));
       this.state = found;
       this.method = found == null ? Method.BY_KEY : Method.BY_STATE;
       extend(aggregate);
-    } else if (node instanceof Window window && !window.partitionSpec().isEmpty()) {
+    } else if (keyed && node instanceof Window window && !window.partitionSpec().isEmpty()) {
       this.core = node;
       this.state = null;
       this.method = Method.BY_KEY;
@@ -212,6 +216,29 @@ final class StoredQuery {
 
   private static scala.collection.Iterable<Expression> expressions(Aggregate aggregate) {
     return (scala.collection.Iterable) aggregate.aggregateExpressions();
+  }
+
+  /** Whether Iceberg has types for everything that an aggregate or window computes or groups by. */
+  private static boolean canStore(LogicalPlan node) {
+    List<Expression> values = new ArrayList<>();
+    if (node instanceof Aggregate aggregate) {
+      values.addAll(list(aggregate.groupingExpressions()));
+      for (NamedExpression one : Plans.<NamedExpression>list(aggregate.aggregateExpressions())) {
+        values.addAll(functions(List.of((Expression) one)));
+      }
+    } else if (node instanceof Window window) {
+      values.addAll(list(window.partitionSpec()));
+    }
+    StructType types = new StructType();
+    for (Expression value : values) {
+      types = types.add("c" + types.length(), value.dataType());
+    }
+    try {
+      SparkSchemaUtil.convert(types);
+      return true;
+    } catch (UnsupportedOperationException error) {
+      return false;
+    }
   }
 
   private static boolean hasKeys(Aggregate aggregate) {

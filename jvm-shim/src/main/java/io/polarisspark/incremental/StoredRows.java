@@ -23,7 +23,7 @@ import org.apache.spark.sql.classic.SparkSession;
 /** Computes the rows to delete from the stored rows of a view, and those to insert. */
 final class StoredRows {
   /** Column of {@link Change#rows}: whether the row says which stored rows are deleted. */
-  static final String DELETES = "polaris_deletes";
+  static final String DELETES = StoredQuery.HIDDEN + "deletes";
 
   private final SparkSession spark;
   private final StoredQuery query;
@@ -56,6 +56,7 @@ final class StoredRows {
   record Change(LogicalPlan inserts, LogicalPlan deletes, List<String> by) {}
 
   Change change() {
+    rules.requireUnchangedSubqueries(query.plan());
     return switch (query.method()) {
       case BY_ROW -> byRow();
       case BY_KEY -> byKey();
@@ -272,7 +273,7 @@ final class StoredRows {
       String own = "s%1$d".formatted(position);
       if (value.kind() == Kind.SUM) {
         String sum =
-            "coalesce(s%1$d, CAST(0 AS %2$s)) + coalesce(d%1$d, CAST(0 AS %2$s))"
+            "coalesce(s%1$d, CAST(0 AS %2$s)) + coalesce(CAST(d%1$d AS %2$s), CAST(0 AS %2$s))"
                 .formatted(position, type);
         columns.add("CAST(%s AS %s) AS m%d".formatted(sum, type, position));
         if (value.present() >= 0) {

@@ -304,7 +304,12 @@ final class TableChanges implements AutoCloseable {
 
   private static Map<String, FileScanTask> byPath(List<FileScanTask> tasks) {
     Map<String, FileScanTask> all = new HashMap<>();
-    tasks.forEach(task -> all.put(task.file().location(), task));
+    for (FileScanTask task : tasks) {
+      if (all.put(task.file().location(), task) != null) {
+        throw new NotIncrementalException(
+            "data file " + task.file().location() + " is in a table several times");
+      }
+    }
     return all;
   }
 
