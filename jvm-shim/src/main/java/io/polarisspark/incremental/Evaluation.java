@@ -3,23 +3,33 @@ package io.polarisspark.incremental;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.storage.StorageLevel;
+import scala.Option;
 
 /**
  * Runs the parts of a plan whose rows are needed several times, or decide how the plan goes on, and
- * keeps their rows until it is closed.
+ * keeps their rows until it is closed. Few rows become part of the plan, so that Spark knows how few
+ * they are; many rows are kept by the executors.
  *
  * <p>An estimate runs nothing. It takes all parts for large.
  */
 final class Evaluation implements AutoCloseable {
+  /** Largest number of rows that become part of a plan. */
+  private static final int FEW = 5_000;
+
   private final SparkSession spark;
   private final boolean estimate;
-  private final List<Dataset<Row>> kept = new ArrayList<>();
+  private final List<RDD<?>> kept = new ArrayList<>();
 
   Evaluation(SparkSession spark, boolean estimate) {
     this.spark = spark;
@@ -30,26 +40,40 @@ final class Evaluation implements AutoCloseable {
     return estimate;
   }
 
-  SparkSession spark() {
-    return spark;
-  }
-
-  /** Returns a plan with the same columns, whose rows are computed once. */
+  /** Returns a plan with the same columns, whose rows have been computed. */
   LogicalPlan keep(LogicalPlan plan) {
     if (estimate) {
       return plan;
     }
-    Dataset<Row> rows = Plans.rows(spark, plan);
-    rows.persist(StorageLevel.MEMORY_AND_DISK());
-    kept.add(rows);
-    // The analyzer may have given new ids to columns.
-    List<org.apache.spark.sql.catalyst.expressions.NamedExpression> columns = new ArrayList<>();
-    var before = Plans.output(plan);
-    var after = Plans.output(rows.logicalPlan());
-    for (int position = 0; position < before.size(); position++) {
-      columns.add(Plans.as(after.get(position), before.get(position)));
+    // Not persist(): Spark computes what is cached with all its shuffle partitions, however few rows there are.
+    Dataset<Row> rows =
+        Plans.rows(spark, plan).localCheckpoint(true, StorageLevel.MEMORY_AND_DISK());
+    LogicalPlan computed = rows.logicalPlan();
+    List<Attribute> columns = Plans.output(plan);
+    List<InternalRow> few = collected(computed, FEW);
+    if (few == null) {
+      if (computed instanceof LogicalRDD checkpoint) {
+        kept.add(checkpoint.rdd());
+      }
+      return named(computed, columns);
     }
-    return before.equals(after) ? rows.logicalPlan() : Plans.project(columns, rows.logicalPlan());
+    if (computed instanceof LogicalRDD checkpoint) {
+      checkpoint.rdd().unpersist(false);
+    }
+    LogicalPlan local =
+        new LocalRelation(
+            Plans.seq(Plans.output(computed)), Plans.seq(few), false, Option.empty());
+    return named(local, columns);
+  }
+
+  /** Returns a plan whose columns have other ids. The analyzer may have given new ids to the columns. */
+  private static LogicalPlan named(LogicalPlan plan, List<Attribute> columns) {
+    List<Attribute> found = Plans.output(plan);
+    List<NamedExpression> renamed = new ArrayList<>();
+    for (int position = 0; position < columns.size(); position++) {
+      renamed.add(Plans.as(found.get(position), columns.get(position)));
+    }
+    return renamed.equals(found) ? plan : Plans.project(renamed, plan);
   }
 
   /** Returns the rows of a plan, if there are at most {@code limit}; otherwise null. */
