@@ -83,9 +83,9 @@ FAULTS = {
         ("ranks", "having"),
     ),
     "stored rows: one removed copy removes all": Fault(
-        "StoredRows",
-        'changes.where("n > 0").unionAll(left.where("n > 0"))',
-        'changes.where("n > 0")',
+        "ChangeByRow",
+        '.unionAll(rest(removed).where("n > 0"))',
+        "",
         ("except all", "projection", "null-safe join"),
     ),
     "state: sums of removed rows are added": Fault(
@@ -95,13 +95,13 @@ FAULTS = {
         ("sums and counts",),
     ),
     "state: a removed minimum stays": Fault(
-        "StoredRows",
+        "ChangeByState",
         '"(r%1$d IS NOT NULL AND (s%1$d IS NULL OR r%1$d %2$s s%1$d))"',
         '"(false AND r%1$d %2$s s%1$d)"',
         ("minimum and maximum",),
     ),
     "state: empty groups stay": Fault(
-        "StoredRows",
+        "ChangeByState",
         '"NOT again AND m0 > 0"',
         '"NOT again"',
         ("minimum and maximum", "sums and counts", "aggregate of a join"),
@@ -113,7 +113,7 @@ FAULTS = {
         ("averages",),
     ),
     "state: a sum without values is 0": Fault(
-        "StoredRows",
+        "ChangeByState",
         '"if(m%d = 0, NULL, %s) AS %2$s".formatted(present, merged)',
         '"if(m%d = 0, %s, %s) AS %2$s".formatted(present, merged, merged)',
         ("sums and counts", "aggregates with filters", "aggregate of a left join"),

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.spark.session import jar
 from tests.spark.planted_faults import FAULTS
+from tests.spark.query_shapes import SHAPES
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.spark]
 SOURCES = Path(__file__).parents[2] / "jvm-shim/src/main/java/io/polarisspark/incremental"
 TIMEOUT_S = 600
 
@@ -59,17 +59,28 @@ def packed(tmp_path: Path, changed: Mapping[str, str]) -> Path:
     return result
 
 
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_each_fault_fits_the_source(name: str) -> None:
+    fault = FAULTS[name]
+    text = (SOURCES / f"{fault.file}.java").read_text()
+    assert text.count(fault.old) == 1, "the fault must be adapted to the source"
+    assert set(fault.shapes) <= SHAPES.keys()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.spark
 def test_without_a_fault_all_these_shapes_are_right(first_session: SparkSession, tmp_path: Path) -> None:
     shapes = tuple(dict.fromkeys(shape for fault in FAULTS.values() for shape in fault.shapes))
     (tmp_path / "catalog").mkdir()
     assert found(tmp_path / "catalog", shapes, packed(tmp_path, {})) == "right"
 
 
+@pytest.mark.exhaustive
+@pytest.mark.spark
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_planted_fault_is_found(first_session: SparkSession, tmp_path: Path, name: str) -> None:
     fault = FAULTS[name]
     text = (SOURCES / f"{fault.file}.java").read_text()
-    assert text.count(fault.old) == 1, "the fault must be adapted to the source"
     faulty = packed(tmp_path, {fault.file: text.replace(fault.old, fault.new)})
     (tmp_path / "catalog").mkdir()
     assert found(tmp_path / "catalog", fault.shapes, faulty).startswith("wrong: ")

@@ -73,6 +73,9 @@ final class StoredQuery {
   /** The outermost aggregate or window with the columns that are stored; or the query itself. */
   private LogicalPlan extended;
 
+  /** See {@link #plan}; null before its first use. */
+  private LogicalPlan whole;
+
   /** Columns of the child of the extended window, over those of the child of the window; null for others. */
   private List<NamedExpression> below;
 
@@ -161,7 +164,10 @@ final class StoredQuery {
 
   /** Returns the whole result. */
   LogicalPlan plan() {
-    return stored(extended);
+    if (whole == null) {
+      whole = stored(extended);
+    }
+    return whole;
   }
 
   /** Returns the result for other rows than those of the child of {@link #core}. */
