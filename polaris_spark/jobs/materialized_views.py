@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import AlreadyExistsError, InputError, NoSuchViewError
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.jobs.refresh import query_engine, spark_catalog, view_named
+from polaris_spark.jobs.refresh import VIEW_ARGUMENT, query_engine, spark_catalog, view_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -328,13 +328,11 @@ def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
     return list(facts.items())
 
 
-_VIEW = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
-
 CREATE = Procedure(
     name="create_materialized_view",
     comment="Create a materialized view, or replace its query. It has no rows before its first refresh.",
     parameters=(
-        _VIEW,
+        VIEW_ARGUMENT,
         Parameter("query", "STRING", "the query, in Spark's SQL", required=True),
         Parameter("or_replace", "BOOLEAN", "whether to replace a materialized view of this name"),
         Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if the materialized view exists"),
@@ -358,7 +356,10 @@ CREATE = Procedure(
 DROP = Procedure(
     name="drop_materialized_view",
     comment="Drop a materialized view and its storage table.",
-    parameters=(_VIEW, Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")),
+    parameters=(
+        VIEW_ARGUMENT,
+        Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist"),
+    ),
     columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),
     run=_drop,
     over_http=True,
@@ -384,7 +385,7 @@ SHOW = Procedure(
 DESCRIBE = Procedure(
     name="describe_materialized_view",
     comment="Show the query, settings, freshness and storage table of a materialized view.",
-    parameters=(_VIEW,),
+    parameters=(VIEW_ARGUMENT,),
     columns=(Column("name", "STRING"), Column("value", "STRING")),
     run=_describe,
     over_http=True,

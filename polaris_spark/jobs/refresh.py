@@ -554,13 +554,13 @@ def _explain(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ..
     ] or [(strategy, reason, None, None, 0, 0, 0, False, *changed)]
 
 
-_VIEW = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
+VIEW_ARGUMENT = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
 
 REFRESH = Procedure(
     name="refresh",
     comment="Compute the stored rows of a materialized view again, unless they are fresh.",
     parameters=(
-        _VIEW,
+        VIEW_ARGUMENT,
         Parameter("full", "BOOLEAN", "whether to compute all rows again even if they are fresh"),
     ),
     columns=(
@@ -579,7 +579,7 @@ REFRESH = Procedure(
 EXPLAIN = Procedure(
     name="explain_refresh",
     comment="Show how a materialized view would be refreshed now, and why: a row for each table that it reads.",
-    parameters=(_VIEW,),
+    parameters=(VIEW_ARGUMENT,),
     columns=(
         Column("strategy", "STRING"),
         Column("reason", "STRING"),

@@ -48,9 +48,10 @@ def home(spark: SparkSession, namespace: str) -> Iterator[str]:
         spark.conf.set(name, str(text))
 
 
-def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, home: str) -> None:
+@pytest.mark.parametrize("half", [0, 1])
+def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, home: str, half: int) -> None:
     run(spark, *TABLES)
-    views = {name: name.replace(" ", "_").replace("-", "_") for name in SHAPES}
+    views = {name: name.replace(" ", "_").replace("-", "_") for name in list(SHAPES)[half::2]}
     for name, view in views.items():
         run(spark, f"CREATE MATERIALIZED VIEW {view} TBLPROPERTIES ({ALWAYS}) AS {SHAPES[name]}")
         assert refreshed(spark, view)[0] == "full", name
