@@ -28,7 +28,7 @@ from polaris_spark.catalog.metadata.bounds import require_creation_within
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.metadata_paths import metadata_location
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.metadata.schemas import fresh_ids, normal_schema
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, fresh_ids, normal_schema
 from polaris_spark.catalog.metadata.table_creation import create_table
 from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED
 from polaris_spark.catalog.metadata.table_updates import apply_all
@@ -142,12 +142,27 @@ class CreateMaterializedView(ViewChange):
         return self.store(state, found, draft, prepared, effective)
 
 
+def _same(table: TableDraft, schema: Mapping[str, Any]) -> SchemaIndex:
+    """Return the columns of a storage table that a schema has, too, with the same type."""
+    wanted = {field["name"]: field["type"] for field in schema["fields"]}
+    old = table.schemas.get(table.current_schema_id) or {"fields": []}
+    kept = [
+        field
+        for field in old["fields"]
+        if isinstance(field["type"], str) and wanted.get(field["name"]) == field["type"]
+    ]
+    return SchemaIndex({"type": "struct", "fields": kept})
+
+
 def _emptied(table: TableDraft, request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return updates that give a storage table new columns and partitions, and no current snapshot.
 
-    All columns get new ids, because no rows of the old columns remain in the branch `main`.
+    A column keeps its id if the table has a column of the same name and type, so that an equal partition spec stays the
+    same. Other columns get new ids, because no rows of the old columns remain in the branch `main`.
     """
-    schema, _ = fresh_ids(request["schema"], 0, count(table.last_column_id + 1).__next__)
+    schema, _ = fresh_ids(
+        request["schema"], 0, count(table.last_column_id + 1).__next__, _same(table, request["schema"])
+    )
     new_ids = {
         old["id"]: new["id"] for old, new in zip(request["schema"]["fields"], schema["fields"], strict=True)
     }
@@ -158,14 +173,21 @@ def _emptied(table: TableDraft, request: Mapping[str, Any]) -> list[dict[str, An
     updates: list[dict[str, Any]] = []
     if MAIN_REF in table.refs:
         updates.append({"action": "remove-snapshot-ref", "ref-name": MAIN_REF})
+    known = table.schemas.like(table.schemas.digest(normal_schema(schema)))
+    if known is None:
+        updates.append({"action": "add-schema", "schema": schema})
     updates += [
-        {"action": "add-schema", "schema": schema},
-        {"action": "set-current-schema", "schema-id": LAST_ADDED},
+        {"action": "set-current-schema", "schema-id": LAST_ADDED if known is None else known},
         {"action": "set-properties", "updates": request.get("properties") or {}},
     ]
-    unpartitioned = [id for id, spec in table.specs.all() if not spec["fields"]]
-    if not fields and unpartitioned:
-        return [*updates, {"action": "set-default-spec", "spec-id": unpartitioned[0]}]
+    equal = [
+        id
+        for id, spec in table.specs.all()
+        if [{name: one[name] for name in ("name", "transform", "source-id")} for one in spec["fields"]]
+        == fields
+    ]
+    if equal:
+        return [*updates, {"action": "set-default-spec", "spec-id": equal[0]}]
     return [
         *updates,
         {"action": "add-spec", "spec": {"spec-id": LAST_ADDED, "fields": fields}},

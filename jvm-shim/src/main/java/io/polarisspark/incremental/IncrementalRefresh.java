@@ -1,14 +1,18 @@
 package io.polarisspark.incremental;
 
 import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.stream.Collectors;
 import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ApproximatePercentile;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Collect;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
@@ -57,6 +61,12 @@ public final class IncrementalRefresh implements AutoCloseable {
           MaxMinBy.class,
           Mode.class,
           ApproximatePercentile.class);
+
+  /** Number of bytes that a refresh may read whatever a full refresh reads. */
+  private static final long SMALL = 16L << 20;
+
+  /** Largest number of deleted rows whose keys become literals in MERGE, so that it skips files. */
+  private static final int LITERALS = 1_000;
 
   /** Key by which Spark marks metadata columns, such as _file (METADATA_COL_ATTR_KEY). */
   private static final String METADATA_COLUMN = "__metadata_col";
@@ -216,6 +226,9 @@ public final class IncrementalRefresh implements AutoCloseable {
     }
     change = change(evaluation);
     long reads = planned(change.inserts());
+    if (reads <= SMALL) {
+      return "";
+    }
     long all = planned(query.plan());
     return reads > limit * all
         ? "it would read %,d bytes, and a full refresh %,d".formatted(reads, all)
@@ -290,6 +303,7 @@ public final class IncrementalRefresh implements AutoCloseable {
                 : "t.%1$s <=> s.%1$s".formatted(name));
       }
     }
+    conditions.addAll(literals());
     List<String> names = query.columns().stream().map(StoredRows::quoted).toList();
     return "MERGE INTO %s t USING %s s ON %s WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.%s THEN INSERT (%s) VALUES (s.%s)"
         .formatted(
@@ -299,6 +313,32 @@ public final class IncrementalRefresh implements AutoCloseable {
             StoredRows.DELETES,
             String.join(", ", names),
             String.join(", s.", names));
+  }
+
+  /** Returns conditions in SQL that all rows to delete meet, if there are not too many. */
+  private List<String> literals() {
+    List<Attribute> columns = Plans.output(change.deletes());
+    List<InternalRow> rows = evaluation.collected(change.deletes(), LITERALS);
+    List<String> conditions = new ArrayList<>();
+    for (int position = 0; rows != null && position < columns.size(); position++) {
+      Attribute column = columns.get(position);
+      if (!change.by().contains(column.name()) || !Keys.hasLiterals(column.dataType())) {
+        continue;
+      }
+      Set<String> values = new LinkedHashSet<>();
+      boolean hasNull = false;
+      for (InternalRow row : rows) {
+        if (row.isNullAt(position)) {
+          hasNull = true;
+        } else {
+          values.add(new Literal(row.get(position, column.dataType()), column.dataType()).sql());
+        }
+      }
+      String name = "t." + StoredRows.quoted(column.name());
+      String in = values.isEmpty() ? "false" : name + " IN (" + String.join(", ", values) + ")";
+      conditions.add(hasNull ? "(" + in + " OR " + name + " IS NULL)" : in);
+    }
+    return conditions;
   }
 
   private Map<String, String> types() {

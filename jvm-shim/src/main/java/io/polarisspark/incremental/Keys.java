@@ -93,7 +93,7 @@ final class Keys {
   }
 
   /** Whether filters with literals of a type find all equal values. Scans skip files with -0.0 that lack 0.0. */
-  private static boolean hasLiterals(DataType type) {
+  static boolean hasLiterals(DataType type) {
     return type instanceof AtomicType && !SignedRows.hasFloats(type);
   }
 

@@ -65,10 +65,7 @@ final class NormalForm {
 
   /** Returns a plan with the same result, whose columns are in the same order. */
   static LogicalPlan of(LogicalPlan analyzed) {
-    LogicalPlan plan = analyzed;
-    for (UnaryOperator<LogicalPlan> rule : RULES) {
-      plan = rule.apply(plan);
-    }
+    LogicalPlan plan = rewritten(analyzed);
     for (int pass = 0; pass < PASSES; pass++) {
       LogicalPlan before = plan;
       for (UnaryOperator<LogicalPlan> rule : SIMPLER) {
@@ -81,9 +78,17 @@ final class NormalForm {
     return plan;
   }
 
+  private static LogicalPlan rewritten(LogicalPlan plan) {
+    LogicalPlan result = plan;
+    for (UnaryOperator<LogicalPlan> rule : RULES) {
+      result = rule.apply(result);
+    }
+    return result;
+  }
+
   /** Replaces subqueries by joins, those inside other subqueries first, as Spark's optimizer does. */
   private static LogicalPlan withoutSubqueries(LogicalPlan plan) {
-    LogicalPlan rewritten =
+    LogicalPlan result =
         (LogicalPlan)
             PullupCorrelatedPredicates$.MODULE$
                 .apply(plan)
@@ -97,12 +102,12 @@ final class NormalForm {
                   @Override
                   public Expression apply(Expression expression) {
                     SubqueryExpression subquery = (SubqueryExpression) expression;
-                    return subquery.withNewPlan(withoutSubqueries(subquery.plan()));
+                    return subquery.withNewPlan(rewritten(subquery.plan()));
                   }
                 });
     for (UnaryOperator<LogicalPlan> rule : SUBQUERIES) {
-      rewritten = rule.apply(rewritten);
+      result = rule.apply(result);
     }
-    return rewritten;
+    return result;
   }
 }
