@@ -57,6 +57,11 @@ def test_the_program_and_the_inspection_of_what_it_left(tmp_path: Path) -> None:
     assert "auditor" not in audited
 
 
+def test_views_over_flights_are_refreshed_incrementally(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, str(ROOT / "examples" / "flights.py"), "flights", "1")
+    assert "incremental" in printed
+
+
 def test_spark_sql_by_configuration_alone(tmp_path: Path) -> None:
     statements = """
         CREATE NAMESPACE shop;

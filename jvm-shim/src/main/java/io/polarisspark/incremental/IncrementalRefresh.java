@@ -243,7 +243,9 @@ public final class IncrementalRefresh implements AutoCloseable {
    */
   public void write(String table, Map<String, String> summary) throws Exception {
     Dataset<Row> inserts = Plans.rows(spark, change.inserts());
-    if (change.deletes() == null) {
+    List<InternalRow> deletes =
+        change.deletes() == null ? List.of() : evaluation.collected(change.deletes(), LITERALS);
+    if (deletes != null && deletes.isEmpty()) {
       var writer = inserts.writeTo(table);
       summary.forEach((key, text) -> writer.option("snapshot-property." + key, text));
       writer.append();
@@ -253,7 +255,7 @@ public final class IncrementalRefresh implements AutoCloseable {
     marked(inserts).createOrReplaceTempView(source);
     try {
       CommitMetadata.withCommitProperties(
-          summary, () -> spark.sql(merge(table, source)), Exception.class);
+          summary, () -> spark.sql(merge(table, source, deletes)), Exception.class);
     } finally {
       spark.catalog().dropTempView(source);
     }
@@ -291,7 +293,10 @@ public final class IncrementalRefresh implements AutoCloseable {
         .unionAll(deletes.selectExpr(keys.toArray(String[]::new)));
   }
 
-  private String merge(String table, String source) {
+  /**
+   * @param deletes the rows to delete; null if there are many
+   */
+  private String merge(String table, String source, List<InternalRow> deletes) {
     List<String> conditions = new ArrayList<>(List.of("s." + StoredRows.DELETES));
     List<Attribute> columns = Plans.output(query.plan());
     for (Attribute column : columns) {
@@ -303,7 +308,9 @@ public final class IncrementalRefresh implements AutoCloseable {
                 : "t.%1$s <=> s.%1$s".formatted(name));
       }
     }
-    conditions.addAll(literals());
+    if (deletes != null) {
+      conditions.addAll(literals(deletes));
+    }
     List<String> names = query.columns().stream().map(StoredRows::quoted).toList();
     return "MERGE INTO %s t USING %s s ON %s WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.%s THEN INSERT (%s) VALUES (s.%s)"
         .formatted(
@@ -315,12 +322,11 @@ public final class IncrementalRefresh implements AutoCloseable {
             String.join(", s.", names));
   }
 
-  /** Returns conditions in SQL that all rows to delete meet, if there are not too many. */
-  private List<String> literals() {
+  /** Returns conditions in SQL that all rows to delete meet. */
+  private List<String> literals(List<InternalRow> rows) {
     List<Attribute> columns = Plans.output(change.deletes());
-    List<InternalRow> rows = evaluation.collected(change.deletes(), LITERALS);
     List<String> conditions = new ArrayList<>();
-    for (int position = 0; rows != null && position < columns.size(); position++) {
+    for (int position = 0; position < columns.size(); position++) {
       Attribute column = columns.get(position);
       if (!change.by().contains(column.name()) || !Keys.hasLiterals(column.dataType())) {
         continue;
