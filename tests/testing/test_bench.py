@@ -104,6 +104,12 @@ def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_pat
     assert "quick" in written["left-out"]["Nessie 0.99, in memory"]
 
 
+@pytest.mark.programs
+def test_refreshes_of_a_materialized_view_are_measured(tmp_path):
+    written = found(tmp_path, "refresh")
+    assert len(written["parts"]["refresh"]) == 8
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
