@@ -31,7 +31,9 @@ def found(tmp_path: Path, shapes: tuple[str, ...], packed: Path) -> str:
         timeout=TIMEOUT_S,
         check=False,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={
+            name: text for name, text in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"
+        },  # it has the right jar
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     return done.stdout.strip().splitlines()[-1]
