@@ -92,7 +92,8 @@ class IncrementalQuery:
         return Changed(*(int(one) for one in self._query.changed()))
 
     def compute(self, limit: float) -> str:
-        """Compute the change of the stored rows. Return why this reads too much; an empty text if it does not."""
+        """Compute the rows to delete and to insert. Return a text that says how much writing them would read, if that
+        is more than the limit allows; otherwise an empty text."""
         return str(self._query.compute(float(limit)))
 
     def write(self, table: str, summary: Mapping[str, str]) -> None:

@@ -68,7 +68,8 @@ class _Plan(NamedTuple):
     reason: str
     before: _ViewState
     since: dict[SnapshotKey, int] | str | None = None
-    """The snapshots that the last refresh read; why they are not known; None for a view with the strategy `full`."""
+    """The snapshots that the last refresh read; a text that says why the changes since then cannot be computed; None
+    for a view with the strategy `full`."""
     limit: float = 0
     """The largest part of the bytes of a full refresh that an incremental refresh may read."""
     state: list[Json] | None = None
@@ -134,6 +135,8 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if after.refresh_id == plan.id:  # it was written, although Spark reports an error
             return _result(catalog.view(), name, plan, done)
         same = after == plan.before
+        if not same:  # another refresh or change came first, which is no reason to refresh in full
+            failed = ""
         if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
             raise _failure(name, after, cause) from cause
         full = full and after.refresh_id == plan.before.refresh_id
@@ -243,7 +246,7 @@ def _with_changes(
     *,
     full: bool,
 ) -> _Plan:
-    """Return the plan with what an incremental refresh needs.
+    """Return the plan of a view with the strategy `incremental`, with the snapshots that the last refresh read.
 
     Args:
         pinned: returns the query with the queries of all materialized views that it reads, instead of their rows.

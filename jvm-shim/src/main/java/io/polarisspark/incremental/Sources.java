@@ -44,7 +44,7 @@ final class Sources implements AutoCloseable {
     }
   }
 
-  /** Returns the UUID and the snapshot id of a table in a plan; an empty text if it is no such table. */
+  /** Returns the UUID and the snapshot id that a leaf of a plan reads; an empty text if it reads no snapshot of a table. */
   static String key(LogicalPlan leaf) {
     return leaf instanceof DataSourceV2Relation relation
             && relation.table() instanceof SparkTable table

@@ -47,7 +47,7 @@ final class StoredQuery {
    * A stored column.
    *
    * @param name its name
-   * @param holds what it holds, as text
+   * @param holds SQL of the key or aggregate function whose values it has
    * @param attribute the column in the result of the query
    */
   record Column(String name, String holds, Attribute attribute) {}

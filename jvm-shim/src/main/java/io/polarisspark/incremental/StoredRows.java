@@ -16,7 +16,10 @@ import org.apache.spark.sql.types.MapType;
 
 /** Computes the rows to delete from the stored rows of a view, and those to insert. */
 final class StoredRows {
-  /** Column that marks rows which say what is deleted. */
+  /**
+   * Column of the source of MERGE: true in rows with the keys of stored rows to delete, false in rows to
+   * insert.
+   */
   static final String DELETES = StoredQuery.HIDDEN + "deletes";
 
   /** Error of an incremental refresh that does not find the stored rows that it expects. */
