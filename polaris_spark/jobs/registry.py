@@ -16,18 +16,16 @@ from polaris_spark.jobs import (
     export_metadata,
     fsck,
     import_catalog,
-    materialized_views,
     migrate_realm,
     purge_dropped,
     purge_realm,
-    refresh,
-    refresh_stale,
     remove_orphans,
     set_catalog_properties,
     storage_summary,
     sweep,
     trim,
 )
+from polaris_spark.jobs.materialized_views import create, drop, explain, refresh, show, stale
 from polaris_spark.jobs.procedure import Call, Procedure, Watch
 
 if TYPE_CHECKING:
@@ -55,13 +53,13 @@ BUILT_IN = (
     storage_summary.PROCEDURE,
     sweep.PROCEDURE,
     trim.PROCEDURE,
-    materialized_views.CREATE,
-    materialized_views.DROP,
-    materialized_views.SHOW,
-    materialized_views.DESCRIBE,
-    refresh.REFRESH,
-    refresh.EXPLAIN,
-    refresh_stale.PROCEDURE,
+    create.PROCEDURE,
+    drop.PROCEDURE,
+    show.SHOW,
+    show.DESCRIBE,
+    refresh.PROCEDURE,
+    explain.PROCEDURE,
+    stale.PROCEDURE,
 )
 """The procedures of this package."""
 

@@ -1,24 +1,23 @@
-"""Procedures that create, drop, list and describe materialized views. Each is a statement in Spark's SQL, too."""
+"""`create_materialized_view`: creates a materialized view, or replaces its query."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.errors import AlreadyExistsError, InputError, NoSuchViewError
-from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.errors import AlreadyExistsError, InputError
+from polaris_spark.jobs.materialized_views.plan import (
+    VIEW_ARGUMENT,
+    query_engine,
+    spark_catalog,
+    view_named,
+)
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.jobs.refresh import VIEW_ARGUMENT, query_engine, spark_catalog, view_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from polaris_spark.catalog.catalog import Catalog
-    from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.metadata.rows import View
 
 _STORAGE_PROPERTIES = ("write.", "read.", "commit.", "history.", "gc.", "format-version", "polaris.")
 """Beginnings of the names of properties that are set on the storage table, not on the view."""
@@ -28,7 +27,7 @@ _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", 
 }  # fmt: skip  # reads better as one table
 
 
-def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.entities import find, table_key
     from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
     from polaris_spark.catalog.materialized_views import is_materialized
@@ -46,58 +45,74 @@ def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
     found = find(state, table_key(name, VIEW))
     if found is not None and tolerant and is_materialized(state.get(found.content, View)):
         return [(str(name), False)]
-    properties = {key: text or "" for key, text in arguments.get("properties", {}).items()}
     _refuse_temporary_views(spark, query)
-    current = spark.catalog.currentCatalog()
-    namespace = tuple(_levels(spark))
+    current, namespace = spark.catalog.currentCatalog(), _levels(spark)
     pinned = catalog.loading(
         lambda: pin(
             catalog.view(),
             spark_catalog(call),
-            ViewQuery(query, current, namespace),
+            ViewQuery(query, current, tuple(namespace)),
             name,
             query_engine(spark),
         ),
         call.session.principal,
     )
-    _refuse_functions(pinned.sql, properties)
+    _refuse_functions(pinned.sql, arguments.get("properties", {}))
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
     _refuse_variables(rows)
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
-    of_storage = {k: v for k, v in properties.items() if k.startswith(_STORAGE_PROPERTIES)}
-    of_view = {k: v for k, v in properties.items() if k not in of_storage}
-    of_view["spark.query-column-names"] = ",".join(rows.columns)
-    if "comment" in arguments:
-        of_view["comment"] = arguments["comment"]
     version = {
         "version-id": 1,
         "schema-id": 0,
         "timestamp-ms": call.session.connection.clock.now_ms(),
         "summary": {"engine-name": "spark", "engine-version": spark.version},
-        "default-namespace": list(namespace),
+        "default-namespace": namespace,
         "representations": [{"type": "sql", "sql": query, "dialect": "spark"}],
     }
     if current != spark_catalog(call):
         version["default-catalog"] = current
-    request = {"schema": schema, "view-version": version, "properties": of_view}
-    storage = {
-        "schema": schema,
-        "partition-spec": {
-            "spec-id": 0,
-            "fields": _partition_fields(arguments.get("partitioned_by", []), schema),
-        },
-        "properties": of_storage,
-    }
+    view, storage = _requests(arguments, schema, version, rows.columns)
     operation = Operation(b"", call.session.principal)
     try:
         catalog.commit(
-            CreateMaterializedView(catalog.context, operation, name, request, storage, replace=replace)
+            CreateMaterializedView(catalog.context, operation, name, view, storage, replace=replace)
         )
     except AlreadyExistsError:
         if not tolerant:
             raise
         return [(str(name), False)]
     return [(str(name), True)]
+
+
+def _requests(
+    arguments: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    version: Mapping[str, Any],
+    query_columns: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the requests that create the view and its storage table, as in the REST protocol.
+
+    Args:
+        arguments: the arguments of the procedure.
+        schema: the schema of both.
+        version: the view's version.
+        query_columns: names of the columns of the query.
+    """
+    properties = {key: text or "" for key, text in arguments.get("properties", {}).items()}
+    of_storage = {k: v for k, v in properties.items() if k.startswith(_STORAGE_PROPERTIES)}
+    of_view = {k: v for k, v in properties.items() if k not in of_storage}
+    of_view["spark.query-column-names"] = ",".join(query_columns)
+    if "comment" in arguments:
+        of_view["comment"] = arguments["comment"]
+    fields = _partition_fields(arguments.get("partitioned_by", []), schema)
+    return (
+        {"schema": schema, "view-version": version, "properties": of_view},
+        {
+            "schema": schema,
+            "partition-spec": {"spec-id": 0, "fields": fields},
+            "properties": of_storage,
+        },
+    )
 
 
 def _levels(spark: SparkSession) -> list[str]:
@@ -119,7 +134,7 @@ def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
             )
 
 
-def _refuse_functions(sql: str, properties: Mapping[str, str]) -> None:
+def _refuse_functions(sql: str, properties: Mapping[str, str | None]) -> None:
     """Refuse a query whose functions make its result that of one user, or prevent its refresh strategy.
 
     Args:
@@ -136,7 +151,7 @@ def _refuse_functions(sql: str, properties: Mapping[str, str]) -> None:
             f"the query calls {', '.join(found)}; a materialized view would show the rows of the user who refreshed it "
             "to all users"
         )
-    if functions and properties.get(STRATEGY, "full").strip().lower() == "incremental":
+    if functions and (properties.get(STRATEGY) or "full").strip().lower() == "incremental":
         raise InputError(
             f"the query calls {', '.join(functions)}, so it cannot be refreshed incrementally; leave "
             f"{STRATEGY} out or set it to 'full'"
@@ -249,86 +264,7 @@ def _partition_field(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.contents import DropContent
-    from polaris_spark.catalog.metadata.rows import View
-    from polaris_spark.catalog.view_sources import materialized
-    from polaris_spark.commits.change import Operation
-
-    name, catalog = view_named(call, arguments["view"]), call.session.catalog
-    try:
-        materialized(catalog.view(), name)
-        catalog.commit(DropContent(catalog.context, Operation(b"", call.session.principal), name, View))
-    except NoSuchViewError:
-        if not arguments.get("if_exists", False):
-            raise
-        return [(str(name), False)]
-    return [(str(name), True)]
-
-
-def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.entities import require_namespace
-    from polaris_spark.catalog.view_sources import materialized_views
-
-    catalog = call.session.catalog
-    state = catalog.view()
-    namespace = None
-    if "namespace" in arguments:
-        namespace = levels_named(state.base, spark_catalog(call), "namespace", arguments["namespace"])
-        require_namespace(state, namespace)
-    for name, view in materialized_views(state, namespace):
-        call.check()
-        yield catalog.loading(partial(_row, catalog, name, view), call.session.principal)
-
-
-def _row(catalog: Catalog, name: TableName, view: View) -> tuple[Any, ...]:
-    from polaris_spark.catalog.materialized_views import REFRESH_START, allows_stale, strategy_of
-    from polaris_spark.catalog.view_sources import freshness, last_refresh
-
-    state = catalog.view()
-    now, last = freshness(state, name), last_refresh(state, name)
-    at = None if last is None else last.get(REFRESH_START)
-    return (
-        ".".join(name.namespace),
-        name.name,
-        strategy_of(view),
-        allows_stale(view),
-        now.fresh,
-        now.reason or None,
-        None if at is None else datetime.fromtimestamp(at / 1000, timezone.utc),
-    )
-
-
-def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.materialized_views import (
-        STORAGE_LOCATION,
-        allows_stale,
-        document_of,
-        storage_name,
-        strategy_of,
-    )
-    from polaris_spark.catalog.view_sources import columns_of, freshness, last_refresh, materialized, query_of
-
-    name, state = view_named(call, arguments["view"]), call.session.catalog.view()
-    view = materialized(state, name)
-    now, last = freshness(state, name), last_refresh(state, name)
-    bases = [] if last is None else [str(one["identifier"]) for one in last["base-tables"]]
-    facts = {
-        "view": str(name),
-        "columns": ", ".join(columns_of(state, view)),
-        "query": query_of(state, view).sql,
-        "refresh-strategy": strategy_of(view),
-        "allow-stale-data": str(allows_stale(view)).lower(),
-        "fresh": str(now.fresh).lower(),
-        "reason": now.reason,
-        "base-tables": ", ".join(bases),
-        "storage-table": str(storage_name(name)),
-        "storage-table-location": document_of(view.properties)[STORAGE_LOCATION],
-    }
-    return list(facts.items())
-
-
-CREATE = Procedure(
+PROCEDURE = Procedure(
     name="create_materialized_view",
     comment="Create a materialized view, or replace its query. It has no rows before its first refresh.",
     parameters=(
@@ -350,43 +286,6 @@ CREATE = Procedure(
         ),
     ),
     columns=(Column("view", "STRING"), Column("created", "BOOLEAN")),
-    run=_create,
+    run=_run,
     uses_spark=True,
-)
-DROP = Procedure(
-    name="drop_materialized_view",
-    comment="Drop a materialized view and its storage table.",
-    parameters=(
-        VIEW_ARGUMENT,
-        Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist"),
-    ),
-    columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),
-    run=_drop,
-    over_http=True,
-)
-SHOW = Procedure(
-    name="show_materialized_views",
-    comment="List the materialized views of a namespace or of the catalog, and whether their rows are fresh.",
-    parameters=(
-        Parameter("namespace", "STRING", "the namespace, such as db; by default, the whole catalog"),
-    ),
-    columns=(
-        Column("namespace", "STRING"),
-        Column("name", "STRING"),
-        Column("refresh_strategy", "STRING"),
-        Column("allow_stale_data", "BOOLEAN"),
-        Column("fresh", "BOOLEAN"),
-        Column("reason", "STRING"),
-        Column("last_refresh", "TIMESTAMP"),
-    ),
-    run=_show,
-    over_http=True,
-)
-DESCRIBE = Procedure(
-    name="describe_materialized_view",
-    comment="Show the query, settings, freshness and storage table of a materialized view.",
-    parameters=(VIEW_ARGUMENT,),
-    columns=(Column("name", "STRING"), Column("value", "STRING")),
-    run=_describe,
-    over_http=True,
 )

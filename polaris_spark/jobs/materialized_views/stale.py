@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.jobs.materialized_views.plan import spark_catalog
+from polaris_spark.jobs.materialized_views.refresh import Refreshed, refresh
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.jobs.refresh import Refreshed, refresh, spark_catalog
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities import TableName

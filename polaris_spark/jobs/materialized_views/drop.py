@@ -1,0 +1,40 @@
+"""`drop_materialized_view`: drops a materialized view with its storage table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.errors import NoSuchViewError
+from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, view_named
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.contents import DropContent
+    from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.view_sources import materialized
+    from polaris_spark.commits.change import Operation
+
+    name, catalog = view_named(call, arguments["view"]), call.session.catalog
+    try:
+        materialized(catalog.view(), name)
+        catalog.commit(DropContent(catalog.context, Operation(b"", call.session.principal), name, View))
+    except NoSuchViewError:
+        if not arguments.get("if_exists", False):
+            raise
+        return [(str(name), False)]
+    return [(str(name), True)]
+
+
+PROCEDURE = Procedure(
+    name="drop_materialized_view",
+    comment="Drop a materialized view and its storage table.",
+    parameters=(
+        VIEW_ARGUMENT,
+        Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist"),
+    ),
+    columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),
+    run=_run,
+    over_http=True,
+)

@@ -1,0 +1,99 @@
+"""`explain_refresh`: shows how a materialized view would be refreshed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, planned, spark_catalog, view_named
+from polaris_spark.jobs.materialized_views.write import hindrance_of
+from polaris_spark.jobs.procedure import Call, Column, Procedure
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.view_sources import Freshness, PinnedQuery
+
+
+def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tuple[int | None, ...]]:
+    """Return the strategy and the reason of the next refresh of a view with the strategy `incremental`; and the numbers
+    of rows, files and bytes that have changed, if they had to be found out."""
+    from polaris_spark.jobs.materialized_views.incremental import IncrementalQuery, recorded
+
+    unknown = (None, None, None)
+    plan = call.session.catalog.loading(partial(planned, call, name, full=False), call.session.principal)
+    if plan is None:
+        return "none", reason, unknown
+    with IncrementalQuery(call.spark(), plan.query.sql, plan.columns) as query:
+        why = hindrance_of(query, plan) or (plan.since if isinstance(plan.since, str) else "")
+        if not why and recorded(query.hidden(), plan.hidden) != plan.state:
+            why = "the storage table lacks the hidden columns that this needs"
+        if why or not isinstance(plan.since, dict):
+            return "full", f"{plan.reason}; not incremental, because {why}", unknown
+        why = query.estimate(plan.since, plan.stored, plan.limit)
+        found = query.changed()
+        changed = (found.rows, found.files, found.size)
+        if why:
+            return "full", f"{plan.reason}; not incremental, because {why}", changed
+        return "incremental", plan.reason, changed
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.materialized_views import strategy_of
+    from polaris_spark.catalog.view_sources import freshness, materialized, pin, query_of
+
+    name = view_named(call, arguments["view"])
+    catalog = call.session.catalog
+
+    def read() -> tuple[str, Freshness, PinnedQuery]:
+        state = catalog.view()
+        view = materialized(state, name)
+        query = pin(state, spark_catalog(call), query_of(state, view), name)
+        return strategy_of(view), freshness(state, name), query
+
+    strategy, now, query = catalog.loading(read, call.session.principal)
+    changed: tuple[int | None, ...] = (None, None, None)
+    reason = now.reason or "the rows are fresh"
+    if now.fresh:
+        strategy = "none"
+    elif strategy == "incremental" and call.has_spark:
+        strategy, reason, changed = _explained(call, name, reason)
+    elif strategy == "incremental":
+        strategy = "incremental or full"
+    return [
+        (
+            strategy,
+            reason,
+            str(table.name),
+            None if table.snapshot_id < 0 else table.snapshot_id,
+            table.rows,
+            table.files,
+            table.size,
+            str(table.name) in now.changed,
+            *changed,
+        )
+        for table in query.tables
+    ] or [(strategy, reason, None, None, 0, 0, 0, False, *changed)]
+
+
+PROCEDURE = Procedure(
+    name="explain_refresh",
+    comment="Show how a materialized view would be refreshed now, and why: a row for each table that it reads.",
+    parameters=(VIEW_ARGUMENT,),
+    columns=(
+        Column("strategy", "STRING"),
+        Column("reason", "STRING"),
+        Column("source", "STRING"),
+        Column("snapshot_id", "BIGINT"),
+        Column("rows", "BIGINT"),
+        Column("files", "BIGINT"),
+        Column("bytes", "BIGINT"),
+        Column("changed", "BOOLEAN"),
+        Column("changed_rows", "BIGINT"),
+        Column("changed_files", "BIGINT"),
+        Column("changed_bytes", "BIGINT"),
+    ),
+    run=_run,
+    over_http=True,
+    uses_spark=True,
+)

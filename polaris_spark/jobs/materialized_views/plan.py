@@ -1,0 +1,209 @@
+"""What a refresh of a materialized view is to do: the state of its sources, and what has changed since the last
+refresh."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.jobs.procedure import Call, Parameter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.metadata.texts import Json
+    from polaris_spark.catalog.source_changes import SnapshotKey
+    from polaris_spark.catalog.view_sources import PinnedQuery, QueryEngine
+    from polaris_spark.commits.state import State
+
+SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+"""Settings of Spark sessions on which results of queries depend. `MaterializedView.java` compares them."""
+VIEW_ARGUMENT = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
+
+
+class ViewState(NamedTuple):
+    """The state of a materialized view. Zeros and an empty text if it does not exist."""
+
+    uuid: str = ""
+    version_id: int = 0
+    refresh_id: int | None = None
+    content: int = 0
+    """Object id of the content of the storage table."""
+
+
+class RefreshPlan(NamedTuple):
+    """A refresh that is to be made."""
+
+    id: int
+    query: PinnedQuery
+    columns: tuple[str, ...]
+    """Names of the view's columns."""
+    record: dict[str, Any]
+    """The refresh record."""
+    reason: str
+    before: ViewState
+    since: dict[SnapshotKey, int] | str | None = None
+    """The snapshots that the last refresh read; a text that says why the changes since then cannot be computed; None
+    for a view with the strategy `full`."""
+    limit: float = 0
+    """The largest part of the bytes of a full refresh that an incremental refresh may read."""
+    state: list[Json] | None = None
+    """What the last refresh recorded about hidden columns."""
+    hidden: Mapping[str, Json] = MappingProxyType({})
+    """The hidden columns of the storage table, as fields of its Iceberg schema."""
+    stored: str = ""
+    """Name of the storage table and its snapshot, in SQL."""
+
+
+def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
+    """Return the refresh to make; None if the rows are fresh and `full` is false."""
+    from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
+    from polaris_spark.catalog.view_sources import (
+        SOURCE_STATES,
+        columns_of,
+        freshness,
+        materialized,
+        pin,
+        query_of,
+    )
+    from polaris_spark.jobs.materialized_views.incremental import hidden_fields
+
+    state = call.session.catalog.view()
+    view = materialized(state, name)
+    now = freshness(state, name)
+    if now.fresh and not full:
+        return None
+    spark = call.spark()
+    session = {setting: str(spark.conf.get(setting)) for setting in SETTINGS}
+    pinned = partial(pin, state, spark_catalog(call), query_of(state, view), name, query_engine(spark))
+    query = pinned(session=session)
+    before = state_of(state, name)
+    id = secrets.randbits(62)
+    record = {
+        "refresh-id": id,
+        "version-id": view.current_version_id,
+        "view-uuid": view.uuid,
+        "replaces": before.refresh_id,
+        REFRESH_START: call.session.connection.clock.now_ms(),
+        SESSION: session,
+    }
+    plan = RefreshPlan(
+        id,
+        query,
+        tuple(columns_of(state, view)),
+        record,
+        now.reason or "it was asked for",
+        before,
+        hidden=hidden_fields(state, name),
+    )
+    if strategy_of(view) == "incremental":
+        plan = _with_changes(call, state, name, view, plan, pinned, full=full)
+    record["base-tables"] = plan.query.base_tables()
+    record[SOURCE_STATES] = plan.query.source_states()
+    return plan
+
+
+def _with_changes(
+    call: Call,
+    state: State,
+    name: TableName,
+    view: View,
+    plan: RefreshPlan,
+    pinned: Callable[[], PinnedQuery],
+    *,
+    full: bool,
+) -> RefreshPlan:
+    """Return the plan of a view with the strategy `incremental`, with the snapshots that the last refresh read.
+
+    Args:
+        pinned: returns the query with the queries of all materialized views that it reads, instead of their rows.
+    """
+    from polaris_spark.catalog.entities import require
+    from polaris_spark.catalog.materialized_views import (
+        SESSION,
+        STATE,
+        incremental_limit,
+        storage_name,
+    )
+    from polaris_spark.catalog.metadata.rows import Table
+    from polaris_spark.catalog.rows import TABLE
+    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.catalog.source_changes import snapshots_since
+    from polaris_spark.catalog.view_sources import last_refresh
+
+    storage = storage_name(name)
+    table = state.get(require(state, storage, TABLE).content, Table)
+    where = quoted((spark_catalog(call), *storage.namespace, storage.name))
+    record = last_refresh(state, name)
+    plan = plan._replace(
+        limit=incremental_limit(view),
+        stored=f"{where} VERSION AS OF {table.current_snapshot_id}",
+        state=None if record is None else record.get(STATE),
+    )
+    if full:
+        return plan._replace(since="a full refresh was asked for")
+    if record is None:
+        return plan._replace(since="it has no rows yet")
+    if record.get("version-id") != view.current_version_id:
+        return plan._replace(since="its query was replaced")
+    if record.get(SESSION) != plan.record[SESSION]:
+        why = "the session has another time zone or ANSI mode than that of the last refresh"
+        return plan._replace(since=why)
+    since = snapshots_since(state, record, plan.query)
+    if isinstance(since, str) and any(one.stored for one in plan.query.views):
+        query = pinned()
+        found = snapshots_since(state, record, query)
+        if not isinstance(found, str):
+            return plan._replace(query=query, since=found)
+    return plan._replace(since=since)
+
+
+def state_of(state: State, name: TableName) -> ViewState:
+    from polaris_spark.catalog.entities import require
+    from polaris_spark.catalog.materialized_views import storage_name
+    from polaris_spark.catalog.rows import TABLE
+    from polaris_spark.catalog.view_sources import last_refresh, materialized
+    from polaris_spark.errors import RequestError
+
+    try:
+        view, record = materialized(state, name), last_refresh(state, name)
+        content = require(state, storage_name(name), TABLE).content
+    except RequestError:  # it was dropped or renamed
+        return ViewState()
+    return ViewState(
+        view.uuid, view.current_version_id, None if record is None else record["refresh-id"], content
+    )
+
+
+def view_named(call: Call, text: str) -> TableName:
+    """Return the name of the view in an argument of a procedure.
+
+    Raises:
+        InputError: the text is not the name of a view.
+    """
+    from polaris_spark.catalog.entities import TableName
+
+    levels = levels_named(call.session.catalog.head(), spark_catalog(call), "table", text)
+    return TableName(levels[:-1], levels[-1])
+
+
+def spark_catalog(call: Call) -> str:
+    """Return the name under which Spark knows the catalog."""
+    return call.session.properties.other.get("spark.catalog") or call.session.catalog.name
+
+
+def query_engine(spark: SparkSession) -> QueryEngine:
+    """Return what the session says about names and queries."""
+    from polaris_spark.catalog.view_sources import QueryEngine
+
+    session: Any = spark._jsparkSession
+    manager = session.sessionState().catalogManager()
+    return QueryEngine(
+        lambda name: bool(manager.isCatalogRegistered(name)), lambda sql: len(spark.sql(sql).columns)
+    )

@@ -1,0 +1,107 @@
+"""Procedures that list and describe materialized views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, spark_catalog, view_named
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.catalog import Catalog
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.metadata.rows import View
+
+
+def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.entities import require_namespace
+    from polaris_spark.catalog.view_sources import materialized_views
+
+    catalog = call.session.catalog
+    state = catalog.view()
+    namespace = None
+    if "namespace" in arguments:
+        namespace = levels_named(state.base, spark_catalog(call), "namespace", arguments["namespace"])
+        require_namespace(state, namespace)
+    for name, view in materialized_views(state, namespace):
+        call.check()
+        yield catalog.loading(partial(_row, catalog, name, view), call.session.principal)
+
+
+def _row(catalog: Catalog, name: TableName, view: View) -> tuple[Any, ...]:
+    from polaris_spark.catalog.materialized_views import REFRESH_START, allows_stale, strategy_of
+    from polaris_spark.catalog.view_sources import freshness, last_refresh
+
+    state = catalog.view()
+    now, last = freshness(state, name), last_refresh(state, name)
+    at = None if last is None else last.get(REFRESH_START)
+    return (
+        ".".join(name.namespace),
+        name.name,
+        strategy_of(view),
+        allows_stale(view),
+        now.fresh,
+        now.reason or None,
+        None if at is None else datetime.fromtimestamp(at / 1000, timezone.utc),
+    )
+
+
+def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.materialized_views import (
+        STORAGE_LOCATION,
+        allows_stale,
+        document_of,
+        storage_name,
+        strategy_of,
+    )
+    from polaris_spark.catalog.view_sources import columns_of, freshness, last_refresh, materialized, query_of
+
+    name, state = view_named(call, arguments["view"]), call.session.catalog.view()
+    view = materialized(state, name)
+    now, last = freshness(state, name), last_refresh(state, name)
+    bases = [] if last is None else [str(one["identifier"]) for one in last["base-tables"]]
+    facts = {
+        "view": str(name),
+        "columns": ", ".join(columns_of(state, view)),
+        "query": query_of(state, view).sql,
+        "refresh-strategy": strategy_of(view),
+        "allow-stale-data": str(allows_stale(view)).lower(),
+        "fresh": str(now.fresh).lower(),
+        "reason": now.reason,
+        "base-tables": ", ".join(bases),
+        "storage-table": str(storage_name(name)),
+        "storage-table-location": document_of(view.properties)[STORAGE_LOCATION],
+    }
+    return list(facts.items())
+
+
+SHOW = Procedure(
+    name="show_materialized_views",
+    comment="List the materialized views of a namespace or of the catalog, and whether their rows are fresh.",
+    parameters=(
+        Parameter("namespace", "STRING", "the namespace, such as db; by default, the whole catalog"),
+    ),
+    columns=(
+        Column("namespace", "STRING"),
+        Column("name", "STRING"),
+        Column("refresh_strategy", "STRING"),
+        Column("allow_stale_data", "BOOLEAN"),
+        Column("fresh", "BOOLEAN"),
+        Column("reason", "STRING"),
+        Column("last_refresh", "TIMESTAMP"),
+    ),
+    run=_show,
+    over_http=True,
+)
+DESCRIBE = Procedure(
+    name="describe_materialized_view",
+    comment="Show the query, settings, freshness and storage table of a materialized view.",
+    parameters=(VIEW_ARGUMENT,),
+    columns=(Column("name", "STRING"), Column("value", "STRING")),
+    run=_describe,
+    over_http=True,
+)

@@ -1,0 +1,198 @@
+"""Computes the rows of a refresh, and writes them to the storage table of the materialized view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.jobs.materialized_views.plan import RefreshPlan, spark_catalog
+from polaris_spark.jobs.procedure import Call
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.jobs.materialized_views.incremental import HiddenColumn, IncrementalQuery
+
+
+class Done(NamedTuple):
+    """How a refresh was made, and what it has read."""
+
+    strategy: str
+    reason: str
+    rows: int = 0
+    files: int = 0
+    size: int = 0
+    """Bytes of the files that were read."""
+
+
+class IncrementalError(Exception):
+    """The change of the stored rows could not be computed or written."""
+
+
+def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
+    """Write the rows of the query to the storage table, in one commit with the state of the sources.
+
+    Raises:
+        IncrementalError: the refresh was incremental and failed.
+    """
+    from polaris_spark.catalog.materialized_views import STATE, storage_name
+    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.jobs.materialized_views.incremental import IncrementalQuery, recorded
+
+    spark, storage = call.spark(), storage_name(name)
+    table = quoted((spark_catalog(call), *storage.namespace, storage.name))
+    done = Done(
+        "full",
+        plan.reason,
+        sum(one.rows for one in plan.query.tables),
+        sum(one.files for one in plan.query.tables),
+        sum(one.size for one in plan.query.tables),
+    )
+    if plan.since is None:
+        rows = by_position(spark.sql(plan.query.sql), plan.columns)
+        _overwrite(call, name, table, rows, [], plan, done)
+        return done
+    with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
+        columns = [] if hindrance_of(query, plan) else query.hidden()
+        plan.record[STATE] = recorded(columns, plan.hidden)
+        why = _why_full(call, query, plan)
+        if why:
+            rows = query.rows() if columns else by_position(spark.sql(plan.query.sql), plan.columns)
+            done = done._replace(reason=f"{plan.reason}; not incremental, because {why}")
+            _overwrite(call, name, table, rows, columns, plan, done)
+            return done
+        changed = query.changed()
+        done = Done("incremental", plan.reason, changed.rows, changed.files, changed.size)
+        try:
+            _write_change(call, name, table, query, plan, done)
+        except Exception as error:
+            raise IncrementalError(_first_line(error)) from error
+        return done
+
+
+def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the first columns of a query under other names. The query can have more columns than its view if it is
+    `SELECT *` and a table has got columns since then."""
+    unique = rows.toDF(*[f"c{position}" for position in range(len(rows.columns))])
+    return unique.select(*[f"c{position}" for position in range(len(columns))]).toDF(*columns)
+
+
+def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:
+    """Return why a query can never be refreshed incrementally; an empty string if it can."""
+    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+
+    functions = nondeterministic_functions(plan.query.sql)
+    return f"it calls {', '.join(functions)}" if functions else query.hindrance
+
+
+def _why_full(call: Call, query: IncrementalQuery, plan: RefreshPlan) -> str:
+    """Return why a refresh is full; an empty string if the change of the stored rows has been computed."""
+    from polaris_spark.catalog.materialized_views import STATE
+
+    why = hindrance_of(query, plan)
+    if why or isinstance(plan.since, str):
+        return why or str(plan.since)
+    if plan.record[STATE] != plan.state:
+        return "the storage table lacks the hidden columns that this needs"
+    assert plan.since is not None
+    try:
+        why = query.estimate(plan.since, plan.stored, plan.limit)
+        if not why:
+            call.check()
+            call.progress("computing the change of the rows")
+            why = query.compute(plan.limit)
+    except Exception as error:
+        raise IncrementalError(_first_line(error)) from error
+    return why
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error's cause."""
+    from py4j.protocol import Py4JJavaError
+
+    if not isinstance(error, Py4JJavaError):
+        return (str(error) or type(error).__name__).partition("\n")[0]
+    cause: Any = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.getMessage() or cause.getClass().getSimpleName()).partition("\n")[0]
+
+
+def _write_change(
+    call: Call, name: TableName, table: str, query: IncrementalQuery, plan: RefreshPlan, done: Done
+) -> None:
+    from polaris_spark.catalog.view_sources import has_same_columns
+    from polaris_spark.errors import TryAgainError
+
+    if not has_same_columns(call.session.catalog.view(), plan.query):
+        raise TryAgainError(f"the columns of a table were changed during the refresh of {name}")
+    call.check()
+    query.write(table, _summary(plan, done))
+
+
+def _overwrite(
+    call: Call,
+    name: TableName,
+    table: str,
+    rows: DataFrame,
+    columns: Sequence[HiddenColumn],
+    plan: RefreshPlan,
+    done: Done,
+) -> None:
+    """Replace all stored rows.
+
+    Args:
+        columns: the hidden columns among the columns of the rows.
+    """
+    from pyspark.sql.functions import expr
+
+    from polaris_spark.catalog.materialized_views import STATE
+    from polaris_spark.jobs.materialized_views.incremental import hidden_fields, recorded, set_hidden_columns
+
+    catalog, hidden = call.session.catalog, plan.hidden
+    if set_hidden_columns(call.spark(), table, columns, hidden):
+        hidden = catalog.loading(lambda: hidden_fields(catalog.view(), name), call.session.principal)
+    if columns:
+        plan.record[STATE] = recorded(columns, hidden)
+    call.progress("computing the rows")
+    writer = rows.writeTo(table)
+    for key, text in _summary(plan, done).items():
+        writer = writer.option(f"snapshot-property.{key}", text)
+    call.check()
+    writer.overwrite(expr("true"))
+
+
+def _summary(plan: RefreshPlan, done: Done) -> dict[str, str]:
+    """Return the entries for the summary of the new snapshot."""
+    import msgspec
+
+    from polaris_spark.catalog.materialized_views import (
+        FILES_READ,
+        REASON,
+        REFRESH,
+        REFRESH_START,
+        REFRESH_STATE,
+        ROWS_READ,
+        SIZE_READ,
+        USED_STRATEGY,
+    )
+    from polaris_spark.catalog.view_sources import SOURCE_STATES
+
+    record = {
+        **plan.record,
+        USED_STRATEGY: done.strategy,
+        REASON: done.reason,
+        ROWS_READ: done.rows,
+        FILES_READ: done.files,
+        SIZE_READ: done.size,
+    }
+    proposal = {
+        "view-version-id": plan.record["version-id"],
+        REFRESH_START: plan.record[REFRESH_START],
+        SOURCE_STATES: plan.record[SOURCE_STATES],
+    }
+    return {
+        REFRESH: msgspec.json.encode(record).decode(),
+        REFRESH_STATE: msgspec.json.encode(proposal).decode(),
+    }
