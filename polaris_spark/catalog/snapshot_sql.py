@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.outside_sources import TableState
 from polaris_spark.catalog.view_queries import SourceReference
 from polaris_spark.errors import BadRequestError
 
@@ -30,7 +30,7 @@ def named_snapshot(reference: SourceReference) -> int:
     return int(match[1])
 
 
-def at_snapshot(table: TableDraft, full: str, id: int) -> str:
+def at_snapshot(table: TableState, full: str, id: int) -> str:
     """Return SQL that reads a snapshot with the table's current columns. Spark reads a snapshot with the columns that
     the table had then.
 
@@ -65,7 +65,7 @@ def at_snapshot(table: TableDraft, full: str, id: int) -> str:
     return f"(SELECT {', '.join(columns)} FROM {at})"
 
 
-def _fields(table: TableDraft, schema_id: int) -> list[Json]:
+def _fields(table: TableState, schema_id: int) -> list[Json]:
     schema = table.schemas.get(schema_id)
     return [] if schema is None else list(schema["fields"])
 

@@ -16,15 +16,11 @@ from polaris_spark.catalog.materialized_views import (
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.outside_sources import DELTA_LOCATION, OutsideSources, TableState
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.view_sources import (
-    SOURCE_STATES,
-    PinnedQuery,
-    TableSource,
-    ViewSource,
-    last_refresh,
-    materialized_views,
-)
+from polaris_spark.catalog.stored_views import last_refresh, materialized_views
+from polaris_spark.catalog.view_freshness import is_outside, table_of
+from polaris_spark.catalog.view_sources import SOURCE_STATES, PinnedQuery, TableSource, ViewSource
 from polaris_spark.commits.state import State
 
 
@@ -35,7 +31,9 @@ class SnapshotKey(NamedTuple):
     snapshot_id: int
 
 
-def snapshots_since(state: State, record: Json, query: PinnedQuery) -> dict[SnapshotKey, int] | str:
+def snapshots_since(
+    state: State, record: Json, query: PinnedQuery, outside: OutsideSources
+) -> dict[SnapshotKey, int] | str:
     """Return the snapshots that the last refresh read (`NO_SNAPSHOT` for a table that had none); or why the changes
     since then cannot be computed.
 
@@ -43,18 +41,24 @@ def snapshots_since(state: State, record: Json, query: PinnedQuery) -> dict[Snap
         state: the commit to which the query is pinned.
         record: the record of the last refresh.
         query: the query.
+        outside: the tables outside of the catalog, in the states to which the query is pinned.
     """
     sources = record.get(SOURCE_STATES)
     if not isinstance(sources, list):
         return "the last refresh does not describe all sources"
     before = {_key(one): one for one in sources}
     found: dict[SnapshotKey, int] = {}
-    read: list[TableSource | ViewSource] = [one for one in query.tables if one.read]
-    for source in [*read, *query.views]:
-        last = before.get(_key_of(source))
+    read: list[TableSource | ViewSource] = [*query.tables, *query.views]
+    for source, place in zip(read, query.source_states(), strict=True):
+        if isinstance(source, TableSource) and not source.read:
+            continue
+        last = before.get(_key(place))
         if last is None or last["uuid"] != source.uuid:
             return f"{source.name} was replaced, or was not read by the last refresh"
-        since = _since(state, source, last)
+        if isinstance(source, ViewSource):
+            since = _view(state, source, last)
+        else:
+            since = _table(source, last, table_of(state, place, outside))
         if isinstance(since, str):
             return since
         for key, id in since.items():
@@ -64,23 +68,10 @@ def snapshots_since(state: State, record: Json, query: PinnedQuery) -> dict[Snap
 
 
 def _key(source: Json) -> tuple[str, ...]:
-    place = (str(source.get("type")), *source["namespace"], source["name"])
+    place = (str(source.get("type")), source.get("catalog", ""), *source["namespace"], source["name"])
     if source.get("type") != "table":
         return place
     return (*place, source["ref"] if "ref" in source else f"@{source['snapshot-id']}")
-
-
-def _key_of(source: TableSource | ViewSource) -> tuple[str, ...]:
-    if isinstance(source, ViewSource):
-        return ("view", *source.name.namespace, source.name.name)
-    read = f"@{source.snapshot_id}" if source.fixed else source.ref
-    return ("table", *source.name.namespace, source.name.name, read)
-
-
-def _since(state: State, source: TableSource | ViewSource, last: Json) -> dict[SnapshotKey, int] | str:
-    if isinstance(source, ViewSource):
-        return _view(state, source, last)
-    return _table(state, source, last)
 
 
 def _view(state: State, source: ViewSource, last: Json) -> dict[SnapshotKey, int] | str:
@@ -97,21 +88,22 @@ def _view(state: State, source: ViewSource, last: Json) -> dict[SnapshotKey, int
     return {SnapshotKey(source.stored.uuid, source.stored.snapshot_id): since}
 
 
-def _table(state: State, source: TableSource, last: Json) -> dict[SnapshotKey, int] | str:
+def _table(source: TableSource, last: Json, table: TableState | None) -> dict[SnapshotKey, int] | str:
     since: int = last["snapshot-id"]
     key = SnapshotKey(source.uuid, source.snapshot_id)
     if source.fixed or source.snapshot_id == since:
         return {key: since}
-    if source.snapshot_id == NO_SNAPSHOT:
-        return f"{source.name} has no snapshot any more"
-    table = TableDraft(state.get(require(state, source.name, TABLE).content, Table), state, now_ms=0)
+    if source.type == DELTA_LOCATION:
+        return f"the changes of Delta tables, such as {source.name.name}, are not computed"
+    if source.snapshot_id == NO_SNAPSHOT or table is None:
+        return f"{source.full_name} has no snapshot any more"
     if since != NO_SNAPSHOT and since not in table.snapshots:
-        return f"snapshot {since} of {source.name}, which the last refresh read, has expired"
+        return f"snapshot {since} of {source.full_name}, which the last refresh read, has expired"
     schemas = {last.get("schema-id"), source.schema_id}
     for id in {since, source.snapshot_id} - {NO_SNAPSHOT}:
         schemas.add((table.snapshots.get(id) or {}).get("schema-id", source.schema_id))
     if len(schemas) > 1:
-        return f"the columns of {source.name} were changed"
+        return f"the columns of {source.full_name} were changed"
     return {key: since}
 
 
@@ -131,6 +123,8 @@ def snapshots_for_refreshes(state: State, now_ms: int) -> dict[str, frozenset[in
         if record is None or now_ms - record.get(REFRESH_START, 0) > refresh_retention_ms(view):
             continue
         for source in record.get(SOURCE_STATES) or ():
+            if is_outside(source):
+                continue
             if source.get("type") == "table":
                 found.setdefault(source["uuid"], set()).add(source["snapshot-id"])
             elif "storage-snapshot-id" in source:

@@ -1,44 +1,45 @@
-"""Sources of materialized views: the tables and views that a query reads, their states in one commit, and whether a
-stored result is still that of the query.
+"""Sources of materialized views: the tables and views that a query reads, and their states in one commit.
 
 A query is pinned by replacing each table in its text with the table at its snapshot in the commit, and each view with
-the view's pinned query. So the query reads one state of the catalog, however long it runs.
+the view's pinned query. So the query reads one state of the catalog, however long it runs. Sources outside of the
+catalog are pinned to the states that they have when the query is pinned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import NamedTuple
 
-from polaris_spark.catalog.contents import content_of
-from polaris_spark.catalog.entities import NamespaceName, TableName, find, require, table_key
-from polaris_spark.catalog.materialized_views import (
-    NO_SNAPSHOT,
-    SESSION,
-    current_refresh,
-    is_materialized,
-    storage_name,
-)
+from polaris_spark.catalog.entities import TableName, find, require, table_key
+from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, is_materialized, storage_name
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Schema, Table, View, ViewVersion
 from polaris_spark.catalog.metadata.texts import Json, decode, get_objects
-from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.outside_sources import (
+    DELTA_LOCATION,
+    ICEBERG_LOCATION,
+    LOCATIONS,
+    METASTORE,
+    OutsideSources,
+    OutsideTable,
+    TableState,
+    delta_table,
+)
+from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted
 from polaris_spark.catalog.view_queries import SourceReference, references_of, replaced
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError
-from polaris_spark.index.keys import children, decode_key, subtree
 
 SOURCE_STATES = "source-states"
 """Field of a refresh record beyond the draft specification: the states of the sources, as in the newer proposal."""
 MAIN = "main"
-_TOGETHER = 256
-"""Number of views whose index entries are read together."""
+_REFS = ("branch_", "tag_")
+"""Beginnings of the last part of a name that names a branch or tag of the table before it."""
+_SESSION_CATALOG = "spark_catalog"
+"""Name of the catalog by which Spark reads Delta tables at a location."""
 _DEEPEST = 32
 """Maximum depth of views that read other views."""
-_COMPACTIONS = 1_000
-"""Maximum number of snapshots that are read to find out whether all changes of a table are compactions."""
 
 
 class ViewQuery(NamedTuple):
@@ -73,6 +74,16 @@ class TableSource(NamedTuple):
     """Bytes of these files, as in the snapshot's summary; 0 if unknown."""
     read: bool = True
     """False if stored rows of a materialized view are read instead of the table."""
+    catalog: str = ""
+    """Name, in Spark, of the other catalog that the table is in; empty for this catalog and for a location."""
+    type: str = METASTORE
+    """Type of the base table in the draft specification. A table that is named by its location has a `name` as in SQL,
+    such as `` delta.`/path` ``."""
+
+    @property
+    def full_name(self) -> str:
+        """The name, after that of another catalog."""
+        return f"{self.catalog}.{self.name}" if self.catalog else str(self.name)
 
 
 class QueryEngine(NamedTuple):
@@ -82,6 +93,10 @@ class QueryEngine(NamedTuple):
     """Returns whether Spark has a catalog of this name."""
     width: Callable[[str], int]
     """Returns the number of columns of a query."""
+    outside: OutsideSources
+    """The tables and views of other catalogs, and tables at locations."""
+    reads_delta: bool
+    """Whether it can read Delta tables."""
 
 
 class StoredSource(NamedTuple):
@@ -99,6 +114,8 @@ class ViewSource(NamedTuple):
     version_id: int
     stored: StoredSource | None = None
     """Set if the stored rows of the view are read instead of its query."""
+    catalog: str = ""
+    """Name, in Spark, of the other catalog that the view is in; empty for this catalog."""
 
 
 class PinnedQuery(NamedTuple):
@@ -109,22 +126,23 @@ class PinnedQuery(NamedTuple):
     views: tuple[ViewSource, ...]
 
     def base_tables(self) -> list[Json]:
-        """Return the `base-tables` of a refresh record. `properties` contains the table's UUID, and the branch or tag
-        if it is not the branch `main`."""
+        """Return the `base-tables` of a refresh record. `properties` contains the table's UUID, the branch or tag if it
+        is not the branch `main`, and the name of another catalog in Spark."""
         return [
-            {
-                "type": "iceberg-metastore",
-                "identifier": one.identifier,
-                "snapshot-reference": one.snapshot_id,
-                "properties": {"uuid": one.uuid} | ({"ref": one.ref} if one.ref != MAIN else {}),
+            {"type": one.type, "identifier": one.identifier, "snapshot-reference": one.snapshot_id}
+            | ({} if one.type == METASTORE else {"location": one.name.name})
+            | {
+                "properties": {"uuid": one.uuid}
+                | ({"ref": one.ref} if one.ref != MAIN else {})
+                | ({"catalog": one.catalog} if one.catalog else {})
             }
             for one in self.tables
         ]
 
     def source_states(self) -> list[Json]:
         """Return the `source-states` of the newer proposal. A source whose snapshot the query names has no `ref`. The
-        fields `schema-id` and, of a materialized view whose stored rows are read, `storage-snapshot-id` are beyond the
-        proposal."""
+        fields `schema-id`, `catalog`, `base-type` and, of a materialized view whose stored rows are read,
+        `storage-snapshot-id` are beyond the proposal."""
         tables = [
             {
                 "type": "table",
@@ -133,6 +151,8 @@ class PinnedQuery(NamedTuple):
                 "uuid": one.uuid,
                 "snapshot-id": one.snapshot_id,
             }
+            | _place(one)
+            | ({} if one.type == METASTORE else {"base-type": one.type})
             | ({} if one.fixed else {"ref": one.ref, "schema-id": one.schema_id})
             for one in self.tables
         ]
@@ -144,20 +164,15 @@ class PinnedQuery(NamedTuple):
                 "uuid": one.uuid,
                 "version-id": one.version_id,
             }
+            | _place(one)
             | ({} if one.stored is None else {"storage-snapshot-id": one.stored.snapshot_id})
             for one in self.views
         ]
         return [*tables, *views]
 
 
-class Freshness(NamedTuple):
-    """Whether the stored rows of a materialized view are the result of its query now."""
-
-    fresh: bool
-    reason: str
-    """Why the rows are stale; empty if they are fresh."""
-    changed: tuple[str, ...] = ()
-    """Full names of the sources that have changed."""
+def _place(source: TableSource | ViewSource) -> Json:
+    return {"catalog": source.catalog} if source.catalog else {}
 
 
 def query_of(state: State, view: View) -> ViewQuery:
@@ -184,7 +199,7 @@ def pin(
     query: ViewQuery,
     name: TableName,
     engine: QueryEngine | None = None,
-    session: Mapping[str, str] | None = None,
+    stored: Callable[[TableName, View], str | None] | None = None,
 ) -> PinnedQuery:
     """Pin the query of a view to a commit.
 
@@ -195,12 +210,19 @@ def pin(
         name: name of the view, which the query must not read.
         engine: what Spark says about names and queries. Without it, all names are looked up in this catalog, and a
             view is expected to have as many columns as its query.
-        session: settings of the session (`SESSION`). If they are given, the stored rows of materialized views that the
-            query reads are read instead of their queries, if they are fresh and were computed with these settings.
+        stored: returns a query of the stored rows of a materialized view, if they may be read instead of its query.
     Raises:
-        BadRequestError: the query cannot be parsed, reads itself, or reads a table that is not in this catalog.
+        BadRequestError: the query cannot be parsed, reads itself, or reads something that has no state to pin.
     """
-    return _Pinning(state, catalog, engine, session).pinned(query, (name,))
+    return _Pinning(state, catalog, engine, stored).pinned(query, ((catalog, *name.namespace, name.name),))
+
+
+class _Pinned(NamedTuple):
+    """A source that is pinned: the text that replaces it, and the tables and views that it reads."""
+
+    text: str
+    tables: list[TableSource]
+    views: list[ViewSource]
 
 
 class _Pinning:
@@ -209,54 +231,60 @@ class _Pinning:
         state: State,
         catalog: str,
         engine: QueryEngine | None,
-        session: Mapping[str, str] | None,
+        stored: Callable[[TableName, View], str | None] | None,
     ) -> None:
         self.state = state
         self.catalog = catalog
         self.engine = engine
-        self.session = session
+        self.stored = stored
 
-    def pinned(self, query: ViewQuery, above: tuple[TableName, ...]) -> PinnedQuery:
+    def pinned(self, query: ViewQuery, above: tuple[tuple[str, ...], ...]) -> PinnedQuery:
         """Pin a query.
 
         Args:
-            above: names of the views that read the query, the outermost first.
+            above: full names of the views that read the query, the outermost first.
         """
         tables: list[TableSource] = []
         views: list[ViewSource] = []
         texts: dict[int, str] = {}
         for reference in references_of(query.sql):
             self.state.check_time()
-            text, found, through = self._source(reference, query, above)
-            texts[reference.start] = text
-            tables += found
-            views += through
+            found = self._source(reference, query, above)
+            texts[reference.start] = found.text
+            tables += found.tables
+            views += found.views
         return PinnedQuery(
             replaced(query.sql, texts), tuple(dict.fromkeys(tables)), tuple(dict.fromkeys(views))
         )
 
     def _source(
-        self, reference: SourceReference, query: ViewQuery, above: tuple[TableName, ...]
-    ) -> tuple[str, list[TableSource], list[ViewSource]]:
-        """Return the text that replaces a reference, and the tables and views that it reads."""
+        self, reference: SourceReference, query: ViewQuery, above: tuple[tuple[str, ...], ...]
+    ) -> _Pinned:
+        """Pin what a reference names."""
         for name in self._names(reference.parts, query):
             found = find(self.state, table_key(name))
             if found is not None:
-                source, text = self._table(reference, name, self.state.get(found.content, Table), MAIN)
-                return text, [source], []
+                return self._table(reference, name, self.state.get(found.content, Table))
             view = find(self.state, table_key(name, VIEW))
             if view is not None:
                 return self._view(name, self.state.get(view.content, View), reference, above)
-            if len(name.namespace) > 1 and name.name.lower().startswith(("branch_", "tag_")):
+            if len(name.namespace) > 1 and name.name.lower().startswith(_REFS):
                 table = TableName(name.namespace[:-1], name.namespace[-1])
                 found = find(self.state, table_key(table))
                 if found is not None:
                     ref = name.name.partition("_")[2]
-                    source, text = self._table(reference, table, self.state.get(found.content, Table), ref)
-                    return text, [source], []
+                    return self._table(reference, table, self.state.get(found.content, Table), ref)
+        location = self._location(reference.parts)
+        if location:
+            return self._at_location(reference, *location)
+        other = self._other_catalog(reference.parts, query)
+        pinned = self._outside(reference, other, above) if other else None
+        if pinned is not None:
+            return pinned
         raise BadRequestError(
-            f"{reference.identifier} is neither a table nor a view of catalog {self.catalog}; a materialized view "
-            "can read only these"
+            f"{reference.identifier} is neither a table nor a view of catalog {self.catalog}, and no Iceberg table or "
+            "view of another catalog; a materialized view can read only these, and tables at a location as "
+            "iceberg.`/path` or delta.`/path`"
         )
 
     def _names(self, parts: tuple[str, ...], query: ViewQuery) -> Iterator[TableName]:
@@ -269,17 +297,109 @@ class _Pinning:
         if parts[0] == self.catalog:
             if len(parts) > 2:
                 yield TableName(parts[1:-1], parts[-1])
-        elif default == self.catalog and not (self.engine and self.engine.is_catalog(parts[0])):
+        elif default == self.catalog and not self._is_catalog(parts[0]):
             yield TableName(parts[:-1], parts[-1])
 
-    def _table(
-        self, reference: SourceReference, name: TableName, table: Table, ref: str
-    ) -> tuple[TableSource, str]:
-        draft = TableDraft(table, self.state, now_ms=0)
+    def _is_catalog(self, name: str) -> bool:
+        return self.engine is not None and self.engine.is_catalog(name)
+
+    def _location(self, parts: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return the format and the location that a reference names; None if it names no location."""
+        if len(parts) == 3 and parts[0] in (self.catalog, _SESSION_CATALOG):
+            parts = parts[1:]
+        if len(parts) != 2 or parts[0].lower() not in LOCATIONS or "/" not in parts[1]:
+            return None
+        return None if self._is_catalog(parts[0]) else (parts[0].lower(), parts[1])
+
+    def _other_catalog(self, parts: tuple[str, ...], query: ViewQuery) -> tuple[str, ...] | None:
+        """Return the full name in another catalog that a reference means; None if it means none."""
+        default = query.catalog or self.catalog
+        if len(parts) > 1 and self._is_catalog(parts[0]):
+            return None if parts[0] == self.catalog else parts
+        if default == self.catalog:
+            return None
+        return (default, *query.namespace, *parts) if len(parts) == 1 else (default, *parts)
+
+    def _outside(
+        self, reference: SourceReference, parts: tuple[str, ...], above: tuple[tuple[str, ...], ...]
+    ) -> _Pinned | None:
+        """Pin a table or view of another catalog. Return None if it does not exist."""
+        if self.engine is None:
+            raise BadRequestError(
+                f"{reference.identifier} is in the catalog {parts[0]}, which can be asked only in a Spark session"
+            )
+        found, ref = self.engine.outside.find(parts), MAIN
+        if found is None and len(parts) > 3 and parts[-1].lower().startswith(_REFS):
+            ref, parts = parts[-1].partition("_")[2], parts[:-1]
+            found = self.engine.outside.find(parts)
+        if isinstance(found, OutsideTable):
+            name = TableName(parts[1:-1], parts[-1])
+            read = self._iceberg(reference, quoted(parts), name, found, ref)
+            return read._replace(tables=[one._replace(catalog=parts[0]) for one in read.tables])
+        if found is None or ref != MAIN:
+            return None
+        self._check_view(parts, reference, above)
+        inner = self.pinned(ViewQuery(found.sql, found.catalog, found.namespace), (*above, parts))
+        source = ViewSource(TableName(parts[1:-1], parts[-1]), found.uuid, found.version_id, catalog=parts[0])
+        return self._of_query(inner, list(found.columns), source)
+
+    def _at_location(self, reference: SourceReference, format: str, location: str) -> _Pinned:
+        name = TableName((format,), location)
+        if not location.startswith("/") and "://" not in location and not location.startswith("file:/"):
+            raise BadRequestError(
+                f"the location {location!r} in {reference.identifier} is relative; give an absolute path or a URI"
+            )
+        if LOCATIONS[format] == DELTA_LOCATION:
+            return self._delta(reference, name)
+        if self.engine is None:
+            raise BadRequestError(f"{reference.identifier} can be read only in a Spark session")
+        table = self.engine.outside.find(("", *name.namespace, location))
+        if not isinstance(table, OutsideTable):
+            raise BadRequestError(f"there is no Iceberg table at {location}")
+        full = quoted((self.catalog, format, location))
+        read = self._iceberg(reference, full, name, table, MAIN)
+        return read._replace(tables=[one._replace(type=ICEBERG_LOCATION) for one in read.tables])
+
+    def _delta(self, reference: SourceReference, name: TableName) -> _Pinned:
+        if self.engine is not None and not self.engine.reads_delta:
+            raise BadRequestError(
+                f"this Spark session cannot read {reference.identifier}: add Delta Lake's package for this Spark, and "
+                "set spark.sql.catalog.spark_catalog to org.apache.spark.sql.delta.catalog.DeltaCatalog and "
+                "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension too"
+            )
+        table = delta_table(name.name)
+        full = quoted((_SESSION_CATALOG, *name.namespace, name.name))
+        fixed = named_snapshot(reference) if reference.version else None
+        source = TableSource(
+            reference.identifier,
+            name,
+            table.id,
+            MAIN,
+            table.version if fixed is None else fixed,
+            0,
+            fixed=fixed is not None,
+            rows=table.rows if fixed is None else 0,
+            files=table.files if fixed is None else 0,
+            size=table.size if fixed is None else 0,
+            type=DELTA_LOCATION,
+        )
+        return _Pinned(full if reference.version else f"{full} VERSION AS OF {table.version}", [source], [])
+
+    def _table(self, reference: SourceReference, name: TableName, table: Table, ref: str = MAIN) -> _Pinned:
         full = quoted((self.catalog, *name.namespace, name.name))
+        return self._iceberg(reference, full, name, TableDraft(table, self.state, now_ms=0), ref)
+
+    def _iceberg(
+        self, reference: SourceReference, full: str, name: TableName, table: TableState, ref: str
+    ) -> _Pinned:
+        """Pin an Iceberg table.
+
+        Args:
+            full: the table's full name, in SQL.
+        """
         if reference.version:
             fixed = named_snapshot(reference)
-            if fixed not in draft.snapshots:
+            if fixed not in table.snapshots:
                 raise BadRequestError(f"table {name} has no snapshot {fixed}")
             source = TableSource(
                 reference.identifier,
@@ -293,11 +413,11 @@ class _Pinning:
                 files=0,
                 size=0,
             )
-            return source, full
-        id = snapshot_of(draft, ref)
+            return _Pinned(full, [source], [])
+        id = snapshot_of(table, ref)
         if id is None and ref != MAIN:
             raise BadRequestError(f"table {name} has no branch or tag {ref!r}")
-        summary = (draft.snapshots.get(id) or {}).get("summary") or {} if id is not None else {}
+        summary = (table.snapshots.get(id) or {}).get("summary") or {} if id is not None else {}
         source = TableSource(
             reference.identifier,
             name,
@@ -306,50 +426,54 @@ class _Pinning:
             NO_SNAPSHOT if id is None else id,
             table.current_schema_id,
             fixed=False,
-            rows=_count(summary, "total-records"),
-            files=_count(summary, "total-data-files"),
-            size=_count(summary, "total-files-size"),
+            rows=count_in(summary, "total-records"),
+            files=count_in(summary, "total-data-files"),
+            size=count_in(summary, "total-files-size"),
         )
-        if id is None:
-            return source, f"(SELECT * FROM {full} WHERE false)"
-        return source, at_snapshot(draft, full, id)
+        text = f"(SELECT * FROM {full} WHERE false)" if id is None else at_snapshot(table, full, id)
+        return _Pinned(text, [source], [])
 
     def _view(
-        self, name: TableName, view: View, reference: SourceReference, above: tuple[TableName, ...]
-    ) -> tuple[str, list[TableSource], list[ViewSource]]:
-        if name in above or len(above) > _DEEPEST:
-            chain = " reads ".join(str(one) for one in (*above, name))
-            why = "reads itself" if name in above else "reads too many views on top of each other"
-            raise BadRequestError(f"view {above[0]} {why}: {chain}")
-        if reference.version:
-            raise BadRequestError(
-                f"view {name} has no {reference.version}; only tables can be read as of a time"
-            )
-        inner = self.pinned(query_of(self.state, view), (*above, name))
-        stored = self._stored(name, view)
+        self, name: TableName, view: View, reference: SourceReference, above: tuple[tuple[str, ...], ...]
+    ) -> _Pinned:
+        parts = (self.catalog, *name.namespace, name.name)
+        self._check_view(parts, reference, above)
+        inner = self.pinned(query_of(self.state, view), (*above, parts))
+        stored = self.stored(name, view) if self.stored and is_materialized(view) else None
         if stored is not None:
             table = self.state.get(require(self.state, storage_name(name), TABLE).content, Table)
             read = StoredSource(table.uuid, table.current_snapshot_id or 0)
             source = ViewSource(name, view.uuid, view.current_version_id, read)
             unread = [one._replace(rows=0, files=0, size=0, read=False) for one in inner.tables]
-            return f"({stored})", unread, [source, *inner.views]
-        # As Iceberg resolves views: by position. A query can have more columns than its view.
-        columns = columns_of(self.state, view)
+            return _Pinned(f"({stored})", unread, [source, *inner.views])
+        source = ViewSource(name, view.uuid, view.current_version_id)
+        return self._of_query(inner, columns_of(self.state, view), source)
+
+    def _check_view(
+        self, parts: tuple[str, ...], reference: SourceReference, above: tuple[tuple[str, ...], ...]
+    ) -> None:
+        """Refuse a view that reads itself, or that is read as of a time."""
+
+        def shown(name: tuple[str, ...]) -> str:
+            return ".".join(name[1:] if name[0] == self.catalog else name)
+
+        if parts in above or len(above) > _DEEPEST:
+            chain = " reads ".join(shown(one) for one in (*above, parts))
+            why = "reads itself" if parts in above else "reads too many views on top of each other"
+            raise BadRequestError(f"view {shown(above[0])} {why}: {chain}")
+        if reference.version:
+            raise BadRequestError(
+                f"view {shown(parts)} has no {reference.version}; only tables can be read as of a time"
+            )
+
+    def _of_query(self, inner: PinnedQuery, columns: list[str], source: ViewSource) -> _Pinned:
+        """Return the pinned query of a view with the view's columns. As Iceberg resolves views: by position. A query
+        can have more columns than its view."""
         width = self.engine.width(inner.sql) if self.engine else len(columns)
         more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), width)]
         names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))
         text = f"(SELECT {names} FROM ({inner.sql}\n) AS q({every}))"
-        source = ViewSource(name, view.uuid, view.current_version_id)
-        return text, list(inner.tables), [source, *inner.views]
-
-    def _stored(self, name: TableName, view: View) -> str | None:
-        """Return a query of the stored rows of a materialized view, if they may be read instead of its query."""
-        if self.session is None or not is_materialized(view) or not freshness(self.state, name).fresh:
-            return None
-        record = last_refresh(self.state, name)
-        if record is None or record.get(SESSION) != self.session:
-            return None
-        return stored_query(self.state, self.catalog, name, view)
+        return _Pinned(text, list(inner.tables), [source, *inner.views])
 
 
 def columns_of(state: State, view: View) -> list[str]:
@@ -360,180 +484,7 @@ def columns_of(state: State, view: View) -> list[str]:
     return [field["name"] for field in decode(state.get(pointer, Schema).text)["fields"]]
 
 
-def freshness(state: State, name: TableName) -> Freshness:
-    """Return whether the stored rows of a materialized view are the result of its query in a commit. Nothing is read
-    but rows of the commit.
-
-    Compactions of the sources are not changes, because they keep the rows.
-
-    Raises:
-        NoSuchViewError: the view does not exist.
-        BadRequestError: the view is not materialized.
-    """
-    view = materialized(state, name)
-    table = state.get(require(state, storage_name(name), TABLE).content, Table)
-    record = current_refresh(TableDraft(table, state, now_ms=0).properties)
-    if record is None:
-        return Freshness(
-            fresh=False,
-            reason="it was never refreshed" if table.current_snapshot_id is None else "unknown rows",
-        )
-    if record.get("version-id") != view.current_version_id:
-        return Freshness(fresh=False, reason="its query was replaced")
-    sources = record.get(SOURCE_STATES)
-    if sources is None:  # another writer made the refresh
-        sources = _foreign(state, view, record)
-        if sources is None:
-            return Freshness(fresh=False, reason="the refresh does not describe all sources")
-    try:
-        changed = tuple(dict.fromkeys(one for source in sources if (one := _change(state, source))))
-    except (AttributeError, KeyError, TypeError):  # not as `source-states` are specified
-        return Freshness(fresh=False, reason="the refresh does not describe all sources")
-    return Freshness(not changed, f"changed: {', '.join(changed)}" if changed else "", changed)
-
-
-def materialized(state: State, name: TableName) -> View:
-    """Return a materialized view.
-
-    Raises:
-        NoSuchViewError: the view does not exist.
-        BadRequestError: the view is not materialized.
-    """
-    view = state.get(require(state, name, VIEW).content, View)
-    if not is_materialized(view):
-        raise BadRequestError(f"view {name} is not materialized")
-    return view
-
-
-def materialized_views(state: State, namespace: NamespaceName | None) -> Iterator[tuple[TableName, View]]:
-    """Yield the materialized views of a commit, with their names, in the order of the index `names`.
-
-    Args:
-        namespace: the namespace that contains them; None for the whole catalog. Views whose metadata is not loaded yet
-            are left out.
-    """
-    start, end = subtree(()) if namespace is None else children(namespace, VIEW)
-    index = state.base.index(NAMES)
-    keys = (key for key in index.keys(start, end, None) if decode_key(key).kind == VIEW)
-    while run := list(islice(keys, _TOGETHER)):
-        entries = index.get_many(run)
-        for key, entry in zip(run, entries, strict=True):
-            value = None if entry is None else content_of(state, entry.pointer, View)
-            if isinstance(value, View) and is_materialized(value):
-                path, _, name = decode_key(key)
-                yield TableName(path, name), value
-
-
-def _foreign(state: State, view: View, record: Json) -> list[Json] | None:
-    """Return the source states of a refresh that another writer recorded; None if its base tables are not exactly the
-    tables of this catalog that the query reads."""
-    query = query_of(state, view)
-    bases = {str(one.get("identifier")): one for one in record.get("base-tables", ())}
-    if any(one.get("type") != "iceberg-metastore" for one in bases.values()):
-        return None
-    pinned = pin(state, query.catalog or "this catalog", query, TableName((), ""))
-    if pinned.views or {one.identifier for one in pinned.tables} != set(bases):
-        return None
-    return [
-        {
-            "type": "table",
-            "namespace": list(one.name.namespace),
-            "name": one.name.name,
-            "uuid": one.uuid,
-            "snapshot-id": one.snapshot_id if one.fixed else bases[one.identifier].get("snapshot-reference"),
-            "ref": one.ref,
-        }
-        for one in pinned.tables
-    ]
-
-
-def _change(state: State, source: Json) -> str:
-    """Return the full name of a source if it has changed; an empty string if it has not."""
-    name = TableName(tuple(source["namespace"]), source["name"])
-    if source["type"] == "view":
-        found = find(state, table_key(name, VIEW))
-        view = state.get(found.content, View) if found else None
-        same = view is not None and (view.uuid, view.current_version_id) == (
-            source["uuid"],
-            source["version-id"],
-        )
-        return "" if same else str(name)
-    found = find(state, table_key(name))
-    table = state.get(found.content, Table) if found else None
-    if table is None or table.uuid != source["uuid"]:
-        return str(name)
-    if "ref" not in source:
-        return ""
-    if source.get("schema-id", table.current_schema_id) != table.current_schema_id:
-        return str(name)
-    draft = TableDraft(table, state, now_ms=0)
-    id = snapshot_of(draft, source["ref"])
-    same = source["snapshot-id"] == (NO_SNAPSHOT if id is None else id)
-    return "" if same or only_compacted(draft, id, source["snapshot-id"]) else str(name)
-
-
-def only_compacted(table: TableDraft, id: int | None, since: int) -> bool:
-    """Whether all snapshots of a table after the snapshot `since`, up to the snapshot `id`, are compactions."""
-    for _ in range(_COMPACTIONS):
-        if id is None or id == since:
-            return id == since
-        snapshot = table.snapshots.get(id)
-        if snapshot is None or (snapshot.get("summary") or {}).get("operation") != "replace":
-            return False
-        id = snapshot.get("parent-snapshot-id")
-    return False
-
-
-class Behind(NamedTuple):
-    """What has changed in the tables of a materialized view since its last refresh."""
-
-    since_ms: int | None
-    """Time of the first change, in milliseconds since 1970; None if it is not known."""
-    snapshots: int
-    rows: int
-    """Number of rows that were added or removed, as in the summaries of the snapshots."""
-
-
-def behind(state: State, record: Json) -> Behind:
-    """Return what has changed in the tables of a materialized view since a refresh, as far as their snapshots show it.
-
-    Args:
-        record: the record of the refresh.
-    """
-    times: list[int] = []
-    snapshots = rows = 0
-    tables = [one for one in record.get(SOURCE_STATES) or () if one.get("type") == "table" and "ref" in one]
-    for source in tables:
-        found = find(state, table_key(TableName(tuple(source["namespace"]), source["name"])))
-        table = state.get(found.content, Table) if found else None
-        if table is None or table.uuid != source["uuid"]:
-            continue
-        draft = TableDraft(table, state, now_ms=0)
-        id = snapshot_of(draft, source["ref"])
-        for _ in range(_COMPACTIONS):
-            snapshot = None if id is None or id == source["snapshot-id"] else draft.snapshots.get(id)
-            if snapshot is None:
-                break
-            summary = snapshot.get("summary") or {}
-            if summary.get("operation") != "replace":
-                snapshots += 1
-                rows += _count(summary, "added-records") + _count(summary, "deleted-records")
-                times.append(snapshot.get("timestamp-ms", 0))
-            id = snapshot.get("parent-snapshot-id")
-    return Behind(min(times) if times else None, snapshots, rows)
-
-
-def has_same_columns(state: State, query: PinnedQuery) -> bool:
-    """Whether the tables of a pinned query still have the columns that they had when it was pinned."""
-    for table in query.tables:
-        found = find(state, table_key(table.name))
-        now = None if found is None else state.get(found.content, Table)
-        if now is None or (now.uuid, now.current_schema_id) != (table.uuid, table.schema_id):
-            return False
-    return True
-
-
-def snapshot_of(table: TableDraft, ref: str) -> int | None:
+def snapshot_of(table: TableState, ref: str) -> int | None:
     """Return the snapshot id of a branch or tag; None if there is no such branch or tag."""
     if ref == MAIN:
         return table.current_snapshot_id
@@ -541,28 +492,7 @@ def snapshot_of(table: TableDraft, ref: str) -> int | None:
     return None if found is None else found.snapshot_id
 
 
-def _count(summary: Mapping[str, str], name: str) -> int:
+def count_in(summary: Mapping[str, str], name: str) -> int:
+    """Return a number in the summary of a snapshot; 0 if it is not there."""
     text = summary.get(name, "0")
     return int(text) if text.isdigit() else 0
-
-
-def stored_query(state: State, catalog: str, name: TableName, view: View) -> str | None:
-    """Return a query, in Spark's SQL, that returns the stored rows of a materialized view in this commit; None if it
-    was never refreshed.
-
-    Args:
-        catalog: name of this catalog in Spark.
-    """
-    storage = storage_name(name)
-    table = state.get(require(state, storage, TABLE).content, Table)
-    if table.current_snapshot_id is None:
-        return None
-    columns = ", ".join(quoted((one,)) for one in columns_of(state, view))
-    where = quoted((catalog, *storage.namespace, storage.name))
-    return f"SELECT {columns} FROM {where} VERSION AS OF {table.current_snapshot_id}"
-
-
-def last_refresh(state: State, name: TableName) -> Json | None:
-    """Return the record of the refresh that made the current rows of a materialized view; None if there is none."""
-    table = state.get(require(state, storage_name(name), TABLE).content, Table)
-    return current_refresh(TableDraft(table, state, now_ms=0).properties)

@@ -7,7 +7,9 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import MAX_STALENESS, REFRESH_START, SESSION, allows_stale
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json
-from polaris_spark.catalog.view_sources import freshness, last_refresh, materialized, stored_query
+from polaris_spark.catalog.outside_sources import OutsideSources
+from polaris_spark.catalog.stored_views import last_refresh, materialized, stored_query
+from polaris_spark.catalog.view_freshness import freshness
 from polaris_spark.extension.messages import ReadRequest, ReadResponse
 from polaris_spark.property_values import duration_ms
 from polaris_spark.rest.messages import decode, encode
@@ -34,7 +36,11 @@ def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
     if (view.uuid, view.current_version_id) != (asked.uuid, asked.version_id):
         return ReadResponse(None, refreshable=False, reason="the view was replaced")
     record = last_refresh(state, name)
-    now = freshness(state, name)
+    known = {tuple(one["parts"]): one for one in asked.outside}
+    now = freshness(state, name, OutsideSources(known.get))
+    if now.unknown and not _may_be_stale(catalog, view, record or {}):
+        unknown = [list(parts) for parts in now.unknown]
+        return ReadResponse(None, refreshable=True, reason=now.reason, unknown=unknown)
     if record is None or not (now.fresh or _may_be_stale(catalog, view, record)):
         return ReadResponse(None, refreshable=True, reason=now.reason)
     if record.get(SESSION, asked.session) != asked.session:

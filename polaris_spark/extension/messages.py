@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from polaris_spark.rest.messages import ErrorModel, Message
 
 
@@ -140,6 +142,9 @@ class ReadRequest(Message, frozen=True, gc=False):
     """Settings of the session on which results of queries depend."""
     catalog: str = ""
     """Name under which the engine knows the catalog; by default, the name of the catalog."""
+    outside: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    """Tables and views outside of the catalog that the engine has looked up, because an answer listed them as
+    `unknown`: each the description of `outside_sources.Describe`, and its full name as `parts`."""
 
 
 class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):
@@ -151,3 +156,6 @@ class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):
     """Whether the stored rows can be used after a refresh."""
     reason: str
     """Why the stored rows are not used; empty if they are."""
+    unknown: list[list[str]] = msgspec.field(default_factory=list)
+    """Full names of tables and views outside of the catalog on which the answer depends. The engine looks them up and
+    asks again."""

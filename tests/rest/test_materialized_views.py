@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.view_sources import freshness
+from polaris_spark.catalog.view_freshness import freshness
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import AlreadyExistsError, InputError
 from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
-    query_engine,
     spark_catalog,
     view_named,
 )
+from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.contents import DropContent
     from polaris_spark.catalog.metadata.rows import View
-    from polaris_spark.catalog.view_sources import materialized
+    from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.commits.change import Operation
 
     name, catalog = view_named(call, arguments["view"]), call.session.catalog

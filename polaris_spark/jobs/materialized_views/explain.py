@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, planned, spark_catalog, view_named
+from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.materialized_views.write import hindrance_of
 from polaris_spark.jobs.procedure import Call, Column, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.view_sources import Freshness, PinnedQuery
+    from polaris_spark.catalog.view_freshness import Freshness
+    from polaris_spark.catalog.view_sources import PinnedQuery
 
 
 def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tuple[int | None, ...]]:
@@ -40,7 +42,9 @@ def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tupl
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.materialized_views import strategy_of
-    from polaris_spark.catalog.view_sources import freshness, materialized, pin, query_of
+    from polaris_spark.catalog.stored_views import materialized
+    from polaris_spark.catalog.view_freshness import freshness
+    from polaris_spark.catalog.view_sources import pin, query_of
 
     name = view_named(call, arguments["view"])
     catalog = call.session.catalog
@@ -48,8 +52,9 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     def read() -> tuple[str, Freshness, PinnedQuery]:
         state = catalog.view()
         view = materialized(state, name)
-        query = pin(state, spark_catalog(call), query_of(state, view), name)
-        return strategy_of(view), freshness(state, name), query
+        engine = query_engine(call.spark()) if call.has_spark else None
+        query = pin(state, spark_catalog(call), query_of(state, view), name, engine)
+        return strategy_of(view), freshness(state, name, engine.outside if engine else None), query
 
     strategy, now, query = catalog.loading(read, call.session.principal)
     changed: tuple[int | None, ...] = (None, None, None)
@@ -64,12 +69,12 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         (
             strategy,
             reason,
-            str(table.name),
+            table.full_name,
             None if table.snapshot_id < 0 else table.snapshot_id,
             table.rows,
             table.files,
             table.size,
-            str(table.name) in now.changed,
+            table.full_name in now.changed,
             *changed,
         )
         for table in query.tables

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polaris_spark.jobs.materialized_views.query_engine import java_list
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -48,7 +50,7 @@ class IncrementalQuery:
         self.spark = spark
         jvm: Any = spark._jvm
         self._query: Any = jvm.io.polarisspark.incremental.IncrementalRefresh(
-            spark._jsparkSession, sql, _list(jvm, columns)
+            spark._jsparkSession, sql, java_list(spark, columns)
         )
 
     def __enter__(self) -> IncrementalQuery:
@@ -108,13 +110,6 @@ class IncrementalQuery:
         for key, text in summary.items():
             entries.put(key, text)
         self._query.write(table, entries)
-
-
-def _list(jvm: Any, items: Sequence[str]) -> Any:
-    found = jvm.java.util.ArrayList()
-    for item in items:
-        found.add(item)
-    return found
 
 
 def hidden_fields(state: State, name: TableName) -> dict[str, Json]:

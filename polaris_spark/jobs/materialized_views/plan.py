@@ -10,16 +10,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.procedure import Call, Parameter
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from polaris_spark.catalog.entities import TableName
     from polaris_spark.catalog.metadata.rows import View
     from polaris_spark.catalog.metadata.texts import Json
+    from polaris_spark.catalog.outside_sources import OutsideSources
     from polaris_spark.catalog.source_changes import SnapshotKey
-    from polaris_spark.catalog.view_sources import PinnedQuery, QueryEngine
+    from polaris_spark.catalog.view_sources import PinnedQuery
     from polaris_spark.commits.state import State
 
 SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
@@ -64,25 +64,22 @@ class RefreshPlan(NamedTuple):
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
     from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
-    from polaris_spark.catalog.view_sources import (
-        SOURCE_STATES,
-        columns_of,
-        freshness,
-        materialized,
-        pin,
-        query_of,
-    )
+    from polaris_spark.catalog.stored_views import materialized
+    from polaris_spark.catalog.view_freshness import freshness, stored_rows
+    from polaris_spark.catalog.view_sources import SOURCE_STATES, columns_of, pin, query_of
     from polaris_spark.jobs.materialized_views.incremental import hidden_fields
 
     state = call.session.catalog.view()
     view = materialized(state, name)
-    now = freshness(state, name)
+    spark = call.spark()
+    engine = query_engine(spark)
+    now = freshness(state, name, engine.outside)
     if now.fresh and not full:
         return None
-    spark = call.spark()
     session = {setting: str(spark.conf.get(setting)) for setting in SETTINGS}
-    pinned = partial(pin, state, spark_catalog(call), query_of(state, view), name, query_engine(spark))
-    query = pinned(session=session)
+    catalog = spark_catalog(call)
+    pinned = partial(pin, state, catalog, query_of(state, view), name, engine)
+    query = pinned(stored=stored_rows(state, catalog, session, engine.outside))
     before = state_of(state, name)
     id = secrets.randbits(62)
     record = {
@@ -103,7 +100,7 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
         hidden=hidden_fields(state, name),
     )
     if strategy_of(view) == "incremental":
-        plan = _with_changes(call, state, name, view, plan, pinned, full=full)
+        plan = _with_changes(call, state, name, view, plan, pinned, engine.outside, full=full)
     record["base-tables"] = plan.query.base_tables()
     record[SOURCE_STATES] = plan.query.source_states()
     return plan
@@ -116,6 +113,7 @@ def _with_changes(
     view: View,
     plan: RefreshPlan,
     pinned: Callable[[], PinnedQuery],
+    outside: OutsideSources,
     *,
     full: bool,
 ) -> RefreshPlan:
@@ -135,7 +133,7 @@ def _with_changes(
     from polaris_spark.catalog.rows import TABLE
     from polaris_spark.catalog.snapshot_sql import quoted
     from polaris_spark.catalog.source_changes import snapshots_since
-    from polaris_spark.catalog.view_sources import last_refresh
+    from polaris_spark.catalog.stored_views import last_refresh
 
     storage = storage_name(name)
     table = state.get(require(state, storage, TABLE).content, Table)
@@ -155,10 +153,10 @@ def _with_changes(
     if record.get(SESSION) != plan.record[SESSION]:
         why = "the session has another time zone or ANSI mode than that of the last refresh"
         return plan._replace(since=why)
-    since = snapshots_since(state, record, plan.query)
+    since = snapshots_since(state, record, plan.query, outside)
     if isinstance(since, str) and any(one.stored for one in plan.query.views):
         query = pinned()
-        found = snapshots_since(state, record, query)
+        found = snapshots_since(state, record, query, outside)
         if not isinstance(found, str):
             return plan._replace(query=query, since=found)
     return plan._replace(since=since)
@@ -168,7 +166,7 @@ def state_of(state: State, name: TableName) -> ViewState:
     from polaris_spark.catalog.entities import require
     from polaris_spark.catalog.materialized_views import storage_name
     from polaris_spark.catalog.rows import TABLE
-    from polaris_spark.catalog.view_sources import last_refresh, materialized
+    from polaris_spark.catalog.stored_views import last_refresh, materialized
     from polaris_spark.errors import RequestError
 
     try:
@@ -196,14 +194,3 @@ def view_named(call: Call, text: str) -> TableName:
 def spark_catalog(call: Call) -> str:
     """Return the name under which Spark knows the catalog."""
     return call.session.properties.other.get("spark.catalog") or call.session.catalog.name
-
-
-def query_engine(spark: SparkSession) -> QueryEngine:
-    """Return what the session says about names and queries."""
-    from polaris_spark.catalog.view_sources import QueryEngine
-
-    session: Any = spark._jsparkSession
-    manager = session.sessionState().catalogManager()
-    return QueryEngine(
-        lambda name: bool(manager.isCatalogRegistered(name)), lambda sql: len(spark.sql(sql).columns)
-    )

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, spark_catalog, view_named
+from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.catalog import Catalog
     from polaris_spark.catalog.entities import TableName
     from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.outside_sources import OutsideSources
 
 
 def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.entities import require_namespace
-    from polaris_spark.catalog.view_sources import materialized_views
+    from polaris_spark.catalog.stored_views import materialized_views
 
     catalog = call.session.catalog
     state = catalog.view()
@@ -27,24 +29,31 @@ def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
     if "namespace" in arguments:
         namespace = levels_named(state.base, spark_catalog(call), "namespace", arguments["namespace"])
         require_namespace(state, namespace)
+    outside = _outside(call)
     for name, view in materialized_views(state, namespace):
         call.check()
-        yield catalog.loading(partial(_row, catalog, name, view), call.session.principal)
+        yield catalog.loading(partial(_row, catalog, name, view, outside), call.session.principal)
 
 
-def _row(catalog: Catalog, name: TableName, view: View) -> tuple[Any, ...]:
+def _outside(call: Call) -> OutsideSources | None:
+    """Return the tables outside of the catalog; None if the call has no Spark session that knows them."""
+    return query_engine(call.spark()).outside if call.has_spark else None
+
+
+def _row(catalog: Catalog, name: TableName, view: View, outside: OutsideSources | None) -> tuple[Any, ...]:
     from polaris_spark.catalog.materialized_views import REFRESH_START, allows_stale, strategy_of
-    from polaris_spark.catalog.view_sources import freshness, last_refresh
+    from polaris_spark.catalog.stored_views import last_refresh
+    from polaris_spark.catalog.view_freshness import freshness
 
     state = catalog.view()
-    now, last = freshness(state, name), last_refresh(state, name)
+    now, last = freshness(state, name, outside), last_refresh(state, name)
     at = None if last is None else last.get(REFRESH_START)
     return (
         ".".join(name.namespace),
         name.name,
         strategy_of(view),
         allows_stale(view),
-        now.fresh,
+        None if now.unknown else now.fresh,
         now.reason or None,
         None if at is None else datetime.fromtimestamp(at / 1000, timezone.utc),
     )
@@ -58,11 +67,13 @@ def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
         storage_name,
         strategy_of,
     )
-    from polaris_spark.catalog.view_sources import columns_of, freshness, last_refresh, materialized, query_of
+    from polaris_spark.catalog.stored_views import last_refresh, materialized
+    from polaris_spark.catalog.view_freshness import freshness
+    from polaris_spark.catalog.view_sources import columns_of, query_of
 
     name, state = view_named(call, arguments["view"]), call.session.catalog.view()
     view = materialized(state, name)
-    now, last = freshness(state, name), last_refresh(state, name)
+    now, last = freshness(state, name, _outside(call)), last_refresh(state, name)
     bases = [] if last is None else [str(one["identifier"]) for one in last["base-tables"]]
     facts = {
         "view": str(name),
@@ -70,7 +81,7 @@ def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
         "query": query_of(state, view).sql,
         "refresh-strategy": strategy_of(view),
         "allow-stale-data": str(allows_stale(view)).lower(),
-        "fresh": str(now.fresh).lower(),
+        "fresh": "unknown" if now.unknown else str(now.fresh).lower(),
         "reason": now.reason,
         "base-tables": ", ".join(bases),
         "storage-table": str(storage_name(name)),
@@ -96,6 +107,7 @@ SHOW = Procedure(
     ),
     run=_show,
     over_http=True,
+    uses_spark=True,
 )
 DESCRIBE = Procedure(
     name="describe_materialized_view",
@@ -104,4 +116,5 @@ DESCRIBE = Procedure(
     columns=(Column("name", "STRING"), Column("value", "STRING")),
     run=_describe,
     over_http=True,
+    uses_spark=True,
 )

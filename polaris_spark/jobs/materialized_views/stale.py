@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views.plan import spark_catalog
+from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.materialized_views.refresh import Refreshed, refresh
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -36,15 +37,16 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set[TableName]]:
     """Return the materialized views of a namespace or of the catalog, each with those among them that its query reads,
     directly or through other views."""
-    from polaris_spark.catalog.view_sources import materialized_views, pin, query_of
+    from polaris_spark.catalog.stored_views import materialized_views
+    from polaris_spark.catalog.view_sources import pin, query_of
     from polaris_spark.errors import RequestError
 
-    state = call.session.catalog.view()
+    state, engine = call.session.catalog.view(), query_engine(call.spark())
     found: dict[TableName, set[TableName]] = {}
     for name, view in materialized_views(state, namespace):
         call.progress("reading the queries of the views", len(found))
         try:
-            views = pin(state, spark_catalog(call), query_of(state, view), name).views
+            views = pin(state, spark_catalog(call), query_of(state, view), name, engine).views
         except RequestError:  # its refresh reports the error
             views = ()
         found[name] = {one.name for one in views}

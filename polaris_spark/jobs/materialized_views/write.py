@@ -122,7 +122,7 @@ def _first_line(error: BaseException) -> str:
 def _write_change(
     call: Call, name: TableName, table: str, query: IncrementalQuery, plan: RefreshPlan, done: Done
 ) -> None:
-    from polaris_spark.catalog.view_sources import has_same_columns
+    from polaris_spark.catalog.view_freshness import has_same_columns
     from polaris_spark.errors import TryAgainError
 
     if not has_same_columns(call.session.catalog.view(), plan.query):

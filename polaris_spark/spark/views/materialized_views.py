@@ -18,7 +18,8 @@ from polaris_spark.catalog.materialized_views import (
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.rows import VIEW
-from polaris_spark.catalog.view_sources import Behind, Freshness, behind, freshness, last_refresh
+from polaris_spark.catalog.stored_views import last_refresh
+from polaris_spark.catalog.view_freshness import Behind, Freshness, behind, freshness
 from polaris_spark.commits.state import reading_state
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import (
@@ -60,8 +61,9 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
         ViewColumn(
             "fresh",
             BOOLEAN,
-            "Whether the stored rows are those of the query now",
-            lambda r: r.freshness.fresh,
+            "Whether the stored rows are those of the query now; null if only a Spark session can find out, as for "
+            "a query that reads another catalog",
+            lambda r: None if r.freshness.unknown else r.freshness.fresh,
         ),
         ViewColumn(
             "reason",

@@ -1,12 +1,15 @@
 package io.polarisspark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.iceberg.spark.source.SparkView;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.View;
 import org.apache.spark.sql.internal.SQLConf;
@@ -58,10 +61,14 @@ final class MaterializedView extends SparkView {
       return super.query();
     }
     try {
-      JsonNode answer = ask();
+      JsonNode answer = ask(List.of());
+      List<Map<String, Object>> outside = outside(answer);
+      if (!outside.isEmpty()) {
+        answer = ask(outside);
+      }
       if (answer.get("refreshable").asBoolean()) {
         refresh();
-        answer = ask();
+        answer = ask(outside(answer));
       }
       JsonNode stored = answer.get("query");
       return stored.isNull() ? super.query() : stored.asText();
@@ -76,7 +83,26 @@ final class MaterializedView extends SparkView {
         .walk(frames -> frames.anyMatch(frame -> frame.getClassName().startsWith(READER)));
   }
 
-  private JsonNode ask() {
+  /** Looks up tables and views outside of the catalog on which an answer depends. */
+  private static List<Map<String, Object>> outside(JsonNode answer) {
+    SparkSession session = (SparkSession) SparkSession.active();
+    List<Map<String, Object>> described = new ArrayList<>();
+    for (JsonNode name : answer.get("unknown")) {
+      List<String> parts = new ArrayList<>();
+      name.forEach(part -> parts.add(part.asText()));
+      Map<String, Object> one = new HashMap<>(OutsideSources.description(session, parts));
+      one.put("parts", parts);
+      described.add(one);
+    }
+    return described;
+  }
+
+  /**
+   * Asks how to read the view.
+   *
+   * @param outside the tables and views outside of the catalog that have been looked up
+   */
+  private JsonNode ask(List<Map<String, Object>> outside) {
     SQLConf conf = SQLConf.get();
     Map<String, String> session = new LinkedHashMap<>();
     SETTINGS.forEach(setting -> session.put(setting, conf.getConfString(setting)));
@@ -86,7 +112,8 @@ final class MaterializedView extends SparkView {
             "catalog", catalog,
             "uuid", view().uuid().toString(),
             "version-id", view().currentVersion().versionId(),
-            "session", session));
+            "session", session,
+            "outside", outside));
   }
 
   private void refresh() {

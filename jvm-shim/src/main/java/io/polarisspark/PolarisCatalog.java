@@ -91,6 +91,8 @@ public class PolarisCatalog extends SparkCatalog {
     forget(identifier);
     try {
       return super.loadTable(identifier);
+    } catch (NoSuchTableException missing) {
+      return OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name));
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }
@@ -104,6 +106,8 @@ public class PolarisCatalog extends SparkCatalog {
     forget(identifier);
     try {
       return super.loadTable(identifier, version);
+    } catch (NoSuchTableException missing) {
+      return OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name, version));
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }
@@ -117,6 +121,8 @@ public class PolarisCatalog extends SparkCatalog {
     forget(identifier);
     try {
       return super.loadTable(identifier, microseconds);
+    } catch (NoSuchTableException missing) {
+      return OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name, microseconds));
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }

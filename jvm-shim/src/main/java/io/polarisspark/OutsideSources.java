@@ -1,0 +1,180 @@
+package io.polarisspark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.iceberg.HasTableOperations;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotSummary;
+import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.hadoop.HadoopTables;
+import org.apache.iceberg.spark.PathIdentifier;
+import org.apache.iceberg.spark.source.SparkTable;
+import org.apache.iceberg.spark.source.SparkView;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchViewException;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.connector.catalog.ViewCatalog;
+
+/**
+ * Describes tables and views outside of the catalog that its materialized views read. Each description is JSON, as {@code
+ * outside_sources.py} specifies it.
+ */
+public final class OutsideSources {
+  private static final Map<String, Object> NONE = Map.of("type", "none");
+
+  /** The entries of a snapshot's summary that are described. */
+  private static final List<String> COUNTS =
+      List.of(
+          SnapshotSummary.ADDED_RECORDS_PROP,
+          SnapshotSummary.DELETED_RECORDS_PROP,
+          SnapshotSummary.TOTAL_RECORDS_PROP,
+          SnapshotSummary.TOTAL_DATA_FILES_PROP,
+          SnapshotSummary.TOTAL_FILE_SIZE_PROP);
+
+  private OutsideSources() {}
+
+  /** Loads a table whose name is a location, such as {@code iceberg.`/path`}. */
+  interface Loader {
+    Table load(TableCatalog catalog, Identifier identifier) throws NoSuchTableException;
+  }
+
+  /**
+   * Loads a table whose name is a location: an Iceberg table, or a Delta table by the session's catalog.
+   *
+   * @throws NoSuchTableException the name is no location, or there is no table
+   */
+  static Table load(TableCatalog catalog, Identifier identifier, Loader loader)
+      throws NoSuchTableException {
+    boolean isLocation = identifier.namespace().length == 1 && identifier.name().contains("/");
+    String format = isLocation ? identifier.namespace()[0].toLowerCase(Locale.ROOT) : "";
+    if (format.equals("iceberg")) {
+      try {
+        return loader.load(catalog, new PathIdentifier(identifier.name()));
+      } catch (NoSuchTableException missing) {
+        throw UserError.of("there is no Iceberg table at " + identifier.name(), missing);
+      }
+    }
+    SparkSession session = (SparkSession) SparkSession.active();
+    CatalogPlugin delta = session.sessionState().catalogManager().v2SessionCatalog();
+    if (format.equals("delta") && delta instanceof TableCatalog tables && isDelta(delta)) {
+      return loader.load(tables, identifier);
+    }
+    throw new NoSuchTableException(identifier);
+  }
+
+  private static boolean isDelta(CatalogPlugin catalog) {
+    return catalog.getClass().getName().startsWith("org.apache.spark.sql.delta.");
+  }
+
+  /**
+   * For Python: describes the current state of a table or view.
+   *
+   * @param parts the full name, catalog first; or an empty text, {@code iceberg}, and the location of a table
+   */
+  public static String describe(SparkSession session, List<String> parts) {
+    return Json.write(description(session, parts));
+  }
+
+  static Map<String, Object> description(SparkSession session, List<String> parts) {
+    if (parts.get(0).isEmpty()) {
+      return atLocation(session, parts.get(2));
+    }
+    CatalogPlugin catalog = session.sessionState().catalogManager().catalog(parts.get(0));
+    int last = parts.size() - 1;
+    String[] namespace = parts.subList(1, last).toArray(String[]::new);
+    Identifier identifier = Identifier.of(namespace, parts.get(last));
+    Map<String, Object> table =
+        catalog instanceof TableCatalog tables ? ofTable(tables, identifier) : NONE;
+    return table == NONE && catalog instanceof ViewCatalog views
+        ? ofView(views, identifier)
+        : table;
+  }
+
+  private static Map<String, Object> atLocation(SparkSession session, String location) {
+    try {
+      return of(new HadoopTables(session.sessionState().newHadoopConf()).load(location));
+    } catch (org.apache.iceberg.exceptions.NoSuchTableException missing) {
+      return NONE;
+    }
+  }
+
+  /** Other catalogs may keep tables for some time; what is described is the current state, and is read next. */
+  private static Map<String, Object> ofTable(TableCatalog catalog, Identifier identifier) {
+    catalog.invalidateTable(identifier);
+    Table table;
+    try {
+      table = catalog.loadTable(identifier);
+    } catch (NoSuchTableException missing) {
+      return NONE;
+    }
+    boolean isIceberg =
+        table instanceof SparkTable found && found.table() instanceof HasTableOperations;
+    return isIceberg ? of(((SparkTable) table).table()) : Map.of("type", "other");
+  }
+
+  private static Map<String, Object> of(org.apache.iceberg.Table table) {
+    TableMetadata metadata = ((HasTableOperations) table).operations().current();
+    Map<String, Long> refs = new HashMap<>();
+    metadata.refs().forEach((name, ref) -> refs.put(name, ref.snapshotId()));
+    List<Map<String, Object>> snapshots = new ArrayList<>();
+    metadata.snapshots().forEach(snapshot -> snapshots.add(of(snapshot)));
+    return Map.of(
+        "type", "table",
+        "uuid", String.valueOf(metadata.uuid()),
+        "current-schema-id", metadata.currentSchemaId(),
+        "schemas", metadata.schemas(),
+        "refs", refs,
+        "snapshots", snapshots);
+  }
+
+  private static Map<String, Object> of(Snapshot snapshot) {
+    Map<String, Object> summary = new HashMap<>();
+    summary.put("operation", snapshot.operation());
+    for (String name : COUNTS) {
+      String count = snapshot.summary().get(name);
+      if (count != null) {
+        summary.put(name, count);
+      }
+    }
+    Map<String, Object> described = new HashMap<>();
+    described.put("snapshot-id", snapshot.snapshotId());
+    described.put("timestamp-ms", snapshot.timestampMillis());
+    described.put("summary", summary);
+    if (snapshot.parentId() != null) {
+      described.put("parent-snapshot-id", snapshot.parentId());
+    }
+    if (snapshot.schemaId() != null) {
+      described.put("schema-id", snapshot.schemaId());
+    }
+    return described;
+  }
+
+  private static Map<String, Object> ofView(ViewCatalog catalog, Identifier identifier) {
+    View view;
+    try {
+      view = catalog.loadView(identifier);
+    } catch (NoSuchViewException missing) {
+      return NONE;
+    }
+    if (!(view instanceof SparkView found)) {
+      return Map.of("type", "other");
+    }
+    String current = view.currentCatalog();
+    return Map.of(
+        "type", "view",
+        "uuid", found.view().uuid().toString(),
+        "version-id", found.view().currentVersion().versionId(),
+        "sql", view.query(),
+        "catalog", current == null || current.isEmpty() ? catalog.name() : current,
+        "namespace", view.currentNamespace(),
+        "columns", view.schema().fieldNames());
+  }
+}

@@ -1,0 +1,53 @@
+"""What a Spark session says about names and queries, for pinning queries of materialized views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from polaris_spark.catalog.metadata.texts import Json
+    from polaris_spark.catalog.view_sources import QueryEngine
+
+_SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
+
+
+def query_engine(spark: SparkSession) -> QueryEngine:
+    """Return what the session says about names and queries. Tables outside of the catalog are looked up once."""
+    import msgspec
+    from py4j.protocol import Py4JJavaError
+
+    from polaris_spark.catalog.outside_sources import OutsideSources
+    from polaris_spark.catalog.view_sources import QueryEngine
+    from polaris_spark.errors import InputError
+
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    manager = session.sessionState().catalogManager()
+
+    def describe(parts: tuple[str, ...]) -> Json:
+        try:
+            text = jvm.io.polarisspark.OutsideSources.describe(session, java_list(spark, parts))
+        except Py4JJavaError as error:
+            problem = error.java_exception.getMessage()
+            raise InputError(f"{'.'.join(filter(None, parts))} cannot be loaded: {problem}") from error
+        found: Json = msgspec.json.decode(str(text))
+        return found
+
+    return QueryEngine(
+        lambda name: bool(manager.isCatalogRegistered(name)),
+        lambda sql: len(spark.sql(sql).columns),
+        OutsideSources(describe),
+        str(spark.conf.get(_SESSION_CATALOG, "")).endswith(".DeltaCatalog"),
+    )
+
+
+def java_list(spark: SparkSession, texts: Sequence[str]) -> Any:
+    """Return a list of texts in the JVM."""
+    jvm: Any = spark._jvm
+    found = jvm.java.util.ArrayList()
+    for text in texts:
+        found.add(text)
+    return found
