@@ -111,5 +111,6 @@ ROUNDS = (
         "UPDATE sale SET region = 'r1' WHERE id IS NULL OR n > 60",
         "INSERT OVERWRITE item SELECT k + 1, name, size FROM item WHERE k <> 0",
         "INSERT INTO sale VALUES (7, 7, 'r1', 7, 1.5, NULL)",
+        "DELETE FROM sale WHERE region = 'r3'",
     ),
 )
