@@ -328,15 +328,18 @@ class _Pinning:
             raise BadRequestError(
                 f"{reference.identifier} is in the catalog {parts[0]}, which can be asked only in a Spark session"
             )
-        found, ref = self.engine.outside.find(parts), MAIN
-        if found is None and len(parts) > 3 and parts[-1].lower().startswith(_REFS):
+        found, ref = None, MAIN
+        if len(parts) > 3 and parts[-1].lower().startswith(_REFS):
+            found = self.engine.outside.find(parts[:-1])
+        if isinstance(found, OutsideTable):
             ref, parts = parts[-1].partition("_")[2], parts[:-1]
+        else:
             found = self.engine.outside.find(parts)
         if isinstance(found, OutsideTable):
             name = TableName(parts[1:-1], parts[-1])
             read = self._iceberg(reference, quoted(parts), name, found, ref)
             return read._replace(tables=[one._replace(catalog=parts[0]) for one in read.tables])
-        if found is None or ref != MAIN:
+        if found is None:
             return None
         self._check_view(parts, reference, above)
         inner = self.pinned(ViewQuery(found.sql, found.catalog, found.namespace), (*above, parts))

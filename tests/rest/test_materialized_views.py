@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -476,9 +476,11 @@ def test_a_change_of_the_columns_of_a_source_is_a_change(catalog: Client) -> Non
     assert state(catalog) == (False, "changed: db.t")
 
 
-def how(catalog: Client, uuid: str, version: int = 1, **session: str) -> dict[str, Any]:
+def how(
+    catalog: Client, uuid: str, version: int = 1, outside: Sequence[dict[str, Any]] = (), **session: str
+) -> dict[str, Any]:
     """How an engine that has loaded this version of the view reads it."""
-    body = {"uuid": uuid, "version-id": version, "session": session, "catalog": "c"}
+    body = {"uuid": uuid, "version-id": version, "session": session, "catalog": "c", "outside": list(outside)}
     path = "polaris-spark/v1/namespaces/db/materialized-views/v/read"
     found: dict[str, Any] = catalog.ok("POST", path, body)
     return found
@@ -527,3 +529,34 @@ def test_only_hidden_columns_of_a_storage_table_can_be_changed(catalog: Client) 
 def test_an_incremental_limit_that_is_no_number_is_refused(catalog: Client, limit: str) -> None:
     with pytest.raises(BadRequestError, match="must be a number that is not negative"):
         create(catalog, incremental_limit=limit)
+
+
+def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) -> None:
+    uuid = create(catalog)["view-uuid"]
+    place = {"namespace": ["db"], "name": "t", "uuid": "u", "snapshot-id": 5, "ref": "main", "schema-id": 0}
+    states = [
+        {"type": "table", "catalog": "lake", **place},
+        {"type": "table", **place, "namespace": ["iceberg"], "name": "/t", "base-type": "iceberg-filesystem"},
+        {"type": "view", "catalog": "lake", "namespace": ["db"], "name": "big", "uuid": "v", "version-id": 2},
+    ]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": states, "session": {"zone": "UTC"}}))
+    asked = how(catalog, uuid, zone="UTC")
+    names = [["lake", "db", "t"], ["", "iceberg", "/t"], ["lake", "db", "big"]]
+    assert (asked["query"], asked["unknown"]) == (None, names)
+    assert state(catalog)[1].endswith("have changed: lake.db.t, iceberg./t, lake.db.big")
+    table = {"type": "table", "uuid": "u", "current-schema-id": 0, "schemas": [], "refs": {"main": 5}}
+    view = {"type": "view", "uuid": "v", "version-id": 2, "sql": "", "catalog": "lake", "namespace": []}
+    known = [{**table, "snapshots": []}, {**table, "snapshots": []}, {**view, "columns": []}]
+    outside = [{**one, "parts": parts} for one, parts in zip(known, names, strict=True)]
+    assert "VERSION AS OF 100" in how(catalog, uuid, outside=outside, zone="UTC")["query"]
+    replaced = [{"parts": names[0], "type": "none"}, *outside[1:]]
+    stale = how(catalog, uuid, outside=replaced, zone="UTC")
+    assert (stale["refreshable"], stale["reason"]) == (True, "changed: lake.db.t")
+    compacted = [
+        {"snapshot-id": 5, "summary": {"operation": "append"}},
+        {"snapshot-id": 6, "parent-snapshot-id": 5, "summary": {"operation": "replace"}},
+    ]
+    later = [{**outside[0], "refs": {"main": 6}, "snapshots": compacted}, *outside[1:]]
+    assert how(catalog, uuid, outside=later, zone="UTC")["reason"] == ""
+    changed = how(catalog, uuid, outside=[*outside[:2], {**outside[2], "version-id": 3}], zone="UTC")
+    assert changed["reason"] == "changed: lake.db.big"
