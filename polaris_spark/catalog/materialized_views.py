@@ -264,6 +264,40 @@ def current_refresh(table: Mapping[str, str]) -> Json | None:
     return next((one for one in _records(document) if one.get("refresh-id") == id), None)
 
 
+def refresh_of(table: TableDraft, snapshot_id: int) -> Json | None:
+    """Return the record of the refresh that made the rows of a storage table's snapshot; None if it is not known."""
+    records = _records(document_of(table.properties))
+    found = next((one for one in records if snapshot_id in snapshots_of(one)), None)
+    return _found_in_summaries(table, snapshot_id) if found is None else found
+
+
+def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
+    """Return the id of a snapshot of a storage table that has the rows of a refresh; None if there is none.
+
+    If the document does not have the refresh, the summaries of all snapshots are read.
+    """
+    for record in _records(document_of(table.properties)):
+        if record.get("refresh-id") == refresh_id and snapshots_of(record):
+            return snapshots_of(record)[0]
+    for snapshot in table.snapshots.values():
+        table.check_time()
+        summary = snapshot.get("summary") or {}
+        if REFRESH in summary and _described(summary)["refresh-id"] == refresh_id:
+            return int(snapshot["snapshot-id"])
+    return None
+
+
+def snapshots_of(record: Json) -> list[int]:
+    """Return the ids of the snapshots with the rows of a refresh, the oldest first, as far as its record says."""
+    return list(record.get(_SNAPSHOTS, ()))
+
+
+def shown_columns(table: TableDraft, snapshot_id: int) -> list[str]:
+    """Return the names of the columns of a storage table's snapshot that are not hidden."""
+    snapshot = table.snapshots.get(snapshot_id) or {}
+    return [one["name"] for one in _shown_fields(table, snapshot.get("schema-id", table.current_schema_id))]
+
+
 def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> None:
     """Check that a change of a storage table leaves its rows as a refresh made them, or is a refresh.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, is_materialized, storage_name
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import Schema, Table, View, ViewVersion
+from polaris_spark.catalog.metadata.rows import Table, View, ViewVersion
 from polaris_spark.catalog.metadata.texts import Json, decode, get_objects
 from polaris_spark.catalog.outside_sources import (
     DELTA_LOCATION,
@@ -28,6 +28,7 @@ from polaris_spark.catalog.outside_sources import (
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted
 from polaris_spark.catalog.view_queries import SourceReference, references_of, replaced
+from polaris_spark.catalog.view_time_travel import columns_of_version, rows_of_version
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError
 
@@ -440,6 +441,9 @@ class _Pinning:
         self, name: TableName, view: View, reference: SourceReference, above: tuple[tuple[str, ...], ...]
     ) -> _Pinned:
         parts = (self.catalog, *name.namespace, name.name)
+        if reference.version and is_materialized(view):
+            self._check_view(parts, reference._replace(version=""), above)
+            return self._past(name, reference)
         self._check_view(parts, reference, above)
         inner = self.pinned(query_of(self.state, view), (*above, parts))
         stored = self.stored(name, view) if self.stored and is_materialized(view) else None
@@ -451,6 +455,23 @@ class _Pinning:
             return _Pinned(f"({stored})", unread, [source, *inner.views])
         source = ViewSource(name, view.uuid, view.current_version_id)
         return self._of_query(inner, columns_of(self.state, view), source)
+
+    def _past(self, name: TableName, reference: SourceReference) -> _Pinned:
+        """Pin a materialized view as of one of its refreshes. Its storage table is the source."""
+        past = rows_of_version(self.state, name, str(named_snapshot(reference)))
+        source = TableSource(
+            reference.identifier,
+            storage_name(name),
+            past.table.uuid,
+            MAIN,
+            past.snapshot_id,
+            past.table.current_schema_id,
+            fixed=True,
+            rows=0,
+            files=0,
+            size=0,
+        )
+        return _Pinned(quoted((self.catalog, *name.namespace, name.name)), [source], [])
 
     def _check_view(
         self, parts: tuple[str, ...], reference: SourceReference, above: tuple[tuple[str, ...], ...]
@@ -466,7 +487,8 @@ class _Pinning:
             raise BadRequestError(f"view {shown(above[0])} {why}: {chain}")
         if reference.version:
             raise BadRequestError(
-                f"view {shown(parts)} has no {reference.version}; only tables can be read as of a time"
+                f"view {shown(parts)} has no {reference.version}; only tables, and materialized views of this catalog, "
+                "have versions"
             )
 
     def _of_query(self, inner: PinnedQuery, columns: list[str], source: ViewSource) -> _Pinned:
@@ -481,10 +503,7 @@ class _Pinning:
 
 def columns_of(state: State, view: View) -> list[str]:
     """Return the names of the columns of a view."""
-    pointer = next(one.piece for one in view.versions if one.id == view.current_version_id)
-    version = decode(state.get(pointer, ViewVersion).text)
-    pointer = next(one.piece for one in view.schemas if one.id == version["schema-id"])
-    return [field["name"] for field in decode(state.get(pointer, Schema).text)["fields"]]
+    return columns_of_version(state, view, view.current_version_id) or []
 
 
 def snapshot_of(table: TableState, ref: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Route by which an engine asks how to read a materialized view."""
+"""Routes by which an engine asks how to read a materialized view, now and as of an earlier refresh."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.outside_sources import OutsideSources
 from polaris_spark.catalog.stored_views import last_refresh, materialized, stored_query
 from polaris_spark.catalog.view_freshness import freshness
-from polaris_spark.extension.messages import ReadRequest, ReadResponse
+from polaris_spark.catalog.view_time_travel import rows_at, rows_of_version
+from polaris_spark.errors import BadRequestError
+from polaris_spark.extension.messages import AsOfRequest, AsOfResponse, ReadRequest, ReadResponse
 from polaris_spark.property_values import duration_ms
 from polaris_spark.rest.messages import decode, encode
 from polaris_spark.rest.namespace_routes import namespace_of
@@ -59,6 +61,25 @@ def _may_be_stale(catalog: Catalog, view: View, record: Json) -> bool:
     return bound is None or age <= duration_ms(MAX_STALENESS, bound)
 
 
+def as_of(catalog: Catalog, request: Request) -> Response:
+    """Answer `POST namespaces/{namespace}/materialized-views/{view}/as-of`: return where the rows of an earlier refresh
+    are."""
+    name = TableName(namespace_of(request.params["namespace"]), request.params["view"])
+    asked = decode(request.body, AsOfRequest)
+    return catalog.loading(lambda: json_response(encode(_past(catalog, name, asked))), request.principal)
+
+
+def _past(catalog: Catalog, name: TableName, asked: AsOfRequest) -> AsOfResponse:
+    state = catalog.view()
+    if asked.version is not None and asked.timestamp_us is None:
+        found = rows_of_version(state, name, asked.version)
+    elif asked.timestamp_us is not None and asked.version is None:
+        found = rows_at(state, name, asked.timestamp_us)
+    else:
+        raise BadRequestError("the request must have either a version or a timestamp")
+    return AsOfResponse(found.snapshot_id, found.columns)
+
+
 ROUTES = (
     Route(
         "POST",
@@ -67,5 +88,13 @@ ROUTES = (
         EXTENSION,
         result=ReadResponse,
         body=ReadRequest,
+    ),
+    Route(
+        "POST",
+        "namespaces/{namespace}/materialized-views/{view}/as-of",
+        as_of,
+        EXTENSION,
+        result=AsOfResponse,
+        body=AsOfRequest,
     ),
 )

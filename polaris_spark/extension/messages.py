@@ -159,3 +159,21 @@ class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):
     unknown: list[list[str]] = msgspec.field(default_factory=list)
     """Full names of tables and views outside of the catalog on which the answer depends. The engine looks them up and
     asks again."""
+
+
+class AsOfRequest(Message, frozen=True, gc=False):
+    """A question how to read an earlier state of a materialized view. Either field is set."""
+
+    version: str | None = None
+    """Id of a snapshot of the storage table, id of a refresh, or a branch or tag of the storage table."""
+    timestamp_us: int | None = None
+    """A time, in microseconds since 1970 UTC."""
+
+
+class AsOfResponse(Message, frozen=True, omit_defaults=False, gc=False):
+    """The rows of an earlier refresh of a materialized view."""
+
+    snapshot_id: int
+    """Snapshot of the storage table."""
+    columns: list[str]
+    """Columns of the view then. The snapshot can have further columns."""

@@ -35,6 +35,8 @@ QUESTIONS = {
     "SELECT concat_ws(' ', 'changes', count(*)) FROM polaris.system.changes WHERE catalog = 'polaris'": "changes 7",
     # It is refreshed before it is read.
     "SELECT concat_ws(' ', 'stored', sort_array(collect_list(item))) FROM polaris.shop.stored": "stored milk tea",
+    "SELECT concat_ws(' ', 'earlier', sort_array(collect_list(item))) FROM polaris.shop.stored VERSION AS OF 'main'":
+        "earlier milk tea",
 }  # fmt: skip  # a question and its answer
 STATEMENTS = [*WORK, *QUESTIONS]
 

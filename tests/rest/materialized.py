@@ -25,16 +25,18 @@ def create_materialized_view(
     replace: bool = False,
     namespace: tuple[str, ...] = ("db",),
     properties: dict[str, str] | None = None,
+    column: str = "a",
 ) -> None:
-    """Create a materialized view of the column `a`."""
+    """Create a materialized view of one column."""
+    schema = {**SCHEMA, "fields": [{"id": 1, "name": column, "type": "long", "required": False}]}
     query = {"type": "sql", "sql": sql, "dialect": "spark"}
     version: dict[str, Any] = {
         **VIEW_VERSION,
         "default-namespace": list(namespace),
         "representations": [query],
     }
-    view = {"schema": SCHEMA, "view-version": version, "properties": properties or {}}
-    storage = {"schema": SCHEMA, "properties": {}}
+    view = {"schema": schema, "view-version": version, "properties": properties or {}}
+    storage = {"schema": schema, "properties": {}}
     operation = Operation(b"", "me")
     catalog.commit(
         CreateMaterializedView(

@@ -1,5 +1,6 @@
 package io.polarisspark;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Locale;
@@ -107,7 +108,10 @@ public class PolarisCatalog extends SparkCatalog {
     try {
       return super.loadTable(identifier, version);
     } catch (NoSuchTableException missing) {
-      return OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name, version));
+      Table rows = earlierRows(identifier, Map.of("version", version));
+      return rows != null
+          ? rows
+          : OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name, version));
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }
@@ -122,10 +126,27 @@ public class PolarisCatalog extends SparkCatalog {
     try {
       return super.loadTable(identifier, microseconds);
     } catch (NoSuchTableException missing) {
-      return OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name, microseconds));
+      Table rows = earlierRows(identifier, Map.of("timestamp-us", microseconds));
+      return rows != null
+          ? rows
+          : OutsideSources.load(this, identifier, (catalog, name) -> catalog.loadTable(name, microseconds));
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }
+  }
+
+  /** Loads the rows of an earlier refresh of a materialized view, or returns null if there is no such view. */
+  private Table earlierRows(Identifier identifier, Map<String, ?> time) throws NoSuchTableException {
+    String[] namespace = identifier.namespace();
+    boolean canBeView = namespace.length > 0 && !(identifier instanceof PathIdentifier);
+    JsonNode rows = canBeView ? procedures.materializedViewAsOf(identifier, time) : null;
+    if (rows == null) {
+      return null;
+    }
+    String[] view = Arrays.copyOf(namespace, namespace.length + 1);
+    view[namespace.length] = identifier.name();
+    Table stored = loadTable(Identifier.of(view, "storage"), rows.get("snapshot-id").asText());
+    return new MaterializedViewAsOf(name() + "." + String.join(".", view), stored, rows.get("columns"));
   }
 
   @Override

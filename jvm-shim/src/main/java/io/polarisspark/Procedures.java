@@ -54,17 +54,30 @@ final class Procedures {
 
   /** How to read a materialized view; the question says by which version of it, and in which session. */
   JsonNode materializedView(Identifier identifier, Map<String, ?> question) {
+    return resultOf(askMaterializedView(identifier, "read", question));
+  }
+
+  /** Where the rows of an earlier refresh of a materialized view are, or null if there is no such view. */
+  JsonNode materializedViewAsOf(Identifier identifier, Map<String, ?> question) {
+    Reply reply = askMaterializedView(identifier, "as-of", question);
+    return isNoView(reply) ? null : resultOf(reply);
+  }
+
+  private Reply askMaterializedView(Identifier identifier, String question, Map<String, ?> message) {
     String namespace = encoded(String.join("\u001f", identifier.namespace()));
-    String path =
-        PATH + "namespaces/" + namespace + "/materialized-views/" + encoded(identifier.name()) + "/read";
-    return resultOf(python.ask(configuration, "POST", path, Json.write(question)));
+    String view = namespace + "/materialized-views/" + encoded(identifier.name());
+    String path = PATH + "namespaces/" + view + "/" + question;
+    return python.ask(configuration, "POST", path, Json.write(message));
   }
 
   /** The columns of a view that is read with these options, or null if there is no view of the name. */
   JsonNode columns(Map<String, String> options) {
     Reply reply = askView(options, "columns", Map.of("options", options));
-    boolean exists = reply.status() != 404 || !reply.text().contains("NoSuchViewException");
-    return exists ? resultOf(reply) : null;
+    return isNoView(reply) ? null : resultOf(reply);
+  }
+
+  private static boolean isNoView(Reply reply) {
+    return reply.status() == 404 && reply.text().contains("NoSuchViewException");
   }
 
   /** The number of rows of a view that is read with these options. */
