@@ -17,6 +17,8 @@ from polaris_spark.catalog.entities import (
     require,
 )
 from polaris_spark.catalog.materialized_views import (
+    STORAGE_LOCATION,
+    document_of,
     is_materialized,
     require_no_namespace,
     set_document,
@@ -26,7 +28,6 @@ from polaris_spark.catalog.materialized_views import (
 )
 from polaris_spark.catalog.metadata.bounds import require_creation_within
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.metadata_paths import metadata_location
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.schemas import SchemaIndex, fresh_ids, normal_schema
 from polaris_spark.catalog.metadata.table_creation import create_table
@@ -135,8 +136,9 @@ class CreateMaterializedView(ViewChange):
         )
         apply_all(table, _emptied(table, self.storage.request))
         set_refreshes(table, before)
-        where = metadata_location(table, prepared.uuid)
-        self.storage.store(state, key, table, prepared, effective)
+        where = document_of(before.properties)[STORAGE_LOCATION]
+        if table.changed:  # not so if it has the new columns already, and no snapshot
+            where = self.storage.store(state, key, table, prepared, effective).value.metadata_location
         set_document(draft.own_properties(), where, before.properties)
         draft.record("set-properties")
         return self.store(state, found, draft, prepared, effective)

@@ -235,6 +235,16 @@ def test_a_replaced_view_keeps_its_identity_and_has_no_rows(catalog: Client) -> 
     assert call(catalog.session, "fsck") == []
 
 
+def test_a_view_replaced_before_its_first_refresh_refers_to_the_file_of_its_storage_table(
+    catalog: Client,
+) -> None:
+    create(catalog)
+    after = create(catalog, "SELECT a + 1 AS a FROM t", replace=True)
+    location = document(after["properties"])["storage-table-location"]
+    assert location == catalog.ok("GET", STORAGE)["metadata-location"]
+    assert Path(location.removeprefix("file://")).exists()
+
+
 def test_an_ordinary_view_is_not_replaced(catalog: Client) -> None:
     catalog.ok("POST", f"{path('db')}/views", view_request("v"))
     with pytest.raises(Exception, match="it is not materialized"):
