@@ -65,6 +65,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if failed and plan.since is not None:
             plan = plan._replace(since=f"computing the change failed: {failed}")
         done = Done("full", plan.reason)
+        cause: Exception
         try:
             done = write_rows(call, name, plan)
         except (
@@ -72,7 +73,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         ) as error:  # for example, a snapshot has expired; all rows may still be computed
             failed = str(error)
             done = Done("incremental", plan.reason)
-            cause: Exception = error
+            cause = error.cause
         except Exception as error:  # Spark reports all errors in its own classes
             cause = error
         else:

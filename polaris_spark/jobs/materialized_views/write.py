@@ -29,6 +29,10 @@ class Done(NamedTuple):
 class IncrementalError(Exception):
     """The change of the stored rows could not be computed or written."""
 
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(_first_line(cause))
+        self.cause = cause
+
 
 def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
     """Write the rows of the query to the storage table, in one commit with the state of the sources.
@@ -67,7 +71,7 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
         try:
             _write_change(call, name, table, query, plan, done)
         except Exception as error:
-            raise IncrementalError(_first_line(error)) from error
+            raise IncrementalError(error) from error
         return done
 
 
@@ -103,7 +107,7 @@ def _why_full(call: Call, query: IncrementalQuery, plan: RefreshPlan) -> str:
             call.progress("computing the change of the rows")
             why = query.compute(plan.limit)
     except Exception as error:
-        raise IncrementalError(_first_line(error)) from error
+        raise IncrementalError(error) from error
     return why
 
 
