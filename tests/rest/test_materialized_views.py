@@ -486,6 +486,26 @@ def test_a_change_of_the_columns_of_a_source_is_a_change(catalog: Client) -> Non
     assert state(catalog) == (False, "changed: db.t")
 
 
+def test_expiry_keeps_what_a_refresh_has_read_that_ends_while_snapshots_are_removed(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog, refresh_strategy="incremental")["view-uuid"]
+    for id in (1, 2, 3):
+        catalog.ok("POST", base, snapshot(id, id, id - 1 or None, operation="append"))
+
+    def refreshed(id: int, replaces: int | None, read: int) -> None:
+        start = catalog.session.connection.clock.now_ms()
+        states = {"source-states": [source(catalog, base, read)], "refresh-start-timestamp-ms": start}
+        rows(catalog, refresh(uuid, id, id, replaces=replaces, **states))
+
+    def watch(doing: str, done: int, total: int) -> None:
+        if doing == "removing snapshots":
+            refreshed(101, 100, 2)
+
+    refreshed(100, None, 1)
+    call(catalog.session, "expire", watch=watch, table="db.t", older_than="0 s", retain_last=1)
+    left = catalog.ok("GET", base)["metadata"]["snapshots"]
+    assert [one["snapshot-id"] for one in left] == [2, 3]
+
+
 def how(
     catalog: Client, uuid: str, version: int = 1, outside: Sequence[dict[str, Any]] = (), **session: str
 ) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.permits import Permit
 from polaris_spark.catalog.rows import IDS, TABLE, id_bytes
 from polaris_spark.catalog.snapshot_expiry import EXPIRED, namespace_levels, record_expired
+from polaris_spark.catalog.source_changes import snapshots_for_refreshes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -98,20 +99,26 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         self.places: set[tuple[str, ...]] = set()
         """Locations that the table owned in these tries, as tuples of URI segments."""
 
-    def decided(self, state: State) -> tuple[NameEntry, Decision] | None:
+    def decided(
+        self, state: State, for_refreshes: Mapping[str, frozenset[int]]
+    ) -> tuple[NameEntry, Decision] | None:
         """Return the table's entry in the index `names`, and which of its parts expire now.
 
         Return None if the table no longer exists, or if no part of it expires any more.
+
+        Args:
+            for_refreshes: the snapshots that refreshes need now.
         """
         found = find(state, self.key)
         if found is None or found.entity_id != self.table.entity_id:
             return None
         decision: Decision | None = self.table.decision
         levels = [*namespace_levels(state, self.name.namespace), self.context.binding.at(state).retention]
-        if found.content != self.table.content or levels != self.table.levels:
+        needed = any(not ids.isdisjoint(self.table.decision.snapshots) for ids in for_refreshes.values())
+        if found.content != self.table.content or levels != self.table.levels or needed:
             # Only manifests show which partition specs are needed. So the specs and schemas of a changed table are left
             # to the next run.
-            asked = self.asked._replace(clean_metadata=False)
+            asked = self.asked._replace(clean_metadata=False, for_refreshes=for_refreshes)
             table = state.get(found.content, Table)
             decision = decide_table(table, state, levels, asked, lambda _: set())
         return (found, decision) if decision and decision.updates() else None
@@ -143,23 +150,33 @@ class _Expired(NamedTuple):
     """Location of the metadata file of the new table version; empty if the commit did not change the table."""
 
 
-class _ExpireTables(CatalogChange[list[Prepared], list[_Expired]]):
+class _PreparedTables(NamedTuple):
+    parts: list[Prepared]
+    for_refreshes: Mapping[str, frozenset[int]]
+    """The snapshots that refreshes need, by the UUID of the table. Refreshes may have ended since the run began."""
+
+
+class _ExpireTables(CatalogChange[_PreparedTables, list[_Expired]]):
     """Change that removes the expired parts of several tables in one commit, and returns what it removed from each."""
 
     action = "expire-snapshots"
 
-    def __init__(self, context: Context, operation: Operation, parts: Sequence[_ExpireTable]) -> None:
+    def __init__(
+        self, context: Context, operation: Operation, parts: Sequence[_ExpireTable], asked: Asked
+    ) -> None:
         super().__init__(context, operation)
         self.parts = parts
+        self.asked = asked
 
-    def prepare(self, view: State) -> list[Prepared]:
+    def prepare(self, view: State) -> _PreparedTables:
         now = self.context.clock.now_ms()
-        return [Prepared(now, part.uuid) for part in self.parts]
+        parts = [Prepared(now, part.uuid) for part in self.parts]
+        return _PreparedTables(parts, snapshots_for_refreshes(view, self.asked.now_ms))
 
-    def apply(self, state: State, prepared: list[Prepared]) -> list[_Expired]:
+    def apply(self, state: State, prepared: _PreparedTables) -> list[_Expired]:
         done = []
-        for part, fixed in zip(self.parts, prepared, strict=True):
-            decided = part.decided(state)
+        for part, fixed in zip(self.parts, prepared.parts, strict=True):
+            decided = part.decided(state, prepared.for_refreshes)
             if decided is None:
                 done.append(_Expired())
             else:
@@ -238,7 +255,8 @@ class _Removing:
             return
         self._progress(len(self.done))
         try:
-            expired = self._catalog.commit(_ExpireTables(self._catalog.context, self._operation, parts))
+            change = _ExpireTables(self._catalog.context, self._operation, parts, self._asked)
+            expired = self._catalog.commit(change)
         except PolarisError as error:
             of_the_database = isinstance(error, (OutcomeUnknownError, TryAgainError))
             if of_the_database and not isinstance(error, UnwritableFileError):
