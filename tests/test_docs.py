@@ -22,6 +22,7 @@ from tests.backends.conftest import SLOW_SERVERS
 from tests.servers import SERVERS
 from tests.simulation.intent_mutants import INTENT_MUTANTS
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.refreshes.mutants import REFRESH_MUTANTS
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 
 ROOT = Path(__file__).parents[1]
@@ -234,9 +235,8 @@ def test_each_database_that_is_tested_when_asked_for_is_listed() -> None:
 
 
 def test_the_number_of_broken_protocols_is_right() -> None:
-    assert (
-        str(len(MUTANTS) + len(INTENT_MUTANTS) + len(SWEEP_MUTANTS)) in PAGES["docs/concepts/simulation.md"]
-    )
+    number = sum(map(len, (MUTANTS, INTENT_MUTANTS, SWEEP_MUTANTS, REFRESH_MUTANTS)))
+    assert f"There are {number}" in PAGES["docs/concepts/simulation.md"]
 
 
 def test_modules_that_are_named_can_be_imported() -> None:

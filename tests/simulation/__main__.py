@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 
 from rich.console import Console
@@ -17,10 +17,14 @@ from polaris_spark.errors import MissingLibraryError
 
 try:
     from tests.simulation import Verdict, simulate
+    from tests.simulation.refreshes.scenario import simulate_refreshes
 except MissingLibraryError as missing:
     sys.exit(str(missing))
 
 _AT_ONCE = 50
+
+Simulation = Callable[..., Verdict]
+"""Runs the simulation of a seed."""
 
 
 def main() -> None:
@@ -32,16 +36,18 @@ def main() -> None:
         "--processes", type=int, default=os.cpu_count() or 1, help="that run seeds beside each other"
     )
     parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--refreshes", action="store_true", help="simulate refreshes of materialized views")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what every process did")
     asked = parser.parse_args()
     console = Console(width=200, highlight=False, markup=False, soft_wrap=True)
+    run: Simulation = simulate_refreshes if asked.refreshes else simulate
     if asked.seed is not None:
-        sys.exit(_one(console, asked.seed, traced=asked.trace))
-    sys.exit(_many(console, range(asked.first, asked.first + asked.seeds), asked.processes))
+        sys.exit(_one(console, run, asked.seed, traced=asked.trace))
+    sys.exit(_many(console, run, range(asked.first, asked.first + asked.seeds), asked.processes))
 
 
-def _one(console: Console, seed: int, *, traced: bool) -> int:
-    verdict = simulate(seed, traced=traced)
+def _one(console: Console, run: Simulation, seed: int, *, traced: bool) -> int:
+    verdict = run(seed, traced=traced)
     if traced:
         for when, *what in verdict.trace:
             console.print(f"{when:>16}", *what)
@@ -53,11 +59,11 @@ def _one(console: Console, seed: int, *, traced: bool) -> int:
     return 1 if verdict.violations else 0
 
 
-def _many(console: Console, seeds: range, processes: int) -> int:
+def _many(console: Console, run: Simulation, seeds: range, processes: int) -> int:
     began = time.monotonic()
     failed: list[int] = []
     sums: Counter[str] = Counter()
-    for verdict in verdicts(seeds, processes):
+    for verdict in verdicts(seeds, processes, run):
         sums.update(verdict.requests)
         sums.update(commits=verdict.commits, deaths=verdict.deaths, swept=verdict.deleted)
         if verdict.violations:
@@ -72,13 +78,13 @@ def _many(console: Console, seeds: range, processes: int) -> int:
     return 1 if failed else 0
 
 
-def verdicts(seeds: range, processes: int) -> Iterator[Verdict]:
+def verdicts(seeds: range, processes: int, run: Simulation = simulate) -> Iterator[Verdict]:
     """Yield the verdict of each seed, in the order of the seeds."""
     if processes <= 1:
-        yield from map(simulate, seeds)
+        yield from map(run, seeds)
         return
     with get_context("spawn").Pool(processes, initializer=gc.freeze) as pool:
-        yield from pool.imap(simulate, seeds, chunksize=_AT_ONCE)
+        yield from pool.imap(run, seeds, chunksize=_AT_ONCE)
 
 
 if __name__ == "__main__":

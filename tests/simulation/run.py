@@ -6,7 +6,7 @@ import hashlib
 import traceback
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import PolarisError
@@ -14,13 +14,62 @@ from polaris_spark.store.references import versions_from
 from tests.simulation.clients import Client, operation_id
 from tests.simulation.keepers import Keeper
 from tests.simulation.last import finish
-from tests.simulation.observer import REALM
+from tests.simulation.observer import REALM, Observer
 from tests.simulation.plan import Plan, draw
 from tests.simulation.scheduler import StuckError
 from tests.simulation.verdict import judge
 from tests.simulation.world import Process, World
 
 Inspect = Callable[[World], None]
+
+
+class Actor(Protocol):
+    """The client side of one thread of a simulated process."""
+
+    def act(self) -> None:
+        """Do one action. An error of the product ends the action early."""
+
+
+class Scenario(Protocol):
+    """What simulated processes do besides upkeep, and what is checked."""
+
+    def observer(self, tick: Callable[[], int]) -> Observer:
+        """Return the observer of the database."""
+
+    def found(self, world: World, process: Process) -> None:
+        """Create what exists at the beginning; without faults."""
+
+    def actor(self, world: World, process: Process, rng: Random) -> Actor:
+        """Return the client side of a thread."""
+
+    def finish(self, world: World, process: Process) -> None:
+        """Check the stored data at the end, in a new process and without faults."""
+
+    def judge(self, world: World) -> None:
+        """Compare what clients were told with what took effect."""
+
+
+class Numbers:
+    """Clients commit numbers, and create and drop references."""
+
+    def observer(self, tick: Callable[[], int]) -> Observer:
+        return Observer(tick)
+
+    def found(self, world: World, process: Process) -> None:
+        """Initialize the registry, and create the first reference."""
+        process.references.initialize()
+        id = operation_id(process, process.rng)
+        world.observer.operations[id] = 0
+        process.references.create(world.plan.names[0], Operation(id, "founder"))
+
+    def actor(self, world: World, process: Process, rng: Random) -> Actor:
+        return Client(world, process, rng)
+
+    def finish(self, world: World, process: Process) -> None:
+        finish(world, process)
+
+    def judge(self, world: World) -> None:
+        judge(world)
 
 
 class Verdict(NamedTuple):
@@ -57,10 +106,17 @@ def simulate(
     return simulate_plan(draw(seed, **changes), traced=traced, inspect=inspect)
 
 
-def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None = None) -> Verdict:
-    """Run a simulation; the arguments are those of `simulate`."""
-    world = World(plan, traced=traced)
-    simulation = _Simulation(world)
+def simulate_plan(
+    plan: Plan, *, traced: bool = False, inspect: Inspect | None = None, scenario: Scenario | None = None
+) -> Verdict:
+    """Run a simulation; the arguments are those of `simulate`.
+
+    Args:
+        scenario: what simulated processes do; by default `Numbers`.
+    """
+    scenario = scenario or Numbers()
+    world = World(plan, traced=traced, observer=scenario.observer)
+    simulation = _Simulation(world, scenario)
     with versions_from(Random(plan.seed).randbytes):
         try:
             simulation.run()
@@ -70,7 +126,7 @@ def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None =
             world.observer.blame(traceback.format_exc())
         finally:
             world.scheduler.end()
-    judge(world)
+    scenario.judge(world)
     outcomes: dict[str, int] = {}
     for request in world.requests:
         said = request.outcome or "died"
@@ -94,8 +150,9 @@ def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None =
 class _Simulation:
     """Starts processes, restarts those that died, and ends when all processes have finished."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, scenario: Scenario) -> None:
         self.world = world
+        self.scenario = scenario
         self.deaths = 0
         self._bursts = self._times()
 
@@ -122,16 +179,11 @@ class _Simulation:
             world.observer.blame(f"{waiting} threads wait for what never comes")
         world.calm = True
         judge = world.process("judge")
-        world.spawn(judge, lambda: finish(world, judge))
+        world.spawn(judge, lambda: self.scenario.finish(world, judge))
         world.scheduler.run()
 
     def _found(self, process: Process) -> None:
-        """Initialize the registry, and create the first reference."""
-        process.references.initialize()
-        name = self.world.plan.names[0]
-        id = operation_id(process, process.rng)
-        self.world.observer.operations[id] = 0
-        process.references.create(name, Operation(id, "founder"))
+        self.scenario.found(self.world, process)
         process.ids.release()
 
     def _start(self, slot: int, life: int, burst: int) -> None:
@@ -154,7 +206,7 @@ class _Simulation:
 
     def _live(self, process: Process, rng: Random, thread: int, reached: list[int]) -> None:
         world, plan = self.world, self.world.plan
-        client, keeper = Client(world, process, rng), Keeper(world, process, rng)
+        client, keeper = self.scenario.actor(world, process, rng), Keeper(world, process, rng)
         for burst in range(reached[thread], len(self._bursts)):
             reached[thread] = burst
             process.clock.sleep_ms(max(0.0, self._bursts[burst] - world.scheduler.now) + rng.random())

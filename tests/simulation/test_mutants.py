@@ -7,28 +7,36 @@ import pytest
 from tests.simulation import simulate
 from tests.simulation.intent_mutants import INTENT_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, broken
+from tests.simulation.refreshes.mutants import REFRESH_MUTANTS
+from tests.simulation.refreshes.scenario import simulate_refreshes
+from tests.simulation.run import Verdict
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 
-ALL = {**MUTANTS, **INTENT_MUTANTS, **SWEEP_MUTANTS}
+ALL = {**MUTANTS, **INTENT_MUTANTS, **SWEEP_MUTANTS, **REFRESH_MUTANTS}
 
 
-def seeds_to_catch(mutant: Mutant) -> int:
+def simulated(name: str, seed: int) -> Verdict:
+    """The verdict of a seed in the plan of a mutant."""
+    return (simulate_refreshes if name in REFRESH_MUTANTS else simulate)(seed, **ALL[name].plan)
+
+
+def seeds_to_catch(name: str, mutant: Mutant) -> int:
     """How many seeds it takes until one shows a violation; 0 if none of those allowed does."""
     for number in range(mutant.most):
         with broken(mutant):
-            verdict = simulate(number, **mutant.plan)
+            verdict = simulated(name, number)
         if verdict.violations:
             return number + 1
     return 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
-def test_a_broken_protocol_is_caught(mutant: Mutant) -> None:
-    needed = seeds_to_catch(mutant)
+@pytest.mark.parametrize("name", ALL)
+def test_a_broken_protocol_is_caught(name: str) -> None:
+    needed = seeds_to_catch(name, ALL[name])
     assert needed
     for seed in range(needed):
-        assert not simulate(seed, **mutant.plan).violations
+        assert not simulated(name, seed).violations
 
 
 def test_each_fault_can_still_be_put_in_place() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation import simulate
 from tests.simulation.__main__ import verdicts
 from tests.simulation.intent_mutants import CROWD
+from tests.simulation.refreshes.scenario import simulate_refreshes
 from tests.sizes import TIMES, long
 
 SEEDS = 120
@@ -52,7 +53,10 @@ def test_a_thousand_seeds_are_clean() -> None:
 
 @pytest.mark.parametrize("seed", [3, 5])
 def test_a_seed_replays_exactly_in_any_interpreter(seed: int) -> None:
-    program = f"from tests.simulation import simulate; print(simulate({seed}, traced=True).digest)"
+    program = (
+        "from tests.simulation import simulate; from tests.simulation.refreshes.scenario import simulate_refreshes; "
+        f"print(*(run({seed}, traced=True).digest for run in (simulate, simulate_refreshes)))"
+    )
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -63,7 +67,8 @@ def test_a_seed_replays_exactly_in_any_interpreter(seed: int) -> None:
         ).stdout.strip()
         for hash_seed in ("0", "1", "4711")
     }
-    assert digests == {simulate(seed, traced=True).digest}
+    runs = (simulate, simulate_refreshes)
+    assert digests == {" ".join(run(seed, traced=True).digest for run in runs)}
 
 
 def test_the_seeds_have_every_kind_of_fault_and_outcome() -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.errors import ClockError
+from polaris_spark.errors import ClockError, UnwritableFileError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
@@ -61,12 +61,18 @@ class Read:
 class World:
     """The complete state of one simulation."""
 
-    def __init__(self, plan: Plan, *, traced: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        traced: bool = False,
+        observer: Callable[[Callable[[], int]], Observer] = Observer,
+    ) -> None:
         self.plan = plan
         self.rng = Random(plan.seed)
         self.scheduler = Scheduler()
         self._ticks = count(1)
-        self.observer = Observer(self.tick)
+        self.observer = observer(self.tick)
         self.backend = Watched(f"simulation-{next(_stores)}", self.observer)
         vars(self.backend).update(transaction_rows=plan.transaction_rows)  # a class variable of the interface
         if plan.database_clock:
@@ -132,7 +138,7 @@ class Files:
         for location, data in files:
             self._clock.sleep_ms(self._rng.random())
             if not self._world.calm and self._rng.random() < self._world.plan.rates.lost:
-                raise OSError(f"injected: {location} cannot be written")
+                raise UnwritableFileError(f"injected: {location} cannot be written")
             self._world.observer.files[location] = data
 
 

@@ -1,0 +1,1 @@
+"""Simulation of refreshes of materialized views, with other clients that change the views and the tables below them."""
