@@ -26,7 +26,6 @@ from polaris_spark.catalog.materialized_views import (
 )
 from polaris_spark.catalog.metadata.bounds import require_creation_within
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.metadata_paths import metadata_location
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.schemas import SchemaIndex, fresh_ids, normal_schema
 from polaris_spark.catalog.metadata.table_creation import create_table
@@ -135,9 +134,9 @@ class CreateMaterializedView(ViewChange):
         )
         apply_all(table, _emptied(table, self.storage.request))
         set_refreshes(table, before)
-        where = metadata_location(table, prepared.uuid)
-        self.storage.store(state, key, table, prepared, effective)
-        set_document(draft.own_properties(), where, before.properties)
+        stored = self.storage.store(state, key, table, prepared, effective)
+        # If the table did not change, it keeps its metadata file.
+        set_document(draft.own_properties(), stored.value.metadata_location, before.properties)
         draft.record("set-properties")
         return self.store(state, found, draft, prepared, effective)
 

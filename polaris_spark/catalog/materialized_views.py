@@ -82,7 +82,7 @@ refresh."""
 NO_SNAPSHOT: Final = -1
 """Snapshot id that is recorded for a base table without a current snapshot, as in metadata of Iceberg tables."""
 
-_SNAPSHOTS = "snapshot-ids"
+SNAPSHOTS: Final = "snapshot-ids"
 """Field of a refresh record beyond the specification: ids of the storage table's snapshots with the rows of this
 refresh. There are several after a compaction."""
 _FIXED = frozenset({"add-schema", "set-current-schema", "remove-schemas", "set-location", "assign-uuid"})
@@ -261,12 +261,12 @@ def current_refresh(table: Mapping[str, str]) -> Json | None:
     was never refreshed, or its document does not say."""
     document = document_of(table)
     id = document.get("current-refresh-id")
-    return next((one for one in _records(document) if one.get("refresh-id") == id), None)
+    return next((one for one in refresh_records(document) if one.get("refresh-id") == id), None)
 
 
 def refresh_of(table: TableDraft, snapshot_id: int) -> Json | None:
     """Return the record of the refresh that made the rows of a storage table's snapshot; None if it is not known."""
-    records = _records(document_of(table.properties))
+    records = refresh_records(document_of(table.properties))
     found = next((one for one in records if snapshot_id in snapshots_of(one)), None)
     return _found_in_summaries(table, snapshot_id) if found is None else found
 
@@ -276,20 +276,20 @@ def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
 
     If the document does not have the refresh, the summaries of all snapshots are read.
     """
-    for record in _records(document_of(table.properties)):
+    for record in refresh_records(document_of(table.properties)):
         if record.get("refresh-id") == refresh_id and snapshots_of(record):
             return snapshots_of(record)[0]
     for snapshot in table.snapshots.values():
         table.check_time()
         summary = snapshot.get("summary") or {}
-        if REFRESH in summary and _described(summary)["refresh-id"] == refresh_id:
+        if REFRESH in summary and refresh_of_snapshot(summary)["refresh-id"] == refresh_id:
             return int(snapshot["snapshot-id"])
     return None
 
 
 def snapshots_of(record: Json) -> list[int]:
     """Return the ids of the snapshots with the rows of a refresh, the oldest first, as far as its record says."""
-    return list(record.get(_SNAPSHOTS, ()))
+    return list(record.get(SNAPSHOTS, ()))
 
 
 def shown_columns(table: TableDraft, snapshot_id: int) -> list[str]:
@@ -330,7 +330,7 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
                     f"{table} is a storage table; only REFRESH MATERIALIZED VIEW writes its rows"
                 )
             continue
-        refresh = _described(summary)
+        refresh = refresh_of_snapshot(summary)
         if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:
             raise BadRequestError(
                 f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current version "
@@ -375,22 +375,22 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
         view: the materialized view.
     """
     document = document_of(draft.properties)
-    records = [dict(one) for one in _records(document)]
+    records = [dict(one) for one in refresh_records(document)]
     for one in records:  # a record of another writer says only by its id of which snapshot it is
-        if _SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
-            one[_SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
-    of_snapshot = {id: one for one in records for id in one.get(_SNAPSHOTS, ())}
+        if SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
+            one[SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
+    of_snapshot = {id: one for one in records for id in one.get(SNAPSHOTS, ())}
     for id in draft.added_snapshots:
         snapshot = draft.snapshots.get(id) or {}
         summary = snapshot.get("summary") or {}
         if REFRESH in summary:
-            record = _new_record(_described(summary), id, snapshot)
+            record = _new_record(refresh_of_snapshot(summary), id, snapshot)
             records.append(record)
             of_snapshot[id] = record
         else:
             parent = of_snapshot.get(snapshot.get("parent-snapshot-id", 0))
             if parent is not None:
-                parent[_SNAPSHOTS] = [*parent.get(_SNAPSHOTS, ()), id]
+                parent[SNAPSHOTS] = [*parent.get(SNAPSHOTS, ()), id]
                 of_snapshot[id] = parent
     current = None
     if draft.current_snapshot_id is not None:
@@ -401,9 +401,9 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     if not has_time_travel(view):
         records = [] if current is None else [current]
     for record in records:
-        if _SNAPSHOTS in record:
-            record[_SNAPSHOTS] = [id for id in record[_SNAPSHOTS] if id in draft.snapshots]
-    records = [one for one in records if one.get(_SNAPSHOTS, True)]
+        if SNAPSHOTS in record:
+            record[SNAPSHOTS] = [id for id in record[SNAPSHOTS] if id in draft.snapshots]
+    records = [one for one in records if one.get(SNAPSHOTS, True)]
     properties = draft.own_properties()
     if not records:
         properties.pop(METADATA, None)
@@ -413,15 +413,20 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     properties[METADATA] = encode(document).decode()
 
 
-def _records(document: Json) -> list[Json]:
+def refresh_records(document: Json) -> list[Json]:
+    """Return the refresh records in the document of a storage table.
+
+    Raises:
+        BadRequestError: they are malformed.
+    """
     return get_objects(document, "refreshes") if "refreshes" in document else []
 
 
-def _described(summary: Mapping[str, str]) -> Json:
-    """Return the description of a refresh in a snapshot's summary.
+def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
+    """Return the description of a refresh in a snapshot's summary (`REFRESH`).
 
     Raises:
-        BadRequestError: it is malformed.
+        BadRequestError: it is malformed, or `REFRESH_STATE` is that of another version of the view.
     """
     refresh = decode(summary[REFRESH].encode())
     get_long(refresh, "refresh-id")
@@ -429,12 +434,34 @@ def _described(summary: Mapping[str, str]) -> Json:
     for base in get_objects(refresh, "base-tables"):
         get_text(base, "type")
         get_text(base, "identifier")
+    version = refresh_state(summary)["view-version-id"] if REFRESH_STATE in summary else refresh["version-id"]
+    if version != refresh["version-id"]:
+        raise BadRequestError(
+            f"{REFRESH_STATE} is that of version {version} of the view, {REFRESH} that of version "
+            f"{refresh['version-id']}"
+        )
     return refresh
+
+
+def refresh_state(summary: Mapping[str, str]) -> Json:
+    """Return the state of the sources in a snapshot's summary (`REFRESH_STATE`).
+
+    Raises:
+        BadRequestError: it is malformed.
+    """
+    found = decode(summary[REFRESH_STATE].encode())
+    get_int(found, "view-version-id")
+    get_long(found, REFRESH_START)
+    for source in get_objects(found, "source-states"):
+        get_text(source, "type")
+        get_text(source, "name")
+        get_text(source, "uuid")
+    return found
 
 
 def _new_record(refresh: Json, id: int, snapshot: Json) -> Json:
     record = {name: value for name, value in refresh.items() if name not in ("view-uuid", "replaces")}
-    return {**record, "sequence-number": snapshot.get("sequence-number", 0), _SNAPSHOTS: [id]}
+    return {**record, "sequence-number": snapshot.get("sequence-number", 0), SNAPSHOTS: [id]}
 
 
 def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
@@ -447,8 +474,8 @@ def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
             return None
         summary = snapshot.get("summary") or {}
         if REFRESH in summary:
-            record = _new_record(_described(summary), id, snapshot)
-            return record if start == id else {**record, _SNAPSHOTS: [id, start]}
+            record = _new_record(refresh_of_snapshot(summary), id, snapshot)
+            return record if start == id else {**record, SNAPSHOTS: [id, start]}
         id = snapshot.get("parent-snapshot-id")
     return None
 

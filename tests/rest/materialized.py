@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from polaris_spark.catalog.catalog import Catalog
@@ -43,3 +44,55 @@ def create_materialized_view(
             catalog.context, operation, TableName(namespace, name), view, storage, replace=replace
         )
     )
+
+
+def snapshot_commit(id: int, number: int, parent: int | None = None, **summary: str) -> dict[str, Any]:
+    """A commit that adds a snapshot and makes it current."""
+    added: dict[str, Any] = {
+        "snapshot-id": id,
+        "sequence-number": number,
+        "timestamp-ms": 1_700_000_000_000 + number,
+        "manifest-list": f"file:///lists/{id}.avro",
+        "summary": summary,
+        "schema-id": 0,
+    }
+    if parent is not None:
+        added["parent-snapshot-id"] = parent
+    return {
+        "requirements": [],
+        "updates": [
+            {"action": "add-snapshot", "snapshot": added},
+            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": id},
+        ],
+    }
+
+
+def refresh(
+    view_uuid: str,
+    id: int,
+    number: int,
+    *,
+    replaces: int | None = None,
+    version: int = 1,
+    state: dict[str, Any] | None = None,
+    **also: Any,
+) -> dict[str, Any]:
+    """A commit of a refresh, whose id and snapshot id are `id`.
+
+    Args:
+        state: fields of `refresh-state`; by default, the snapshot has none.
+        also: further fields of the refresh record.
+    """
+    record = {
+        "refresh-id": id,
+        "version-id": version,
+        "view-uuid": view_uuid,
+        "replaces": replaces,
+        "base-tables": [{"type": "iceberg-metastore", "identifier": "t", "snapshot-reference": 7}],
+        **also,
+    }
+    summary = {"operation": "overwrite", "polaris.refresh": json.dumps(record)}
+    if state is not None:
+        begun = {"view-version-id": version, "refresh-start-timestamp-ms": 1_700_000_000_000}
+        summary["refresh-state"] = json.dumps({**begun, **state})
+    return snapshot_commit(id, number, replaces, **summary)

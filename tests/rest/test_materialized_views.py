@@ -15,7 +15,8 @@ from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.conftest import Open
-from tests.rest.materialized import SCHEMA, create_materialized_view
+from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
+from tests.rest.materialized import snapshot_commit as snapshot
 
 STORAGE = f"{path('db', 'v')}/tables/storage"
 PROPERTY = "materialized_view_metadata"
@@ -40,42 +41,6 @@ def document(properties: Mapping[str, str]) -> dict[str, Any]:
     """The document of the draft specification in properties."""
     found: dict[str, Any] = json.loads(properties[PROPERTY])
     return found
-
-
-def snapshot(id: int, number: int, parent: int | None = None, **summary: str) -> dict[str, Any]:
-    """A commit that adds a snapshot and makes it current."""
-    added: dict[str, Any] = {
-        "snapshot-id": id,
-        "sequence-number": number,
-        "timestamp-ms": 1_700_000_000_000 + number,
-        "manifest-list": f"file:///lists/{id}.avro",
-        "summary": summary,
-        "schema-id": 0,
-    }
-    if parent is not None:
-        added["parent-snapshot-id"] = parent
-    return {
-        "requirements": [],
-        "updates": [
-            {"action": "add-snapshot", "snapshot": added},
-            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": id},
-        ],
-    }
-
-
-def refresh(
-    view_uuid: str, id: int, number: int, *, replaces: int | None = None, version: int = 1, **also: Any
-) -> dict[str, Any]:
-    """A commit of a refresh, whose id and snapshot id are `id`."""
-    record = {
-        "refresh-id": id,
-        "version-id": version,
-        "view-uuid": view_uuid,
-        "replaces": replaces,
-        "base-tables": [{"type": "iceberg-metastore", "identifier": "t", "snapshot-reference": 7}],
-        **also,
-    }
-    return snapshot(id, number, replaces, **{"operation": "overwrite", "polaris.refresh": json.dumps(record)})
 
 
 def rows(catalog: Client, body: dict[str, Any]) -> dict[str, Any]:
@@ -230,8 +195,11 @@ def test_a_replaced_view_keeps_its_identity_and_has_no_rows(catalog: Client) -> 
     assert storage["current-snapshot-id"] == -1
     assert PROPERTY not in storage["properties"]
     assert [one["fields"][0]["id"] for one in storage["schemas"]] == [1]
-    again = create(catalog, "SELECT a FROM t", replace=True)
+    again = create(catalog, "SELECT a FROM t", replace=True)  # which does not change the storage table
     assert again["current-version-id"] == 1
+    location = document(again["properties"])["storage-table-location"]
+    assert location == catalog.ok("GET", STORAGE)["metadata-location"]
+    assert Path(location.removeprefix("file://")).exists()
     assert call(catalog.session, "fsck") == []
 
 
