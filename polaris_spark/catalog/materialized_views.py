@@ -13,12 +13,12 @@ compactions and expired snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from polaris_spark.catalog.entities import NameEntry, TableName, find, namespace_key, table_key
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.rows import MATERIALIZED, View
 from polaris_spark.catalog.metadata.texts import (
     Json,
     decode,
@@ -28,12 +28,13 @@ from polaris_spark.catalog.metadata.texts import (
     get_objects,
     get_text,
 )
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError
 from polaris_spark.property_values import duration_ms, flag
 
-METADATA: Final = "materialized_view_metadata"
+METADATA: Final = MATERIALIZED
 """Property of views and storage tables that contains the JSON document of the draft specification."""
 STORAGE: Final = "storage"
 """Last part of the name of a storage table."""
@@ -79,6 +80,16 @@ queries depend, such as the time zone."""
 TIME_TRAVEL: Final = "time-travel"
 """View property: whether the storage table's document lists the refreshes of all its snapshots, not only the current
 refresh."""
+STORAGE_PROPERTIES: Final = (
+    "write.",
+    "read.",
+    "commit.",
+    "history.",
+    "gc.",
+    "polaris.",
+    "format-version",
+)
+"""Beginnings of the names of properties that are set on the storage table, not on the view."""
 NO_SNAPSHOT: Final = -1
 """Snapshot id that is recorded for a base table without a current snapshot, as in metadata of Iceberg tables."""
 
@@ -478,6 +489,49 @@ def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
             return record if start == id else {**record, SNAPSHOTS: [id, start]}
         id = snapshot.get("parent-snapshot-id")
     return None
+
+
+def split_updates(updates: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+    """Return the updates of a materialized view, and those of its storage table: changes of the properties whose names
+    begin with `STORAGE_PROPERTIES`.
+
+    Args:
+        updates: metadata updates of the view, as in the REST protocol.
+    """
+    of_view: list[Json] = []
+    of_storage: list[Json] = []
+    for update in updates:
+        action, given = update.get("action"), update.get("updates")
+        if action == "set-properties" and isinstance(given, Mapping):
+            properties = {k: v for k, v in given.items() if k.startswith(STORAGE_PROPERTIES)}
+            of_storage += storage_updates(properties)
+            rest = {k: v for k, v in given.items() if k not in properties}
+            of_view += [{**update, "updates": rest}] if rest or not properties else []
+        elif action == "remove-properties" and isinstance(update.get("removals"), list):
+            names = [one for one in update["removals"] if str(one).startswith(STORAGE_PROPERTIES)]
+            of_storage += [{**update, "removals": names}] if names else []
+            of_view.append({**update, "removals": [one for one in update["removals"] if one not in names]})
+        else:
+            of_view.append(update)
+    return of_view, of_storage
+
+
+def storage_updates(properties: Mapping[str, str]) -> list[Json]:
+    """Return metadata updates that set properties of a storage table."""
+    others = {name: text for name, text in properties.items() if name != "format-version"}
+    found: list[Json] = [{"action": "set-properties", "updates": others}] if others else []
+    version = properties.get("format-version")
+    if version is None:
+        return found
+    if not version.isdecimal():
+        raise BadRequestError(f"format-version is {version!r}; it must be a number such as 2")
+    return [{"action": "upgrade-format-version", "format-version": int(version)}, *found]
+
+
+def make_ordinary(draft: ViewDraft) -> None:
+    """Remove the document and the identifiers of the storage table from a materialized view."""
+    del draft.own_properties()[METADATA]
+    draft.versions.replace(lambda version: {k: v for k, v in version.items() if k != STORAGE_TABLE})
 
 
 def with_storage_table(version: Json, view: TableName) -> Json:
