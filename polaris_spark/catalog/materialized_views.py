@@ -93,7 +93,7 @@ STORAGE_PROPERTIES: Final = (
 NO_SNAPSHOT: Final = -1
 """Snapshot id that is recorded for a base table without a current snapshot, as in metadata of Iceberg tables."""
 
-SNAPSHOTS: Final = "snapshot-ids"
+_SNAPSHOTS = "snapshot-ids"
 """Field of a refresh record beyond the specification: ids of the storage table's snapshots with the rows of this
 refresh. There are several after a compaction."""
 _FIXED = frozenset({"add-schema", "set-current-schema", "remove-schemas", "set-location", "assign-uuid"})
@@ -300,7 +300,7 @@ def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
 
 def snapshots_of(record: Json) -> list[int]:
     """Return the ids of the snapshots with the rows of a refresh, the oldest first, as far as its record says."""
-    return list(record.get(SNAPSHOTS, ()))
+    return list(record.get(_SNAPSHOTS, ()))
 
 
 def shown_columns(table: TableDraft, snapshot_id: int) -> list[str]:
@@ -388,9 +388,9 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     document = document_of(draft.properties)
     records = [dict(one) for one in refresh_records(document)]
     for one in records:  # a record of another writer says only by its id of which snapshot it is
-        if SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
-            one[SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
-    of_snapshot = {id: one for one in records for id in one.get(SNAPSHOTS, ())}
+        if _SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
+            one[_SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
+    of_snapshot = {id: one for one in records for id in one.get(_SNAPSHOTS, ())}
     for id in draft.added_snapshots:
         snapshot = draft.snapshots.get(id) or {}
         summary = snapshot.get("summary") or {}
@@ -401,7 +401,7 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
         else:
             parent = of_snapshot.get(snapshot.get("parent-snapshot-id", 0))
             if parent is not None:
-                parent[SNAPSHOTS] = [*parent.get(SNAPSHOTS, ()), id]
+                parent[_SNAPSHOTS] = [*parent.get(_SNAPSHOTS, ()), id]
                 of_snapshot[id] = parent
     current = None
     if draft.current_snapshot_id is not None:
@@ -412,9 +412,9 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     if not has_time_travel(view):
         records = [] if current is None else [current]
     for record in records:
-        if SNAPSHOTS in record:
-            record[SNAPSHOTS] = [id for id in record[SNAPSHOTS] if id in draft.snapshots]
-    records = [one for one in records if one.get(SNAPSHOTS, True)]
+        if _SNAPSHOTS in record:
+            record[_SNAPSHOTS] = [id for id in record[_SNAPSHOTS] if id in draft.snapshots]
+    records = [one for one in records if one.get(_SNAPSHOTS, True)]
     properties = draft.own_properties()
     if not records:
         properties.pop(METADATA, None)
@@ -472,7 +472,7 @@ def refresh_state(summary: Mapping[str, str]) -> Json:
 
 def _new_record(refresh: Json, id: int, snapshot: Json) -> Json:
     record = {name: value for name, value in refresh.items() if name not in ("view-uuid", "replaces")}
-    return {**record, "sequence-number": snapshot.get("sequence-number", 0), SNAPSHOTS: [id]}
+    return {**record, "sequence-number": snapshot.get("sequence-number", 0), _SNAPSHOTS: [id]}
 
 
 def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
@@ -486,7 +486,7 @@ def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
         summary = snapshot.get("summary") or {}
         if REFRESH in summary:
             record = _new_record(refresh_of_snapshot(summary), id, snapshot)
-            return record if start == id else {**record, SNAPSHOTS: [id, start]}
+            return record if start == id else {**record, _SNAPSHOTS: [id, start]}
         id = snapshot.get("parent-snapshot-id")
     return None
 

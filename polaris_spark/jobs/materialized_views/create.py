@@ -288,4 +288,6 @@ PROCEDURE = Procedure(
     columns=(Column("view", "STRING"), Column("created", "BOOLEAN")),
     run=_run,
     uses_spark=True,
+    needs_spark=True,
+    queries=True,
 )

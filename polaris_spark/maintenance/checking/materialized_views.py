@@ -11,7 +11,6 @@ from polaris_spark.catalog.materialized_views import (
     METADATA,
     REFRESH,
     REFRESH_STATE,
-    SNAPSHOTS,
     STORAGE_LOCATION,
     STORAGE_TABLE,
     STRATEGIES,
@@ -20,6 +19,7 @@ from polaris_spark.catalog.materialized_views import (
     refresh_of_snapshot,
     refresh_records,
     refresh_state,
+    snapshots_of,
     with_storage_table,
 )
 from polaris_spark.catalog.metadata.draft import TableDraft
@@ -104,7 +104,7 @@ def _of_table(table: Table, reader: ObjectReader) -> Iterator[str]:
         yield f"its {METADATA} is malformed: {error}"
         return
     for id, one in records.items():
-        gone = [snapshot for snapshot in one.get(SNAPSHOTS, ()) if snapshot not in summaries]
+        gone = [snapshot for snapshot in snapshots_of(one) if snapshot not in summaries]
         if gone:
             yield f"its {METADATA} says that refresh {id} made snapshot {gone[0]}, which does not exist"
     yield from _of_current(draft, document, records)
@@ -119,8 +119,8 @@ def _of_current(draft: TableDraft, document: Json, records: dict[int, Json]) -> 
     made = None if snapshot is None else _refresh_of(draft, snapshot)
     if made is None and snapshot is not None:
         # The snapshot of the refresh has expired after a compaction, or another writer made the rows.
-        listed = records[current].get(SNAPSHOTS) if current is not None else None
-        if listed is not None and snapshot not in listed:
+        listed = [] if current is None else snapshots_of(records[current])
+        if listed and snapshot not in listed:
             yield f"its {METADATA} does not say that refresh {current} made the current snapshot {snapshot}"
     elif made != current:
         yield f"its {METADATA} has the current refresh {current}, but its current snapshot is that of {made}"
