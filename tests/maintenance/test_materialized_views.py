@@ -173,6 +173,19 @@ def test_expired_rows_of_a_view_are_deleted_and_no_others(lake: Lake) -> None:
     assert [len(one["snapshot-ids"]) for one in refreshes] == [1]
 
 
+def test_a_namespace_protects_the_files_of_its_storage_tables(lake: Lake) -> None:
+    properties = {"gc.enabled": "false"}
+    send(lake, "POST", "namespaces/db/properties", {"updates": properties, "removals": []})
+    stray = lake.stray((below(lake) / "storage" / "data" / "x.parquet").relative_to(lake.warehouse))
+    lake.old()
+    before = lake.files()
+    call(lake.session, "expire", older_than="0 s", retain_last=1)
+    lake.remove(dry_run=False)
+    assert lake.files() == before
+    assert stray in before
+    assert len(storage_of(lake).snapshots()) == 2
+
+
 def test_files_of_a_dropped_view_are_kept_until_its_drop_leaves_history(lake: Lake) -> None:
     folder, keep = below(lake), needed(lake)
     metadata = loaded(lake)["metadata-location"]
