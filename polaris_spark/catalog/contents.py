@@ -310,6 +310,21 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         return True
 
 
+class StorageChange(ContentChange[Prepared, Table]):
+    """The part of a change of a materialized view that changes its storage table."""
+
+    action = "update-table"
+    kind = TABLE
+    cls = Table
+    with_view = True
+
+    def prepare(self, view: State) -> Prepared:
+        raise AssertionError("the change of the view prepares this part")
+
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[Table]:
+        raise AssertionError("the change of the view applies this part")
+
+
 class StorageView(ContentChange[Prepared, View]):
     """The part of a change of a storage table that changes its materialized view."""
 
@@ -352,28 +367,38 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
         self.kind = TABLE if cls is Table else VIEW
         self.action = "drop-table" if cls is Table else "drop-view"
         self.purge = purge
+        self.storage: Table | None = None
+        """The storage table that was dropped with a materialized view."""
 
     def apply(self, state: State, prepared: int) -> C | Unloaded:
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
         if self.kind == TABLE:
             refuse_storage(state, self.name, "dropped")
+        if self.purge:
+            self._require_purgeable(state, self.name, state.get(found.content, self.cls).properties)
         if isinstance(value, View) and is_materialized(value):
             self._drop_storage(state, prepared)
-        effective = self.context.binding.at(state)
-        if self.purge:
-            own = state.get(found.content, self.cls).properties
-            if not gc_enabled([own, *namespace_levels(state, self.name.namespace), effective.retention]):
-                raise BadRequestError(
-                    f"Cannot purge {self.name}: gc.enabled is false for it, its namespace or the catalog, so other "
-                    "tables may need its files; drop it without PURGE, or set gc.enabled to true first"
-                )
         key = table_key(self.name, self.kind)
         remove_entity(state, key, found.entity_id)
         occupy(self.context, state, found.entity_id, holdings_of(value), Holdings())
-        summary = {"purge": "true"} if self.purge else {}
-        self.record(state, prepared, found.entity_id, key, before=found.content, summary=summary)
+        self.record(state, prepared, found.entity_id, key, before=found.content, summary=self._summary())
         return value
+
+    def _require_purgeable(self, state: State, name: TableName, own: Mapping[str, str]) -> None:
+        """Check that `gc.enabled` is true for a table or view.
+
+        Args:
+            own: its properties.
+        Raises:
+            BadRequestError: the property is false, also for its namespace or the catalog.
+        """
+        retention = self.context.binding.at(state).retention
+        if not gc_enabled([own, *namespace_levels(state, self.name.namespace), retention]):
+            raise BadRequestError(
+                f"Cannot purge {name}: gc.enabled is false for it, its namespace or the catalog, so other "
+                "tables may need its files; drop it without PURGE, or set gc.enabled to true first"
+            )
 
     def _drop_storage(self, state: State, now: int) -> None:
         """Drop the storage table of the materialized view that is dropped."""
@@ -381,11 +406,17 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
         found = find(state, key)
         if found is None:
             return
-        value = content_of(state, found.content, Table)
+        value = state.get(found.content, Table)
+        if self.purge:
+            self._require_purgeable(state, storage_name(self.name), value.properties)
+        self.storage = value
         remove_entity(state, key, found.entity_id)
         occupy(self.context, state, found.entity_id, holdings_of(value), Holdings())
         drop = DropContent(self.context, self.operation, storage_name(self.name), Table)
-        drop.record(state, now, found.entity_id, key, before=found.content)
+        drop.record(state, now, found.entity_id, key, before=found.content, summary=self._summary())
+
+    def _summary(self) -> dict[str, str]:
+        return {"purge": "true"} if self.purge else {}
 
     def repeat(self, state: State, entries: list[LogEntry]) -> C | Unloaded:
         return content_of(state, entries[-1].before, self.cls)

@@ -24,6 +24,7 @@ from polaris_spark.catalog.materialized_views import (
     set_document,
     set_refreshes,
     storage_name,
+    storage_updates,
     with_storage_table,
 )
 from polaris_spark.catalog.metadata.bounds import require_creation_within
@@ -180,7 +181,7 @@ def _emptied(table: TableDraft, request: Mapping[str, Any]) -> list[dict[str, An
         updates.append({"action": "add-schema", "schema": schema})
     updates += [
         {"action": "set-current-schema", "schema-id": LAST_ADDED if known is None else known},
-        {"action": "set-properties", "updates": request.get("properties") or {}},
+        *storage_updates(request.get("properties") or {}),
     ]
     equal = [
         id

@@ -13,12 +13,12 @@ compactions and expired snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from polaris_spark.catalog.entities import NameEntry, TableName, find, namespace_key, table_key
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.rows import MATERIALIZED, View
 from polaris_spark.catalog.metadata.texts import (
     Json,
     decode,
@@ -28,12 +28,13 @@ from polaris_spark.catalog.metadata.texts import (
     get_objects,
     get_text,
 )
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError
 from polaris_spark.property_values import duration_ms, flag
 
-METADATA: Final = "materialized_view_metadata"
+METADATA: Final = MATERIALIZED
 """Property of views and storage tables that contains the JSON document of the draft specification."""
 STORAGE: Final = "storage"
 """Last part of the name of a storage table."""
@@ -79,6 +80,16 @@ queries depend, such as the time zone."""
 TIME_TRAVEL: Final = "time-travel"
 """View property: whether the storage table's document lists the refreshes of all its snapshots, not only the current
 refresh."""
+STORAGE_PROPERTIES: Final = (
+    "write.",
+    "read.",
+    "commit.",
+    "history.",
+    "gc.",
+    "polaris.",
+    "format-version",
+)
+"""Beginnings of the names of properties that are set on the storage table, not on the view."""
 NO_SNAPSHOT: Final = -1
 """Snapshot id that is recorded for a base table without a current snapshot, as in metadata of Iceberg tables."""
 
@@ -261,12 +272,12 @@ def current_refresh(table: Mapping[str, str]) -> Json | None:
     was never refreshed, or its document does not say."""
     document = document_of(table)
     id = document.get("current-refresh-id")
-    return next((one for one in _records(document) if one.get("refresh-id") == id), None)
+    return next((one for one in refresh_records(document) if one.get("refresh-id") == id), None)
 
 
 def refresh_of(table: TableDraft, snapshot_id: int) -> Json | None:
     """Return the record of the refresh that made the rows of a storage table's snapshot; None if it is not known."""
-    records = _records(document_of(table.properties))
+    records = refresh_records(document_of(table.properties))
     found = next((one for one in records if snapshot_id in snapshots_of(one)), None)
     return _found_in_summaries(table, snapshot_id) if found is None else found
 
@@ -276,13 +287,13 @@ def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
 
     If the document does not have the refresh, the summaries of all snapshots are read.
     """
-    for record in _records(document_of(table.properties)):
+    for record in refresh_records(document_of(table.properties)):
         if record.get("refresh-id") == refresh_id and snapshots_of(record):
             return snapshots_of(record)[0]
     for snapshot in table.snapshots.values():
         table.check_time()
         summary = snapshot.get("summary") or {}
-        if REFRESH in summary and _described(summary)["refresh-id"] == refresh_id:
+        if REFRESH in summary and refresh_of_snapshot(summary)["refresh-id"] == refresh_id:
             return int(snapshot["snapshot-id"])
     return None
 
@@ -330,7 +341,7 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
                     f"{table} is a storage table; only REFRESH MATERIALIZED VIEW writes its rows"
                 )
             continue
-        refresh = _described(summary)
+        refresh = refresh_of_snapshot(summary)
         if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:
             raise BadRequestError(
                 f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current version "
@@ -375,7 +386,7 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
         view: the materialized view.
     """
     document = document_of(draft.properties)
-    records = [dict(one) for one in _records(document)]
+    records = [dict(one) for one in refresh_records(document)]
     for one in records:  # a record of another writer says only by its id of which snapshot it is
         if _SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
             one[_SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
@@ -384,7 +395,7 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
         snapshot = draft.snapshots.get(id) or {}
         summary = snapshot.get("summary") or {}
         if REFRESH in summary:
-            record = _new_record(_described(summary), id, snapshot)
+            record = _new_record(refresh_of_snapshot(summary), id, snapshot)
             records.append(record)
             of_snapshot[id] = record
         else:
@@ -413,15 +424,20 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     properties[METADATA] = encode(document).decode()
 
 
-def _records(document: Json) -> list[Json]:
+def refresh_records(document: Json) -> list[Json]:
+    """Return the refresh records in the document of a storage table.
+
+    Raises:
+        BadRequestError: they are malformed.
+    """
     return get_objects(document, "refreshes") if "refreshes" in document else []
 
 
-def _described(summary: Mapping[str, str]) -> Json:
-    """Return the description of a refresh in a snapshot's summary.
+def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
+    """Return the description of a refresh in a snapshot's summary (`REFRESH`).
 
     Raises:
-        BadRequestError: it is malformed.
+        BadRequestError: it is malformed, or `REFRESH_STATE` is that of another version of the view.
     """
     refresh = decode(summary[REFRESH].encode())
     get_long(refresh, "refresh-id")
@@ -429,7 +445,29 @@ def _described(summary: Mapping[str, str]) -> Json:
     for base in get_objects(refresh, "base-tables"):
         get_text(base, "type")
         get_text(base, "identifier")
+    version = refresh_state(summary)["view-version-id"] if REFRESH_STATE in summary else refresh["version-id"]
+    if version != refresh["version-id"]:
+        raise BadRequestError(
+            f"{REFRESH_STATE} is that of version {version} of the view, {REFRESH} that of version "
+            f"{refresh['version-id']}"
+        )
     return refresh
+
+
+def refresh_state(summary: Mapping[str, str]) -> Json:
+    """Return the state of the sources in a snapshot's summary (`REFRESH_STATE`).
+
+    Raises:
+        BadRequestError: it is malformed.
+    """
+    found = decode(summary[REFRESH_STATE].encode())
+    get_int(found, "view-version-id")
+    get_long(found, REFRESH_START)
+    for source in get_objects(found, "source-states"):
+        get_text(source, "type")
+        get_text(source, "name")
+        get_text(source, "uuid")
+    return found
 
 
 def _new_record(refresh: Json, id: int, snapshot: Json) -> Json:
@@ -447,10 +485,53 @@ def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
             return None
         summary = snapshot.get("summary") or {}
         if REFRESH in summary:
-            record = _new_record(_described(summary), id, snapshot)
+            record = _new_record(refresh_of_snapshot(summary), id, snapshot)
             return record if start == id else {**record, _SNAPSHOTS: [id, start]}
         id = snapshot.get("parent-snapshot-id")
     return None
+
+
+def split_updates(updates: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+    """Return the updates of a materialized view, and those of its storage table: changes of the properties whose names
+    begin with `STORAGE_PROPERTIES`.
+
+    Args:
+        updates: metadata updates of the view, as in the REST protocol.
+    """
+    of_view: list[Json] = []
+    of_storage: list[Json] = []
+    for update in updates:
+        action, given = update.get("action"), update.get("updates")
+        if action == "set-properties" and isinstance(given, Mapping):
+            properties = {k: v for k, v in given.items() if k.startswith(STORAGE_PROPERTIES)}
+            of_storage += storage_updates(properties)
+            rest = {k: v for k, v in given.items() if k not in properties}
+            of_view += [{**update, "updates": rest}] if rest or not properties else []
+        elif action == "remove-properties" and isinstance(update.get("removals"), list):
+            names = [one for one in update["removals"] if str(one).startswith(STORAGE_PROPERTIES)]
+            of_storage += [{**update, "removals": names}] if names else []
+            of_view.append({**update, "removals": [one for one in update["removals"] if one not in names]})
+        else:
+            of_view.append(update)
+    return of_view, of_storage
+
+
+def storage_updates(properties: Mapping[str, str]) -> list[Json]:
+    """Return metadata updates that set properties of a storage table."""
+    others = {name: text for name, text in properties.items() if name != "format-version"}
+    found: list[Json] = [{"action": "set-properties", "updates": others}] if others else []
+    version = properties.get("format-version")
+    if version is None:
+        return found
+    if not version.isdecimal():
+        raise BadRequestError(f"format-version is {version!r}; it must be a number such as 2")
+    return [{"action": "upgrade-format-version", "format-version": int(version)}, *found]
+
+
+def make_ordinary(draft: ViewDraft) -> None:
+    """Remove the document and the identifiers of the storage table from a materialized view."""
+    del draft.own_properties()[METADATA]
+    draft.versions.replace(lambda version: {k: v for k, v in version.items() if k != STORAGE_TABLE})
 
 
 def with_storage_table(version: Json, view: TableName) -> Json:

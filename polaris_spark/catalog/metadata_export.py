@@ -14,6 +14,7 @@ from polaris_spark.catalog.contents import content_of, document, metadata_file
 from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_key, slug, table_key
 from polaris_spark.catalog.files import Files, absolute
+from polaris_spark.catalog.materialized_views import storage_name
 from polaris_spark.catalog.metadata.metadata_paths import is_compressed
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.metadata.table_parser import parse_table
@@ -21,6 +22,7 @@ from polaris_spark.catalog.metadata.view_parser import parse_view
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, PolarisError
+from polaris_spark.index import Index
 from polaris_spark.index.keys import decode_key, subtree
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -54,7 +56,7 @@ def wanted(
     snapshot: CommitReader, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
 ) -> list[ExportItem]:
     """Return the tables and views to export from one commit: one table or view, all in and below a namespace, or all in
-    the catalog.
+    the catalog. A materialized view is exported with its storage table.
 
     Args:
         table: levels of the namespace, and the name of the table or view.
@@ -71,7 +73,7 @@ def wanted(
         for kind in (TABLE, VIEW):
             entry = names.get(table_key(name, kind))
             if entry is not None:
-                return [ExportItem(name, kind, entry.pointer)]
+                return [ExportItem(name, kind, entry.pointer), *_storage_of(names, name, kind)]
         raise BadRequestError(f"there is no table or view {name}")
     if namespace and names.get(namespace_key(namespace)) is None:
         raise BadRequestError(f"there is no namespace {'.'.join(namespace)}")
@@ -81,6 +83,15 @@ def wanted(
         if decoded.kind in (TABLE, VIEW):
             found.append(ExportItem(TableName(decoded.path, decoded.name), decoded.kind, entry.pointer))
     return found
+
+
+def _storage_of(names: Index, name: TableName, kind: bytes) -> list[ExportItem]:
+    """Return the storage table of a materialized view."""
+    storage = storage_name(name)
+    if kind != VIEW or names.get(namespace_key(storage.namespace)) is not None:
+        return []  # only an ordinary view can have the name of a namespace
+    entry = names.get(table_key(storage))
+    return [] if entry is None else [ExportItem(storage, TABLE, entry.pointer)]
 
 
 class Exporter:

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple, cast
 import msgspec
 
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.materialized_views import METADATA
+from polaris_spark.catalog.materialized_views import METADATA, make_ordinary
 from polaris_spark.catalog.memory import charge, parsed_bytes
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.metadata_paths import is_compressed
@@ -129,8 +129,8 @@ def read_rows(
         draft = _parse(text, kind, now_ms)
         if isinstance(draft, TableDraft) and not allows_overflow:
             draft.overflow_bound = math.inf
-        if isinstance(draft, ViewDraft) and METADATA in draft.properties:
-            del draft.own_properties()[METADATA]  # an ordinary view: its storage table is not imported
+        if isinstance(draft, ViewDraft) and METADATA in draft.properties:  # its storage table is not imported
+            make_ordinary(draft)
         value, pieces = draft.freeze(new_id, entity_id=entity_id, metadata_location=location)
         away = unconfirmed_of(value.location, value.properties, location)
         value = msgspec.structs.replace(value, unconfirmed=away)

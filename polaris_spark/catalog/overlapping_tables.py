@@ -16,7 +16,7 @@ from polaris_spark.catalog.contents import holdings_of
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.folders import Links
 from polaris_spark.catalog.locations import is_below_any, overlap, overlapping, owner_of, segments, user_above
-from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.paths import segments_of
 from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.catalog.references import head_name
@@ -170,7 +170,7 @@ class Deletable:
     real path is in a location of another table or view, even if it is also in a location of this table.
     """
 
-    def __init__(self, catalog: Catalog, table: Table, neighbours: OtherTables) -> None:
+    def __init__(self, catalog: Catalog, table: Table | View, neighbours: OtherTables) -> None:
         held = holdings_of(table)
         self._unconfirmed = held.unconfirmed
         self._kept: frozenset[tuple[str, ...]] = held.unconfirmed

@@ -21,7 +21,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.catalog.memory import charge
 from polaris_spark.catalog.metadata.renderer import render
-from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.overlapping_tables import Deletable, OtherTables, heads_around, real_places
 from polaris_spark.catalog.permits import Grant
 from polaris_spark.errors import MissingFileError, PolarisError
@@ -46,8 +46,9 @@ class KeptFiles(NamedTuple):
     """Reason why no file of the table was deleted. Empty if all files except those in `files` were deleted."""
 
 
-def purge(catalog: Catalog, table: Table) -> KeptFiles:
-    """Delete the files of a dropped table: data, deletes, manifests, manifest lists, statistics and metadata.
+def purge(catalog: Catalog, table: Table | View) -> KeptFiles:
+    """Delete the files of a dropped table: data, deletes, manifests, manifest lists, statistics and metadata. Of a
+    dropped view, delete the last metadata file.
 
     A file is deleted only if it is in a location that the table owns, or in the warehouse and in no location of another
     table or view (`Deletable`). No file is deleted if
@@ -90,7 +91,9 @@ def purge(catalog: Catalog, table: Table) -> KeptFiles:
         return KeptFiles(
             because="its location overlaps the location of a dropped or replaced table or view in the history"
         )
-    metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
+    metadata = {}
+    if isinstance(table, Table):
+        metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
     deletable.keep(kept)
     return _Purge(catalog, table, deletable).run(metadata)
 
@@ -102,7 +105,7 @@ _OVERLAP: Final = "its location overlaps the location of another table or view"
 
 
 class _Purge:
-    def __init__(self, catalog: Catalog, table: Table, deletable: Deletable) -> None:
+    def __init__(self, catalog: Catalog, table: Table | View, deletable: Deletable) -> None:
         self._files = catalog.files
         self._folders = Folders(catalog.files)
         self._table = table
@@ -191,7 +194,7 @@ class _Purge:
         self._kept.append(location)
 
 
-def _metadata_files(metadata: dict[str, Any], table: Table) -> Iterator[str]:
+def _metadata_files(metadata: dict[str, Any], table: Table | View) -> Iterator[str]:
     for name in ("statistics", "partition-statistics"):
         for item in metadata.get(name, []):
             yield item["statistics-path"]

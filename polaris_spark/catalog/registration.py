@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple
 
-from polaris_spark.catalog.contents import C, ContentChange, Prepared, StoredContent
+from polaris_spark.catalog.contents import C, ContentChange, Prepared, StorageView, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
@@ -13,6 +13,7 @@ from polaris_spark.catalog.materialized_views import (
     require_no_namespace,
     storage_location,
     storage_name,
+    with_storage_table,
 )
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
@@ -133,4 +134,20 @@ class RegisterView(Register[View]):
                 raise text
             draft, effective = table.parse(text, prepared.fixed.now), self.context.binding.at(state)
             table.store(state, None, draft, prepared.fixed, effective, existing_file=location)
-        return super().apply(state, prepared)
+        stored = super().apply(state, prepared)
+        return stored if prepared.storage is None else self._with_identifier(state, stored, prepared.fixed)
+
+    def _with_identifier(
+        self, state: State, stored: StoredContent[View], fixed: Prepared
+    ) -> StoredContent[View]:
+        """Return the view whose versions have the identifier of the storage table under the name of the registration.
+
+        The file has another identifier if the view had another name, and none if an earlier writer wrote it.
+        """
+        draft = ViewDraft(stored.value, state, now_ms=fixed.now, check_time=state.check_time)
+        if all(version == with_storage_table(version, self.name) for _, version in draft.versions.all()):
+            return stored
+        draft.versions.replace(lambda version: with_storage_table(version, self.name))
+        draft.record("set-storage-table")
+        change = StorageView(self.context, self.operation, self.name)
+        return change.store(state, find(state, self.key), draft, fixed, self.context.binding.at(state))

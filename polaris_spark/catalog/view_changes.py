@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent
+from polaris_spark.catalog.contents import ContentChange, Prepared, StorageChange, StoredContent
 from polaris_spark.catalog.entities import Context, TableName, default_location, require
 from polaris_spark.catalog.materialized_views import (
     METADATA,
     STORAGE_LOCATION,
     document_of,
     is_materialized,
+    require_refresh_only,
     set_document,
+    set_refreshes,
+    split_updates,
+    storage_name,
 )
 from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
-from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.metadata.view_updates import apply_view_updates, check_view, create_view
-from polaris_spark.catalog.rows import VIEW
+from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError
@@ -86,30 +92,55 @@ class CommitView(ViewChange):
         draft = ViewDraft(before, state, now_ms=prepared.now, check_time=state.check_time)
         for requirement in self.requirements:
             check_view(draft, requirement)
-        apply_view_updates(draft, self.updates)
-        self._check_materialized(draft, before)
+        if is_materialized(before):
+            self._apply_to_materialized(state, draft, before, prepared)
+        else:
+            apply_view_updates(draft, self.updates)
+            _refuse_document(draft.properties)
         if not draft.changed:
             return StoredContent(found.content, before)
         return self.store(state, found, draft, prepared, self.context.binding.at(state))
 
-    def _check_materialized(self, draft: ViewDraft, before: View) -> None:
-        """Complete the document of a materialized view after the updates.
+    def _apply_to_materialized(
+        self, state: State, draft: ViewDraft, before: View, prepared: Prepared
+    ) -> None:
+        """Apply the updates to a materialized view and its storage table, and complete the view's document.
 
         Raises:
-            BadRequestError: the updates change a materialized view's query or location; or they set the document of an
-                ordinary view.
+            BadRequestError: the updates change the view's query or location.
         """
-        if not is_materialized(before):
-            _refuse_document(draft.properties)
-            return
+        of_view, of_storage = split_updates(self.updates)
+        apply_view_updates(draft, of_view)
         changed = {action for action, _ in draft.changes}
         if changed & {"add-view-version", "set-current-view-version", "add-schema", "set-location"}:
             raise BadRequestError(
                 f"{self.name} is a materialized view; change its query with CREATE OR REPLACE MATERIALIZED VIEW"
             )
-        if changed:
-            location = document_of(before.properties)[STORAGE_LOCATION]
+        location = self._changed_storage(state, of_storage, before, prepared)
+        if changed or location:
+            location = location or document_of(before.properties)[STORAGE_LOCATION]
             set_document(draft.own_properties(), location, before.properties)
+            draft.record("set-properties")
+
+    def _changed_storage(
+        self, state: State, updates: Sequence[dict[str, Any]], view: View, prepared: Prepared
+    ) -> str:
+        """Apply updates to the storage table. Return the location of its new metadata file; an empty string if it has
+        not changed."""
+        if not updates:
+            return ""
+        name = storage_name(self.name)
+        found = require(state, name, TABLE)
+        table = state.get_for_rewrite(found.content, Table)
+        draft = TableDraft(table, state, now_ms=prepared.now, check_time=state.check_time)
+        apply_all(draft, updates)
+        if not draft.changed:
+            return ""
+        require_refresh_only(draft, name, view)
+        set_refreshes(draft, view)
+        change = StorageChange(self.context, self.operation, name)
+        stored = change.store(state, found, draft, prepared, self.context.binding.at(state))
+        return stored.value.metadata_location
 
 
 def _refuse_document(properties: Mapping[str, str]) -> None:

@@ -54,6 +54,10 @@ COMMANDS = {
         "polaris_spark.cli.maintain:import_catalog",
         "Import tables and views by their metadata files from another catalog or a directory tree.",
     ),
+    "materialized-view": Entry(
+        "polaris_spark.cli.materialized_views:app",
+        "Create, refresh, show, change and drop materialized views.",
+    ),
     "undrop": Entry(
         "polaris_spark.cli.undrop:undrop",
         "Restore a dropped reference, such as a branch of a catalog, before its grace period ends.",

@@ -1,5 +1,5 @@
-"""`polaris-spark maintain JOB` and `polaris-spark import`: commands that run a procedure, with an option for each of
-its parameters."""
+"""`polaris-spark maintain JOB`, `polaris-spark import` and `polaris-spark materialized-view ...`: commands that run a
+procedure, with an option for each of its parameters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from polaris_spark.cli.options import (
     Realm,
     Server,
     ServerToken,
+    StoreOnly,
     StoreOrServer,
     required_store,
 )
 from polaris_spark.cli.output import (
     NO_PROBLEMS,
+    NO_ROWS,
     NOTHING_TO_DO,
     as_sql,
     errors,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from polaris_spark.backends.base import Backend
+    from polaris_spark.config import Properties
 
 LARGE = 100_000
 """Number of object rows in a store above which a job runs on Spark, unless an option says otherwise."""
@@ -111,6 +114,15 @@ def add(procedure: Procedure) -> None:
     app.command(name)(command_of(procedure, name))
 
 
+def _takes(procedure: Procedure, option: str) -> bool:
+    """Whether the command of a procedure has an option of `_place`."""
+    if option in ("server", "token"):
+        return procedure.over_http
+    if option == "master":
+        return procedure.uses_spark or procedure.maintenance
+    return option != "spark" or (_takes(procedure, "master") and not procedure.needs_spark)
+
+
 def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     """Return a function that typer can use as a command, and that runs a procedure. Its options are the parameters of
     the procedure, and the options that all these commands have.
@@ -122,6 +134,8 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     """
     shared = inspect.signature(_place).parameters
     hints = get_type_hints(_place, include_extras=True)
+    if not procedure.over_http:
+        hints["store"] = StoreOnly
     reserved = [one.name for one in procedure.parameters if one.name in shared]
     if reserved:
         raise InputError(
@@ -132,7 +146,7 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     place = [
         one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY)
         for one in shared.values()
-        if procedure.over_http or one.name not in ("server", "token")
+        if _takes(procedure, one.name)
     ]
 
     def command(**given: Any) -> None:
@@ -218,9 +232,9 @@ def _run(
     catalog: str | None,
     branch: str,
     property: list[str] | None,
-    master: str | None,
-    spark: bool | None,
     password: str | None,
+    master: str | None = None,
+    spark: bool | None = None,
 ) -> list[tuple[Any, ...]]:
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.rest.session import open_session
@@ -237,15 +251,40 @@ def _run(
         with open_store(store, options=properties.store_options) as opened:
             catalog = opened.realm(realm).catalog(None).name
     properties = properties_of({**given, "catalog": catalog}, property, password)
-    started = _Spark(master)
+    started = _Spark(master, _spark_properties(properties, property) if procedure.queries else None)
     try:
         with open_session(properties, SystemClock()) as session, steps() as watch:
             if spark is None:
-                spark = master is not None or is_large(session.connection.backend)
+                spark = procedure.needs_spark or master is not None
+                if not spark and not procedure.queries and _takes(procedure, "master"):
+                    spark = is_large(session.connection.backend)
             call = Call(session, started.session if spark else None, watch, by_operator=True)
             return procedure.rows(call, arguments)
     finally:
         started.stop()
+
+
+def _spark_properties(properties: Properties, named: list[str] | None) -> dict[str, Any]:
+    """Return the arguments of `configure` that add a catalog to a Spark session.
+
+    Its name in Spark is the property `spark.catalog`; if that is not set, the name of the catalog.
+
+    Args:
+        named: texts `NAME=VALUE` of further catalog properties.
+    """
+    from polaris_spark.cli.stores import named_properties
+
+    further = named_properties(named or ())
+    options = {f"store.{name}": value for name, value in properties.store_options.items()}
+    place = {"realm": properties.realm, "branch": properties.branch, "create": "false"}
+    return {
+        "name": further.pop("spark.catalog", properties.catalog),
+        **further,
+        **options,
+        **place,
+        "catalog": properties.catalog,
+        "store": str(properties.store),
+    }
 
 
 def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
@@ -255,12 +294,18 @@ def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) 
     elif rows and not (procedure.idle is not None and all(map(procedure.idle, rows))):
         _show(names, rows)
     else:
-        screen().print(NO_PROBLEMS if procedure.finds_faults else NOTHING_TO_DO)
+        screen().print(_nothing(procedure))
     failure = procedure.failure(rows) if procedure.failure is not None else None
     if failure is not None:
         raise InputError(failure)
     if rows and procedure.finds_faults:
         raise typer.Exit(PROBLEMS_FOUND)
+
+
+def _nothing(procedure: Procedure) -> str:
+    if procedure.finds_faults:
+        return NO_PROBLEMS
+    return NO_ROWS if procedure.queries and not procedure.needs_spark else NOTHING_TO_DO
 
 
 def is_large(backend: Backend, limit: int = LARGE) -> bool:
@@ -318,23 +363,33 @@ def _json(value: Any) -> Any:
 class _Spark:
     """The Spark session of a command. It is started at first use."""
 
-    def __init__(self, master: str | None) -> None:
+    def __init__(self, master: str | None, catalog: Mapping[str, Any] | None) -> None:
+        """
+        Args:
+            catalog: arguments of `configure`, if the session needs the catalog. It is then the current catalog.
+        """
         self._master = master
+        self._catalog = catalog
         self._started: SparkSession | None = None
 
     def session(self) -> SparkSession:
         if self._started is None:
             from pyspark.sql import SparkSession
 
-            from polaris_spark.spark.session import use_this_python_in_local_workers
+            from polaris_spark.spark.session import configure, use_this_python_in_local_workers
 
-            builder = SparkSession.builder.appName("polaris-spark maintain")
+            builder = SparkSession.builder.appName("polaris-spark")
             if self._master:
                 builder = builder.master(self._master)
             use_this_python_in_local_workers(builder)
             if "PYSPARK_GATEWAY_PORT" not in os.environ:
                 builder = builder.config("spark.ui.enabled", "false")
+                builder = builder.config("spark.ui.showConsoleProgress", "false")  # the command shows its own
+            if self._catalog is not None:
+                builder = configure(builder, **self._catalog)
             self._started = builder.getOrCreate()
+            if self._catalog is not None:
+                self._started.catalog.setCurrentCatalog(self._catalog["name"])
         return self._started
 
     def stop(self) -> None:

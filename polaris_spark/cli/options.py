@@ -31,6 +31,8 @@ def _secret(help: str) -> Any:
 
 Store = Annotated[str, _store()]
 StoreOrServer = Annotated[str | None, _store("; left out with --server")]
+StoreOnly = Annotated[str | None, _store()]
+"""For a command that `required_store` checks, and that no server can run."""
 Server = Annotated[
     str | None,
     typer.Option(

@@ -19,6 +19,9 @@ WIDTH_OF_FILES = 200
 NOTHING_TO_DO = "nothing to do"
 """Text that a command prints if it had nothing to do."""
 
+NO_ROWS = "none"
+"""Text that a command prints if the list that it shows is empty."""
+
 NO_PROBLEMS = "no problems found"
 """Text that a command prints if it looked for problems and found none."""
 

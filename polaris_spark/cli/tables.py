@@ -68,7 +68,7 @@ def _described(head: CommitReader, batch: list[tuple[DecodedKey, int]]) -> list[
 
 
 def _entity(head: CommitReader, key: DecodedKey, value: object) -> Json:
-    from polaris_spark.catalog.metadata.rows import Table, View
+    from polaris_spark.catalog.metadata.rows import MATERIALIZED, Table, View
     from polaris_spark.catalog.rows import NAMESPACE, TABLE, Unloaded
 
     facts: Json = {"kind": "namespace" if key.kind == NAMESPACE else "view", "name": [*key.path, key.name]}
@@ -88,6 +88,8 @@ def _entity(head: CommitReader, key: DecodedKey, value: object) -> Json:
             if value.version_log.tail
             else None
         )
+        if MATERIALIZED in value.properties:
+            facts["kind"] = "materialized view"
         return facts | {
             "id": hexadecimal(value.entity_id),
             "versions": len(value.versions),
@@ -116,7 +118,7 @@ def as_tree(title: str, entities: list[Json]) -> Tree:
         *path, name = entity["name"]
         parent = places.get(tuple(path), tree)
         node = parent.add(_label(entity, name))
-        if entity["kind"] == "namespace":
+        if entity["kind"] in ("namespace", "materialized view"):  # which has its storage table
             places[tuple(entity["name"])] = node
     return tree
 
@@ -134,7 +136,7 @@ def _label(entity: Json, name: str) -> Text:
         facts = f"v{entity['format-version']}, {count} snapshot{'' if count == 1 else 's'}"
     elif "versions" in entity:
         count = entity["versions"]
-        facts = f"view, {count} version{'' if count == 1 else 's'}"
+        facts = f"{entity['kind']}, {count} version{'' if count == 1 else 's'}"
     elif "imported-from" in entity:
         return label.append(f"  {'view, ' if entity['kind'] == 'view' else ''}not loaded yet", style="dim")
     else:

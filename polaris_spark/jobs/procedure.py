@@ -189,6 +189,10 @@ class Procedure:
     """Description of the procedure, in one sentence."""
     uses_spark: bool = False
     """Whether `run` may use the Spark session."""
+    needs_spark: bool = False
+    """Whether `run` fails without a Spark session."""
+    queries: bool = False
+    """Whether `run` queries the catalog in the Spark session, if it has one. The session then needs the catalog."""
     over_http: bool = False
     """Whether HTTP clients with an administrator's token may call the procedure. The server runs the procedure in its
     own process, so the procedure must not open files, stores or addresses that its arguments name, except locations in

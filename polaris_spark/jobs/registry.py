@@ -25,7 +25,7 @@ from polaris_spark.jobs import (
     sweep,
     trim,
 )
-from polaris_spark.jobs.materialized_views import create, drop, explain, refresh, show, stale
+from polaris_spark.jobs.materialized_views import alter, create, drop, explain, refresh, show, stale
 from polaris_spark.jobs.procedure import Call, Procedure, Watch
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ BUILT_IN = (
     sweep.PROCEDURE,
     trim.PROCEDURE,
     create.PROCEDURE,
+    alter.PROCEDURE,
     drop.PROCEDURE,
     show.SHOW,
     show.DESCRIBE,

@@ -139,17 +139,24 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
 def _places_of(session: Session, table: str) -> list[str]:
     from polaris_spark.catalog.contents import content_of, places
     from polaris_spark.catalog.entities import TableName, table_key
+    from polaris_spark.catalog.materialized_views import is_materialized, storage_name
     from polaris_spark.catalog.metadata.rows import Table, View
     from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 
     snapshot, reader = session.catalog.head(), session.catalog.reader
     *namespace, last = levels_named(snapshot, session.catalog.name, "table", table)
     name = TableName(tuple(namespace), last)
-    of_table, of_view = (snapshot.index(NAMES).get(table_key(name, kind)) for kind in (TABLE, VIEW))
+    names = snapshot.index(NAMES)
+    of_table, of_view = (names.get(table_key(name, kind)) for kind in (TABLE, VIEW))
     if of_table is not None:
         return [_uri(place) for place in places(content_of(reader, of_table.pointer, Table))]
     if of_view is not None:
-        return [_uri(place) for place in places(content_of(reader, of_view.pointer, View))]
+        view = content_of(reader, of_view.pointer, View)
+        found = {*places(view)}
+        storage = names.get(table_key(storage_name(name)))
+        if isinstance(view, View) and is_materialized(view) and storage is not None:
+            found |= places(content_of(reader, storage.pointer, Table))
+        return [_uri(place) for place in sorted(found)]
     raise InputError(f"there is no table or view {name}")
 
 
@@ -241,7 +248,11 @@ PROCEDURE = job(
     name="remove_orphans",
     comment="Delete files that no table or view of the store needs; by default, only report them.",
     parameters=(
-        Parameter("table", "STRING", "search only the locations of this table or view"),
+        Parameter(
+            "table",
+            "STRING",
+            "search only the locations of this table or view (if it is materialized, also of its storage table)",
+        ),
         Parameter(
             "location",
             "STRING",

@@ -12,6 +12,7 @@ import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import (
+    C,
     DropContent,
     Rename,
     StoredContent,
@@ -22,6 +23,7 @@ from polaris_spark.catalog.contents import (
 from polaris_spark.catalog.entities import TableName, find, require, require_namespace, table_key
 from polaris_spark.catalog.listing import list_names
 from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.materialized_views import storage_name
 from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
 from polaris_spark.catalog.metadata.renderer import render
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
@@ -266,19 +268,28 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
 def drop_table(catalog: Catalog, request: Request) -> Response:
     """Answer `DELETE namespaces/{namespace}/tables/{table}`: drop a table and, if requested, delete its files."""
     wants_purge = request.query.get("purgeRequested", "false").lower() == "true"
-    change = DropContent(catalog.context, request.operation(), name_of(request), Table, purge=wants_purge)
-    if wants_purge:
-        operation = Operation(b"", request.principal)
-        bind_branch(catalog.references, catalog.context, operation, catalog.row, catalog.reference)
-    table = catalog.commit(change)
-    if wants_purge and isinstance(table, Table):
-        _purge(catalog, change.name, table)
-    else:
-        write_metadata_of_dropped(catalog, change.name, table)
+    drop(
+        catalog, DropContent(catalog.context, request.operation(), name_of(request), Table, purge=wants_purge)
+    )
     return NO_CONTENT
 
 
-def write_metadata_of_dropped(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
+def drop(catalog: Catalog, change: DropContent[C]) -> None:
+    """Drop a table or view. If the change has `purge`, then delete its files, and those of the storage table of a
+    materialized view."""
+    if not change.purge:
+        _write_metadata_of_dropped(catalog, change.name, catalog.commit(change))
+        return
+    operation = Operation(b"", change.operation.principal)
+    bind_branch(catalog.references, catalog.context, operation, catalog.row, catalog.reference)
+    dropped = catalog.commit(change)
+    if change.storage is not None:
+        _purge(catalog, storage_name(change.name), change.storage)
+    if not isinstance(dropped, Unloaded):
+        _purge(catalog, change.name, dropped)
+
+
+def _write_metadata_of_dropped(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
     """Write the metadata file of a table or view that was dropped without purge. Do nothing if commits write metadata
     files, because the file then exists already.
 
@@ -295,11 +306,11 @@ def write_metadata_of_dropped(catalog: Catalog, name: TableName, dropped: Table 
         log.warning("%s was dropped, but its metadata file was not written: %s", name, error, exc_info=error)
 
 
-def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
-    """Delete the files of a dropped table. An error is only logged and not raised, because the drop has already
+def _purge(catalog: Catalog, name: TableName, dropped: Table | View) -> None:
+    """Delete the files of a dropped table or view. An error is only logged and not raised, because the drop has already
     succeeded."""
     try:
-        kept = purge(catalog, table)
+        kept = purge(catalog, dropped)
     except Exception as error:  # any error of a file system or database: the log entry records what to delete
         log.warning("purge of %s is left to maintenance: %s", name, error, exc_info=error)
         return

@@ -19,11 +19,11 @@ from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_respo
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.table_routes import (
     commit_updates,
+    drop,
     identifier_name,
     list_kind,
     rename_kind,
     response_after_commit,
-    write_metadata_of_dropped,
 )
 
 
@@ -99,8 +99,7 @@ def commit_view(catalog: Catalog, request: Request) -> Response:
 
 def drop_view(catalog: Catalog, request: Request) -> Response:
     """Answer `DELETE namespaces/{namespace}/views/{view}`: drop a view."""
-    change = DropContent(catalog.context, request.operation(), name_of(request), View)
-    write_metadata_of_dropped(catalog, change.name, catalog.commit(change))
+    drop(catalog, DropContent(catalog.context, request.operation(), name_of(request), View))
     return NO_CONTENT
 
 

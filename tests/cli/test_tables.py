@@ -11,6 +11,7 @@ from tests.cli.catalogs import HOSTILE, run
 from tests.importing.support import Entries
 from tests.importing.support import run as import_entries
 from tests.rest.client import connect
+from tests.rest.materialized import create_materialized_view
 
 
 def test_everything_in_the_catalog_is_listed(store: str) -> None:
@@ -60,3 +61,17 @@ def test_what_was_imported_unread_says_so(tmp_path: Path) -> None:
     drawn = run("tables", store).out
     assert "t  not loaded yet" in drawn
     assert "v  view, not loaded yet" in drawn
+
+
+def test_a_storage_table_is_drawn_below_its_materialized_view(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    catalog = connect(store, tmp_path / "warehouse")
+    catalog.namespace("db")
+    create_materialized_view(catalog.session.catalog, "v")
+    catalog.session.close()
+    lines = run("tables", store).out.splitlines()
+    assert [line.split("  view")[0].split("  v2")[0] for line in lines[1:]] == [
+        "└── db",
+        "    └── v  materialized view, 1 version, 1970-01-01 00:00:00.001Z",
+        "        └── storage",
+    ]

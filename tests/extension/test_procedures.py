@@ -463,7 +463,7 @@ OFFERED = [name for name, one in procedures().items() if one.over_http and name 
 NEEDED = {
     name: {"view": "db.mv"}
     for name in ("describe_materialized_view", "drop_materialized_view", "explain_refresh")
-}
+} | {"alter_materialized_view": {"view": "db.mv", "set_properties": {"max-staleness": "1 h"}}}
 """Arguments of the procedures that cannot run without arguments."""
 
 

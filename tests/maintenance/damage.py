@@ -18,7 +18,7 @@ from polaris_spark.catalog.entities import TableName, namespace_key, table_key
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.pieces import key_of
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.rows import NAMES
+from polaris_spark.catalog.rows import NAMES, VIEW
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.publication import encode_head, read_head
@@ -32,7 +32,8 @@ from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 from polaris_spark.system.stores import SYSTEM_REALM
-from tests.rest.client import Client, connect, path, rename, table, view_request
+from tests.rest.client import Client, connect, path, rename, table, view, view_request
+from tests.rest.materialized import create_materialized_view, refresh, snapshot_commit
 
 S = TypeVar("S", bound=msgspec.Struct)
 Json = dict[str, Any]
@@ -80,6 +81,14 @@ def fill(client: Client, clock: ManualClock) -> None:
     client.ok("POST", "v1/tables/rename", rename("t002", "renamed"))
     client.ok("DELETE", table("t003"))
     client.ok("POST", f"{path('db')}/views", view_request("v"))
+    create_materialized_view(client.session.catalog, "mv", properties={"time-travel": "true"})
+    storage, uuid = (
+        f"{path('db', 'mv')}/tables/storage",
+        client.ok("GET", view("mv"))["metadata"]["view-uuid"],
+    )
+    client.ok("POST", storage, refresh(uuid, 100, 1, state={"source-states": []}))
+    client.ok("POST", storage, refresh(uuid, 101, 2, replaces=100))
+    client.ok("POST", storage, snapshot_commit(102, 3, 101, operation="replace"))
     client.ok("POST", f"{path('db')}/properties", {"updates": {"owner": "me"}, "removals": []})
     references = client.session.catalog.references
     head = client.session.catalog.head()
@@ -293,6 +302,11 @@ def key(name: str) -> bytes:
 
 def content(store: Damaged, name: str = "t001") -> int:
     return store.entry(key(name)).pointer
+
+
+def view_content(store: Damaged, name: str) -> int:
+    """The content of a view in `db`."""
+    return store.entry(table_key(TableName(("db",), name), VIEW)).pointer
 
 
 def snapshot_leaf(store: Damaged) -> tuple[int, Leaf]:

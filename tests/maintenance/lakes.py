@@ -32,7 +32,7 @@ class Lake:
     """A catalog `lake` with a namespace `db`, its warehouse in a directory."""
 
     def __init__(self, store: str, warehouse: Path, **properties: Any) -> None:
-        self.warehouse = warehouse
+        self.store, self.warehouse = store, warehouse
         given = {"store": store, "warehouse": str(warehouse), "catalog": "lake", **properties}
         self.catalog = PolarisCatalog("lake", **given)
         self.session = connect(**given)

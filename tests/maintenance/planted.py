@@ -63,6 +63,7 @@ from tests.maintenance.planted_rows import (
     wrong_skip,
     wrong_time,
 )
+from tests.maintenance.planted_views import DISAGREEMENTS
 
 # Names, ids and locations
 
@@ -351,6 +352,7 @@ PLANTED = tuple(
         (entities.WRONG_ENTITY, (content_of_another, namespace_entity, catalog_name)),
         (entities.WRONG_LOCATION, (lost_location,)),
         (entities.OVERLAP, (overlap,)),
+        (entities.WRONG_VIEW, DISAGREEMENTS),
         (contents.WRONG_CONTENT, (current_schema, default_spec, default_sort_order, ref_to_nowhere)),
         (contents.WRONG_CONTENT, (ref_to_another, current_snapshot, schema_text, schema_number)),
         (contents.WRONG_CONTENT, (sort_order_type, snapshot_text, snapshot_order, log_items)),

@@ -15,7 +15,8 @@ from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.conftest import Open
-from tests.rest.materialized import SCHEMA, create_materialized_view
+from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
+from tests.rest.materialized import snapshot_commit as snapshot
 
 STORAGE = f"{path('db', 'v')}/tables/storage"
 PROPERTY = "materialized_view_metadata"
@@ -40,42 +41,6 @@ def document(properties: Mapping[str, str]) -> dict[str, Any]:
     """The document of the draft specification in properties."""
     found: dict[str, Any] = json.loads(properties[PROPERTY])
     return found
-
-
-def snapshot(id: int, number: int, parent: int | None = None, **summary: str) -> dict[str, Any]:
-    """A commit that adds a snapshot and makes it current."""
-    added: dict[str, Any] = {
-        "snapshot-id": id,
-        "sequence-number": number,
-        "timestamp-ms": 1_700_000_000_000 + number,
-        "manifest-list": f"file:///lists/{id}.avro",
-        "summary": summary,
-        "schema-id": 0,
-    }
-    if parent is not None:
-        added["parent-snapshot-id"] = parent
-    return {
-        "requirements": [],
-        "updates": [
-            {"action": "add-snapshot", "snapshot": added},
-            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": id},
-        ],
-    }
-
-
-def refresh(
-    view_uuid: str, id: int, number: int, *, replaces: int | None = None, version: int = 1, **also: Any
-) -> dict[str, Any]:
-    """A commit of a refresh, whose id and snapshot id are `id`."""
-    record = {
-        "refresh-id": id,
-        "version-id": version,
-        "view-uuid": view_uuid,
-        "replaces": replaces,
-        "base-tables": [{"type": "iceberg-metastore", "identifier": "t", "snapshot-reference": 7}],
-        **also,
-    }
-    return snapshot(id, number, replaces, **{"operation": "overwrite", "polaris.refresh": json.dumps(record)})
 
 
 def rows(catalog: Client, body: dict[str, Any]) -> dict[str, Any]:
@@ -230,8 +195,11 @@ def test_a_replaced_view_keeps_its_identity_and_has_no_rows(catalog: Client) -> 
     assert storage["current-snapshot-id"] == -1
     assert PROPERTY not in storage["properties"]
     assert [one["fields"][0]["id"] for one in storage["schemas"]] == [1]
-    again = create(catalog, "SELECT a FROM t", replace=True)
+    again = create(catalog, "SELECT a FROM t", replace=True)  # which does not change the storage table
     assert again["current-version-id"] == 1
+    location = document(again["properties"])["storage-table-location"]
+    assert location == catalog.ok("GET", STORAGE)["metadata-location"]
+    assert Path(location.removeprefix("file://")).exists()
     assert call(catalog.session, "fsck") == []
 
 
@@ -590,3 +558,81 @@ def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) ->
     assert how(catalog, uuid, outside=later, zone="UTC")["reason"] == ""
     changed = how(catalog, uuid, outside=[*outside[:2], {**outside[2], "version-id": 3}], zone="UTC")
     assert changed["reason"] == "changed: lake.db.big"
+
+
+def settings(catalog: Client, action: str, **more: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Change properties of the view. Return those of the view and of its storage table, without the documents."""
+    before = loaded(catalog)["at"]
+    updates = [{"action": action, **more}]
+    catalog.ok("POST", view("v"), {"requirements": [], "updates": updates})
+    after = loaded(catalog)
+    assert after["at"] != before
+    storage = catalog.ok("GET", STORAGE)
+    assert document(after["properties"])["storage-table-location"] == storage["metadata-location"]
+    assert call(catalog.session, "fsck") == []
+    found = (after["properties"], storage["metadata"]["properties"])
+    return tuple(
+        {k: v for k, v in one.items() if k not in (PROPERTY, "write.parquet.compression-codec")}
+        for one in found
+    )  # type: ignore[return-value]
+
+
+def test_properties_of_writes_and_files_are_those_of_the_storage_table(catalog: Client) -> None:
+    made = create(catalog)
+    rows(catalog, refresh(made["view-uuid"], 100, 1))
+    both = {"mine": "1", "write.merge.mode": "merge-on-read", "gc.enabled": "false"}
+    of_view, of_storage = settings(catalog, "set-properties", updates=both)
+    assert of_view == {"mine": "1"}
+    assert of_storage == {"write.merge.mode": "merge-on-read", "gc.enabled": "false"}
+    one = {"write.format.default": "orc"}
+    assert settings(catalog, "set-properties", updates=one)[1] == {**of_storage, **one}
+    names = ["gc.enabled", "write.merge.mode", "mine"]
+    assert settings(catalog, "remove-properties", removals=names) == ({}, one)
+    assert catalog.ok("GET", STORAGE)["metadata"]["format-version"] == 2
+    settings(catalog, "set-properties", updates={"format-version": "3"})
+    assert catalog.ok("GET", STORAGE)["metadata"]["format-version"] == 3
+    wrong = {"action": "set-properties", "updates": {"format-version": "new"}}
+    assert catalog.send("POST", view("v"), {"requirements": [], "updates": [wrong]}).status == 400
+    assert document(loaded(catalog)["properties"])["storage-table-location"] != made["at"]
+
+
+def test_a_replaced_view_keeps_properties_that_the_replacement_does_not_set(catalog: Client) -> None:
+    create(catalog, mine="1", other="2", max_staleness="1 h", time_travel="true")
+    after = create(catalog, "SELECT a + 1 AS a FROM t", replace=True, other="3")
+    kept = {name: text for name, text in after["properties"].items() if name != PROPERTY}
+    assert kept == {"mine": "1", "other": "3", "max-staleness": "1 h", "time-travel": "true"}
+
+
+def test_a_view_that_is_registered_under_another_name_names_its_storage_table_there(catalog: Client) -> None:
+    made = create(catalog)
+    rows(catalog, refresh(made["view-uuid"], 100, 1))
+    before = loaded(catalog)
+    catalog.send("DELETE", view("v"))
+    catalog.namespace("other")
+    body = {"name": "w", "metadata-location": before["at"]}
+    catalog.ok("POST", f"{path('other')}/register-view", body)
+    answer = catalog.ok("GET", view("w", ("other",)))
+    [version] = answer["metadata"]["versions"]
+    assert version["storage-table"] == {"namespace": ["other", "w"], "name": "storage"}
+    assert answer["metadata-location"] != before["at"]
+    assert (
+        json.loads(Path(answer["metadata-location"].removeprefix("file://")).read_text())
+        == (answer["metadata"])
+    )
+    assert document(catalog.ok("GET", f"{path('other', 'w')}/tables/storage")["metadata"]["properties"])
+    assert call(catalog.session, "fsck") == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"source-states": "t"},
+        {"source-states": [{"type": "table"}]},
+        {"source-states": [], "view-version-id": 7},
+    ],
+)
+def test_a_refresh_with_a_malformed_state_of_its_sources_is_refused(
+    catalog: Client, state: dict[str, Any]
+) -> None:
+    uuid = create(catalog)["view-uuid"]
+    assert catalog.send("POST", STORAGE, refresh(uuid, 100, 1, state=state)).status == 400

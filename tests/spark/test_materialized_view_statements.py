@@ -112,6 +112,10 @@ def value(spark: SparkSession, expression: str) -> Any:
             "CALL `polaris`.system.drop_materialized_view(view => 'db.v', if_exists => false)",
         ),
         (
+            "DROP MATERIALIZED VIEW polaris.db.v PURGE",
+            "CALL `polaris`.system.drop_materialized_view(view => 'db.v', if_exists => false, purge => true)",
+        ),
+        (
             "DROP MATERIALIZED VIEW IF EXISTS polaris.a.b.v",
             "CALL `polaris`.system.drop_materialized_view(view => 'a.b.v', if_exists => true)",
         ),
@@ -334,7 +338,7 @@ def test_views_in_other_catalogs_are_left_to_spark(spark: SparkSession, statemen
         ("REFRESH MATERIALIZED VIEW db.v FULL NOW", "'NOW': expected the end of the statement"),
         ("REFRESH MATERIALIZED VIEW db.v; SELECT 1", "'SELECT': expected FULL or the end of the statement"),
         ("REFRESH MATERIALIZED VIEW db.v /* a", "'/*': it is not closed"),
-        ("DROP MATERIALIZED VIEW db.v CASCADE", "'CASCADE': expected the end of the statement"),
+        ("DROP MATERIALIZED VIEW db.v CASCADE", "'CASCADE': expected PURGE or the end of the statement"),
         ("SHOW MATERIALIZED VIEWS LIKE 'a'", "'LIKE': expected IN, FROM or the end of the statement"),
         ("SHOW MATERIALIZED VIEWS IN", "end of input: expected the name of a namespace"),
         ("SHOW MATERIALIZED VIEWS IN db LIKE 'a'", "'LIKE': expected the end of the statement"),

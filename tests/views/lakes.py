@@ -11,8 +11,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.system.tasks import Tasks
 from tests.names import unchecked_names
-from tests.rest.materialized import create_materialized_view
-from tests.rest.test_materialized_views import refresh
+from tests.rest.materialized import create_materialized_view, refresh
 from tests.rest.test_metrics import COMMIT, SCAN
 from tests.views.catalogs import SCHEMA, Catalog
 

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tests.rest.materialized import SCHEMA, create_materialized_view
-from tests.rest.test_materialized_views import refresh, snapshot
+from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
+from tests.rest.materialized import snapshot_commit as snapshot
 from tests.views.catalogs import Catalog, rows
 
 

@@ -10,7 +10,7 @@ https://iceberg.apache.org/view-spec/).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from polaris_spark.index import IndexRoot, Shard
 from polaris_spark.objects import Strong, object_type
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+MATERIALIZED: Final = "materialized_view_metadata"
+"""Property of materialized views (`catalog.materialized_views`)."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,1 +1,1 @@
-"""Procedures of materialized views: create, refresh, explain, list, drop. Each is a statement in Spark's SQL, too."""
+"""Procedures of materialized views: create, refresh, explain, list, change and drop them."""

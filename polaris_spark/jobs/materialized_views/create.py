@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_STORAGE_PROPERTIES = ("write.", "read.", "commit.", "history.", "gc.", "format-version", "polaris.")
-"""Beginnings of the names of properties that are set on the storage table, not on the view."""
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
 _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", "day": "day", "days": "day"} | {
     "date": "day", "hour": "hour", "hours": "hour", "date_hour": "hour"
@@ -98,8 +96,10 @@ def _requests(
         version: the view's version.
         query_columns: names of the columns of the query.
     """
+    from polaris_spark.catalog.materialized_views import STORAGE_PROPERTIES
+
     properties = {key: text or "" for key, text in arguments.get("properties", {}).items()}
-    of_storage = {k: v for k, v in properties.items() if k.startswith(_STORAGE_PROPERTIES)}
+    of_storage = {k: v for k, v in properties.items() if k.startswith(STORAGE_PROPERTIES)}
     of_view = {k: v for k, v in properties.items() if k not in of_storage}
     of_view["spark.query-column-names"] = ",".join(query_columns)
     if "comment" in arguments:
@@ -288,4 +288,6 @@ PROCEDURE = Procedure(
     columns=(Column("view", "STRING"), Column("created", "BOOLEAN")),
     run=_run,
     uses_spark=True,
+    needs_spark=True,
+    queries=True,
 )

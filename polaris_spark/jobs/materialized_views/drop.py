@@ -15,11 +15,13 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.metadata.rows import View
     from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.commits.change import Operation
+    from polaris_spark.rest.table_routes import drop
 
     name, catalog = view_named(call, arguments["view"]), call.session.catalog
+    operation, purge = Operation(b"", call.session.principal), arguments.get("purge", False)
     try:
         materialized(catalog.view(), name)
-        catalog.commit(DropContent(catalog.context, Operation(b"", call.session.principal), name, View))
+        drop(catalog, DropContent(catalog.context, operation, name, View, purge=purge))
     except NoSuchViewError:
         if not arguments.get("if_exists", False):
             raise
@@ -33,6 +35,7 @@ PROCEDURE = Procedure(
     parameters=(
         VIEW_ARGUMENT,
         Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist"),
+        Parameter("purge", "BOOLEAN", "whether to delete the files of the storage table, too"),
     ),
     columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),
     run=_run,

@@ -101,4 +101,5 @@ PROCEDURE = Procedure(
     run=_run,
     over_http=True,
     uses_spark=True,
+    queries=True,
 )

@@ -148,4 +148,6 @@ PROCEDURE = Procedure(
     ),
     run=_run,
     uses_spark=True,
+    needs_spark=True,
+    queries=True,
 )

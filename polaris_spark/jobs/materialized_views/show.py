@@ -108,6 +108,7 @@ SHOW = Procedure(
     run=_show,
     over_http=True,
     uses_spark=True,
+    queries=True,
 )
 DESCRIBE = Procedure(
     name="describe_materialized_view",
@@ -117,4 +118,5 @@ DESCRIBE = Procedure(
     run=_describe,
     over_http=True,
     uses_spark=True,
+    queries=True,
 )

@@ -133,5 +133,7 @@ PROCEDURE = Procedure(
     ),
     run=_run,
     uses_spark=True,
+    needs_spark=True,
+    queries=True,
     failure=_failure,
 )

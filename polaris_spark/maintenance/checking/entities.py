@@ -13,7 +13,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.contents import holdings_of
 from polaris_spark.catalog.entities import TableName, namespace_key, table_key
 from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.materialized_views import STORAGE
+from polaris_spark.catalog.materialized_views import STORAGE, is_materialized, storage_name
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import (
     CATALOG,
@@ -31,16 +31,19 @@ from polaris_spark.catalog.rows import (
     id_from,
 )
 from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import StoredObjects
 from polaris_spark.errors import BadRequestError, CorruptionError, ObjectTooLargeError
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, ShardReader
 from polaris_spark.index.keys import children, decode_key, entry_key
 from polaris_spark.index.root import as_branch
 from polaris_spark.maintenance.checking.contents import ContentCheck
+from polaris_spark.maintenance.checking.materialized_views import disagreements
 from polaris_spark.maintenance.checking.rows import Problem, RowReader
 
 WRONG_ENTITY = "wrong-entity"
 WRONG_LOCATION = "wrong-location"
 OVERLAP = "overlap"
+WRONG_VIEW = "wrong-materialized-view"
 
 TOGETHER = 512
 
@@ -173,6 +176,7 @@ class _Head:
         yield from self._contents.check([entry.pointer for _, entry in entries], path)
         if has_ids:
             yield from self._owners(entries)
+        yield from self._materialized(entries)
 
     def _name_faults(self, key: bytes, entry: Entry) -> Iterator[str]:
         if not entry.pointer:
@@ -193,7 +197,36 @@ class _Head:
         """Whether a key is that of the storage table of a materialized view."""
         if kind != TABLE or name != STORAGE or len(path) < 2:
             return False
-        return self.index(NAMES).get(table_key(TableName(path[:-1], path[-1]), VIEW)) is not None
+        found = self.index(NAMES).get(table_key(TableName(path[:-1], path[-1]), VIEW))
+        views = {} if found is None else self._rows.read([found.pointer])
+        if (
+            found is None or found.pointer not in views
+        ):  # if the view cannot be read, another check reports it
+            return found is not None
+        value = views[found.pointer].value
+        return isinstance(value, View) and is_materialized(value)
+
+    def _materialized(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        """Yield a problem for each disagreement of a materialized view and its storage table."""
+        pointers = [entry.pointer for key, entry in entries if _kind(key) == VIEW]
+        views = self._rows.values(pointers, View)
+        for key, entry in entries:
+            view = views.get(entry.pointer)
+            if _kind(key) != VIEW or view is None or not is_materialized(view):
+                continue
+            decoded = decode_key(key)
+            name = TableName(decoded.path, decoded.name)
+            stored = self.index(NAMES).get(table_key(storage_name(name)))
+            tables = {} if stored is None else self._rows.values([stored.pointer], Table)
+            if stored is not None and stored.pointer not in tables:
+                continue  # another check reports why it cannot be read
+            table = None if stored is None else tables[stored.pointer]
+            messages: dict[int, list[str]] = {}  # one problem for each row
+            for one in disagreements(name, view, table, StoredObjects(self._rows.store)):
+                row = entry.pointer if one.in_view or stored is None else stored.pointer
+                messages.setdefault(row, []).append(one.message)
+            for row, some in messages.items():
+                yield self._problem(WRONG_VIEW, row, "; ".join(some), self._path(NAMES, key))
 
     def _has_namespace(self, path: tuple[str, ...]) -> bool:
         if path not in self._namespaces:
@@ -366,4 +399,12 @@ def _location_key(place: Segments, entity: int) -> bytes:
     try:
         return entry_key(place, _LOCATION, f"{entity:x}")
     except ObjectTooLargeError:  # then the index cannot hold it, and no entry has the empty key
+        return b""
+
+
+def _kind(key: bytes) -> bytes:
+    """Return the kind of a key of the index `names`; empty if it cannot be decoded, which another check reports."""
+    try:
+        return decode_key(key).kind
+    except CorruptionError:
         return b""

@@ -183,10 +183,12 @@ final class MaterializedViewStatement {
     if (view == null) {
       return null;
     }
-    tokens.expectEnd("the end of the statement");
+    boolean purge = tokens.accept("PURGE");
+    tokens.expectEnd(purge ? "the end of the statement" : "PURGE or the end of the statement");
     return new Call(view.catalog, "drop_materialized_view")
         .with("view", literal(view.text()))
         .with("if_exists", ifExists)
+        .with("purge", purge ? "true" : null)
         .text();
   }
 
