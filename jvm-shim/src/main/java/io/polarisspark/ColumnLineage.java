@@ -309,16 +309,10 @@ public final class ColumnLineage {
   private Rows restricted(SetOperation plan, boolean isAll, Scope outer) {
     Result left = result((LogicalPlan) plan.left(), outer);
     Result right = result((LogicalPlan) plan.right(), outer);
-    Dependencies compared = Dependencies.NONE;
-    Dependencies distinct = Dependencies.NONE;
-    for (Dependencies column : left.columns) {
-      compared = compared.plus(column.by(Kind.FILTER));
-      distinct = isAll ? distinct : distinct.plus(column.by(Kind.GROUP_BY));
-    }
-    for (Dependencies column : right.columns) {
-      compared = compared.plus(column.by(Kind.FILTER));
-    }
-    return rows(left, plan).and(right.rows).and(compared).and(distinct);
+    Dependencies columns = Dependencies.sum(left.columns);
+    Dependencies compared = columns.plus(Dependencies.sum(right.columns)).by(Kind.FILTER);
+    Rows found = rows(left, plan).and(right.rows).and(compared);
+    return isAll ? found : found.and(columns.by(Kind.GROUP_BY));
   }
 
   /** A recursive common table expression: its columns depend on those of the step before. */
@@ -403,9 +397,7 @@ public final class ColumnLineage {
   }
 
   private Dependencies all(Collection<? extends Expression> expressions, Scope scope) {
-    return expressions.stream()
-        .map(one -> of(one, scope))
-        .reduce(Dependencies.NONE, Dependencies::plus);
+    return Dependencies.sum(expressions.stream().map(one -> of(one, scope)).toList());
   }
 
   private Dependencies of(Expression expression, Scope scope) {
@@ -471,7 +463,7 @@ public final class ColumnLineage {
     } else {
       throw new UnknownLineage("the subquery " + subquery.nodeName());
     }
-    return result.columns.subList(0, values).stream().reduce(result.rows, Dependencies::plus);
+    return Dependencies.sum(result.columns.subList(0, values)).plus(result.rows);
   }
 
   private static <T> List<T> list(IterableOnce<? extends T> items) {

@@ -1,5 +1,6 @@
 package io.polarisspark;
 
+import java.util.Collection;
 import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -55,16 +56,16 @@ record Dependencies(Map<SourceColumn, Set<Kind>> kinds) {
         .toList();
   }
 
-  Dependencies plus(Dependencies other) {
-    if (kinds.isEmpty()) {
-      return other;
+  static Dependencies sum(Collection<Dependencies> terms) {
+    Map<SourceColumn, Set<Kind>> all = new LinkedHashMap<>();
+    for (Dependencies term : terms) {
+      term.kinds.forEach((column, more) -> all.merge(column, more, Dependencies::union));
     }
-    if (other.kinds.isEmpty()) {
-      return this;
-    }
-    Map<SourceColumn, Set<Kind>> all = new LinkedHashMap<>(kinds);
-    other.kinds.forEach((column, more) -> all.merge(column, more, Dependencies::union));
     return new Dependencies(all);
+  }
+
+  Dependencies plus(Dependencies other) {
+    return other.kinds.isEmpty() ? this : sum(List.of(this, other));
   }
 
   /** Returns the dependencies of a value that is computed from the value with these. */
