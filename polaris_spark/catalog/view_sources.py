@@ -8,6 +8,7 @@ catalog are pinned to the states that they have when the query is pinned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from polaris_spark.catalog.entities import TableName, find, require, table_key
@@ -37,7 +38,7 @@ SOURCE_STATES = "source-states"
 MAIN = "main"
 _REFS = ("branch_", "tag_")
 """Beginnings of the last part of a name that names a branch or tag of the table before it."""
-_SESSION_CATALOG = "spark_catalog"
+SESSION_CATALOG = "spark_catalog"
 """Name of the catalog by which Spark reads Delta tables at a location."""
 _DEEPEST = 32
 """Maximum depth of views that read other views."""
@@ -80,6 +81,8 @@ class TableSource(NamedTuple):
     type: str = METASTORE
     """Type of the base table in the draft specification. A table that is named by its location has a `name` as in SQL,
     such as `` delta.`/path` ``."""
+    view_uuid: str = ""
+    """UUID of the materialized view whose rows of an earlier refresh are read; the table is its storage table."""
 
     @property
     def full_name(self) -> str:
@@ -117,6 +120,9 @@ class ViewSource(NamedTuple):
     """Set if the stored rows of the view are read instead of its query."""
     catalog: str = ""
     """Name, in Spark, of the other catalog that the view is in; empty for this catalog."""
+    materialized: bool = False
+    read: bool = True
+    """False if stored rows of a materialized view above it are read instead of the view."""
 
 
 class PinnedQuery(NamedTuple):
@@ -176,14 +182,19 @@ def _place(source: TableSource | ViewSource) -> Json:
     return {"catalog": source.catalog} if source.catalog else {}
 
 
+def version_of(state: State, view: View) -> Json:
+    """Return the current version of a view."""
+    pointer = next(one.piece for one in view.versions if one.id == view.current_version_id)
+    return decode(state.get(pointer, ViewVersion).text)
+
+
 def query_of(state: State, view: View) -> ViewQuery:
     """Return the query of a view's current version in Spark's SQL.
 
     Raises:
         BadRequestError: the view has no query in the dialect `spark`.
     """
-    pointer = next(one.piece for one in view.versions if one.id == view.current_version_id)
-    version = decode(state.get(pointer, ViewVersion).text)
+    version = version_of(state, view)
     for one in get_objects(version, "representations"):
         if str(one.get("type")).lower() == "sql" and str(one.get("dialect")).lower() == "spark":
             return ViewQuery(
@@ -216,6 +227,51 @@ def pin(
         BadRequestError: the query cannot be parsed, reads itself, or reads something that has no state to pin.
     """
     return _Pinning(state, catalog, engine, stored).pinned(query, ((catalog, *name.namespace, name.name),))
+
+
+def named_sources(
+    state: State, catalog: str, query: ViewQuery, above: tuple[TableName, ...]
+) -> tuple[list[TableSource], list[ViewSource]]:
+    """Return the tables and views that a query names, directly and through views, without their states. Sources that do
+    not exist, and those of other catalogs, are left out.
+
+    Args:
+        above: names of the views that read the query, the outermost first.
+    Raises:
+        BadRequestError: the query cannot be parsed.
+    """
+    tables: list[TableSource] = []
+    views: list[ViewSource] = []
+    pinning = _Pinning(state, catalog, None, None)
+    for reference in references_of(query.sql):
+        state.check_time()
+        location = pinning.location(reference.parts)
+        if location:
+            format, path = location
+            at_location = _unpinned(reference, TableName((format,), path), "")
+            tables.append(at_location._replace(type=LOCATIONS[format]))
+        for name in pinning.names(reference.parts, query):
+            found = find(state, table_key(name))
+            if found is not None:
+                tables.append(_unpinned(reference, name, state.get(found.content, Table).uuid))
+                break
+            found = find(state, table_key(name, VIEW))
+            if found is not None and name not in above and len(above) <= _DEEPEST:
+                view = state.get(found.content, View)
+                source = ViewSource(name, view.uuid, view.current_version_id)
+                views.append(source._replace(materialized=is_materialized(view)))
+                with suppress(BadRequestError):
+                    inner = named_sources(state, catalog, query_of(state, view), (*above, name))
+                    tables += inner[0]
+                    views += inner[1]
+                break
+    return tables, views
+
+
+def _unpinned(reference: SourceReference, name: TableName, uuid: str) -> TableSource:
+    return TableSource(
+        reference.identifier, name, uuid, MAIN, NO_SNAPSHOT, 0, fixed=False, rows=0, files=0, size=0
+    )
 
 
 class _Pinned(NamedTuple):
@@ -262,7 +318,7 @@ class _Pinning:
         self, reference: SourceReference, query: ViewQuery, above: tuple[tuple[str, ...], ...]
     ) -> _Pinned:
         """Pin what a reference names."""
-        for name in self._names(reference.parts, query):
+        for name in self.names(reference.parts, query):
             found = find(self.state, table_key(name))
             if found is not None:
                 return self._table(reference, name, self.state.get(found.content, Table))
@@ -275,7 +331,7 @@ class _Pinning:
                 if found is not None:
                     ref = name.name.partition("_")[2]
                     return self._table(reference, table, self.state.get(found.content, Table), ref)
-        location = self._location(reference.parts)
+        location = self.location(reference.parts)
         if location:
             return self._at_location(reference, *location)
         other = self._other_catalog(reference.parts, query)
@@ -288,7 +344,7 @@ class _Pinning:
             "iceberg.`/path` or delta.`/path`"
         )
 
-    def _names(self, parts: tuple[str, ...], query: ViewQuery) -> Iterator[TableName]:
+    def names(self, parts: tuple[str, ...], query: ViewQuery) -> Iterator[TableName]:
         """Yield the names in this catalog that a reference can mean, as Spark resolves it."""
         default = query.catalog or self.catalog
         if len(parts) == 1:
@@ -304,9 +360,9 @@ class _Pinning:
     def _is_catalog(self, name: str) -> bool:
         return self.engine is not None and self.engine.is_catalog(name)
 
-    def _location(self, parts: tuple[str, ...]) -> tuple[str, str] | None:
+    def location(self, parts: tuple[str, ...]) -> tuple[str, str] | None:
         """Return the format and the location that a reference names; None if it names no location."""
-        if len(parts) == 3 and parts[0] in (self.catalog, _SESSION_CATALOG):
+        if len(parts) == 3 and parts[0] in (self.catalog, SESSION_CATALOG):
             parts = parts[1:]
         if len(parts) != 2 or parts[0].lower() not in LOCATIONS or "/" not in parts[1]:
             return None
@@ -372,7 +428,7 @@ class _Pinning:
                 "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension too"
             )
         table = delta_table(name.name)
-        full = quoted((_SESSION_CATALOG, *name.namespace, name.name))
+        full = quoted((SESSION_CATALOG, *name.namespace, name.name))
         fixed = named_snapshot(reference) if reference.version else None
         source = TableSource(
             reference.identifier,
@@ -443,20 +499,21 @@ class _Pinning:
         parts = (self.catalog, *name.namespace, name.name)
         if reference.version and is_materialized(view):
             self._check_view(parts, reference._replace(version=""), above)
-            return self._past(name, reference)
+            return self._past(name, view, reference)
         self._check_view(parts, reference, above)
         inner = self.pinned(query_of(self.state, view), (*above, parts))
         stored = self.stored(name, view) if self.stored and is_materialized(view) else None
         if stored is not None:
             table = self.state.get(require(self.state, storage_name(name), TABLE).content, Table)
             read = StoredSource(table.uuid, table.current_snapshot_id or 0)
-            source = ViewSource(name, view.uuid, view.current_version_id, read)
+            source = ViewSource(name, view.uuid, view.current_version_id, read, materialized=True)
             unread = [one._replace(rows=0, files=0, size=0, read=False) for one in inner.tables]
-            return _Pinned(f"({stored})", unread, [source, *inner.views])
-        source = ViewSource(name, view.uuid, view.current_version_id)
+            below = [one._replace(read=False) for one in inner.views]
+            return _Pinned(f"({stored})", unread, [source, *below])
+        source = ViewSource(name, view.uuid, view.current_version_id, materialized=is_materialized(view))
         return self._of_query(inner, columns_of(self.state, view), source)
 
-    def _past(self, name: TableName, reference: SourceReference) -> _Pinned:
+    def _past(self, name: TableName, view: View, reference: SourceReference) -> _Pinned:
         """Pin a materialized view as of one of its refreshes. Its storage table is the source."""
         past = rows_of_version(self.state, name, str(named_snapshot(reference)))
         source = TableSource(
@@ -470,6 +527,7 @@ class _Pinning:
             rows=0,
             files=0,
             size=0,
+            view_uuid=view.uuid,
         )
         return _Pinned(quoted((self.catalog, *name.namespace, name.name)), [source], [])
 

@@ -34,12 +34,14 @@ def create_materialized_view(
     namespace: tuple[str, ...] = ("db",),
     properties: dict[str, str] | None = None,
     column: str = "a",
+    summary: dict[str, str] | None = None,
 ) -> None:
     """Create a materialized view of one column."""
     schema = {**SCHEMA, "fields": [{"id": 1, "name": column, "type": "long", "required": False}]}
     query = {"type": "sql", "sql": sql, "dialect": "spark"}
     version: dict[str, Any] = {
         **VIEW_VERSION,
+        "summary": summary or {},
         "default-namespace": list(namespace),
         "representations": [query],
     }

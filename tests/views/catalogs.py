@@ -39,7 +39,7 @@ def having(*columns: str) -> list[str]:
 OF_ENTITIES = [
     view
     for view in having("entity_id", "content_id")
-    if view not in ("files", "materialized_views", "refreshes")
+    if view not in ("files", "materialized_views", "refreshes", "lineage")
 ]
 """Views of the entities of a commit, except `files` (the manifests of these catalogs were never written) and
 those of materialized views, of which these catalogs have none."""
@@ -47,7 +47,7 @@ those of materialized views, of which these catalogs have none."""
 OF_HISTORY = [name for name, view in VIEWS.items() if isinstance(view, HistoryView)]
 """Views of commits."""
 
-EMPTY_IN_SHOP = ("materialized_views", "refreshes", "metrics", "deletions", "tasks")
+EMPTY_IN_SHOP = ("materialized_views", "refreshes", "lineage", "metrics", "deletions", "tasks")
 """Views without rows in the fixture `shop`."""
 
 

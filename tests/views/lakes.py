@@ -85,7 +85,8 @@ class Lake:
             uuid = self.catalog.request("GET", where)["metadata"]["view-uuid"]
             storage = f"{_place((*self.namespaces[0], name))}/tables/storage"
             for number, before in ((1, None), (2, 1)):
-                self.catalog.request("POST", storage, refresh(uuid, number, number, replaces=before))
+                body = refresh(uuid, number, number, replaces=before, lineage=self._lineage())
+                self.catalog.request("POST", storage, body)
         references, row = session.catalog.references, session.catalog.row
         for branch in ("dev", "gone@1/x"):
             references.create(head_name(row, branch), Operation(b"", "ann"), source=session.catalog.head())
@@ -101,6 +102,12 @@ class Lake:
                 self.clock.advance(1_000)
         with Tasks(session.connection.backend, self.clock).running("sweep", row.name):
             self.clock.advance(10)
+
+    def _lineage(self) -> dict[str, object]:
+        """The lineage of a view of one column, from two columns of a table and from a view."""
+        table = {"type": "table", "namespace": [self._name()], "name": self._name(), "columns": ["x", "y"]}
+        view = {"type": "view", "catalog": self._name(), "namespace": [], "name": self._name(), "uuid": "u"}
+        return {"sources": [table, view], "edges": {"IDENTITY": [[0, 0, 1]], "FILTER": [[None, 0, 0]]}}
 
     def _name(self) -> str:
         return "".join(self.random.choices(NAMES, k=self.random.choice([1, 1, 1, 2])))

@@ -23,7 +23,7 @@ PRUNED = [
     *[
         (view, column)
         for column in ("catalog", "namespace", "name", "entity_id")
-        for view in (*OF_ENTITIES, "files")
+        for view in (*OF_ENTITIES, "files", "lineage")
     ],
     *[(view, "commit_id") for view in OF_HISTORY],
     *[(view, column) for column in ("catalog", "reference", "number", "committed_at") for view in OF_HISTORY],

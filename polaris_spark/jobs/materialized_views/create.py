@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import AlreadyExistsError, InputError
 from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
+    lineage_of,
     spark_catalog,
     view_named,
 )
@@ -27,9 +28,11 @@ _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.entities import find, table_key
+    from polaris_spark.catalog.lineage import VERSION_LINEAGE
     from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
     from polaris_spark.catalog.materialized_views import is_materialized
     from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.metadata.texts import encode
     from polaris_spark.catalog.rows import VIEW
     from polaris_spark.catalog.view_sources import ViewQuery, pin
     from polaris_spark.commits.change import Operation
@@ -59,11 +62,16 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
     _refuse_variables(rows)
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
+    lineage = lineage_of(call, rows._jdf.queryExecution().analyzed(), pinned, len(rows.columns))
     version = {
         "version-id": 1,
         "schema-id": 0,
         "timestamp-ms": call.session.connection.clock.now_ms(),
-        "summary": {"engine-name": "spark", "engine-version": spark.version},
+        "summary": {
+            "engine-name": "spark",
+            "engine-version": spark.version,
+            VERSION_LINEAGE: encode(lineage).decode(),
+        },
         "default-namespace": namespace,
         "representations": [{"type": "sql", "sql": query, "dialect": "spark"}],
     }

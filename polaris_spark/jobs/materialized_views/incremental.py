@@ -64,6 +64,11 @@ class IncrementalQuery:
         """Why the query can never be refreshed incrementally; empty if it can."""
         return str(self._query.hindrance())
 
+    @property
+    def analyzed(self) -> Any:
+        """Spark's analyzed plan of the query."""
+        return self._query.analyzed()
+
     def hidden(self) -> list[HiddenColumn]:
         """Return the hidden columns that the query needs."""
         return [HiddenColumn(*(str(text) for text in one)) for one in self._query.hidden()]

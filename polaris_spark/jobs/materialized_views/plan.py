@@ -59,10 +59,13 @@ class RefreshPlan(NamedTuple):
     """The hidden columns of the storage table, as fields of its Iceberg schema."""
     stored: str = ""
     """Name of the storage table and its snapshot, in SQL."""
+    lineage: Json | None = None
+    """The lineage of the view's version, as it was recorded when the view was created."""
 
 
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
+    from polaris_spark.catalog.lineage import lineage_of_version
     from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
     from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.catalog.view_freshness import freshness, stored_rows
@@ -98,6 +101,7 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
         now.reason or "it was asked for",
         before,
         hidden=hidden_fields(state, name),
+        lineage=lineage_of_version(state, view),
     )
     if strategy_of(view) == "incremental":
         plan = _with_changes(call, state, name, view, plan, pinned, engine.outside, full=full)
@@ -194,3 +198,20 @@ def view_named(call: Call, text: str) -> TableName:
 def spark_catalog(call: Call) -> str:
     """Return the name under which Spark knows the catalog."""
     return call.session.properties.other.get("spark.catalog") or call.session.catalog.name
+
+
+def lineage_of(call: Call, plan: Any, query: PinnedQuery, columns: int) -> Json:
+    """Return the document of lineage of a query.
+
+    Args:
+        plan: Spark's analyzed plan of the query, in the JVM.
+        query: the pinned query.
+        columns: number of columns of the view; the query can have more.
+    """
+    import msgspec
+
+    from polaris_spark.catalog.lineage import document_of_lineage
+
+    jvm: Any = call.spark()._jvm
+    found = msgspec.json.decode(str(jvm.io.polarisspark.ColumnLineage.of(plan, columns)))
+    return document_of_lineage(found, query, spark_catalog(call))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from polaris_spark.jobs.materialized_views.plan import RefreshPlan, spark_catalog
+from polaris_spark.jobs.materialized_views.plan import RefreshPlan, lineage_of, spark_catalog
 from polaris_spark.jobs.procedure import Call
 
 if TYPE_CHECKING:
@@ -54,10 +54,12 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
         sum(one.size for one in plan.query.tables),
     )
     if plan.since is None:
-        rows = by_position(spark.sql(plan.query.sql), plan.columns)
-        _overwrite(call, name, table, rows, [], plan, done)
+        result = spark.sql(plan.query.sql)
+        _record_lineage(call, plan, result._jdf.queryExecution().analyzed())
+        _overwrite(call, name, table, by_position(result, plan.columns), [], plan, done)
         return done
     with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
+        _record_lineage(call, plan, query.analyzed)
         columns = [] if hindrance_of(query, plan) else query.hidden()
         plan.record[STATE] = recorded(columns, plan.hidden)
         why = _why_full(call, query, plan)
@@ -73,6 +75,15 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
         except Exception as error:
             raise IncrementalError(error) from error
         return done
+
+
+def _record_lineage(call: Call, plan: RefreshPlan, analyzed: Any) -> None:
+    """Add the lineage to the refresh record, unless it is that which the view's version has."""
+    from polaris_spark.catalog.lineage import LINEAGE
+
+    lineage = lineage_of(call, analyzed, plan.query, len(plan.columns))
+    if lineage != plan.lineage:
+        plan.record[LINEAGE] = lineage
 
 
 def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -20,6 +20,7 @@ _NAMES = (
     "views",
     "materialized_views",
     "refreshes",
+    "lineage",
     "snapshots",
     "schemas",
     "refs",

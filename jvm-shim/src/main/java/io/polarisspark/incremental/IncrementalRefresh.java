@@ -74,6 +74,7 @@ public final class IncrementalRefresh implements AutoCloseable {
   private final SparkSession spark;
   private final StoredQuery query;
   private final String hindrance;
+  private final LogicalPlan analyzed;
   private final LogicalPlan plan;
   private String stored;
   private Sources sources;
@@ -88,7 +89,7 @@ public final class IncrementalRefresh implements AutoCloseable {
   public IncrementalRefresh(
       org.apache.spark.sql.SparkSession spark, String sql, List<String> columns) {
     this.spark = (SparkSession) spark;
-    LogicalPlan analyzed = this.spark.sql(sql).queryExecution().analyzed();
+    this.analyzed = this.spark.sql(sql).queryExecution().analyzed();
     LogicalPlan rewritten = null;
     StoredQuery stored = null;
     String why;
@@ -102,6 +103,11 @@ public final class IncrementalRefresh implements AutoCloseable {
     this.plan = rewritten;
     this.hindrance = why;
     this.query = stored;
+  }
+
+  /** Returns Spark's plan of the query. */
+  public LogicalPlan analyzed() {
+    return analyzed;
   }
 
   /** Returns why the query can never be refreshed incrementally; an empty text if it can. */
