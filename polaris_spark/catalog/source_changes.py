@@ -3,25 +3,31 @@ then, and the procedure `expire` keeps these snapshots for it."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
+from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.materialized_views import (
     NO_SNAPSHOT,
     REFRESH_START,
+    is_materialized,
     refresh_retention_ms,
     storage_name,
     strategy_of,
 )
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.outside_sources import DELTA_LOCATION, OutsideSources, TableState
-from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.stored_views import last_refresh, materialized_views
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.stored_views import last_refresh
 from polaris_spark.catalog.view_freshness import is_outside, table_of
 from polaris_spark.catalog.view_sources import SOURCE_STATES, PinnedQuery, TableSource, ViewSource
 from polaris_spark.commits.state import State
+from polaris_spark.index.diff import diff
+from polaris_spark.index.keys import decode_key
+from polaris_spark.index.root import IndexRoot
 
 
 class SnapshotKey(NamedTuple):
@@ -107,30 +113,56 @@ def _table(source: TableSource, last: Json, table: TableState | None) -> dict[Sn
     return {key: since}
 
 
-def snapshots_for_refreshes(state: State, now_ms: int) -> dict[str, frozenset[int]]:
-    """Return the snapshots that the next incremental refreshes of materialized views compare with the current ones: ids
-    by the UUID of the table.
+class RefreshNeeds:
+    """The snapshots that the next incremental refreshes of materialized views compare with the current ones.
 
     A view needs them for a bounded time after its last refresh (`REFRESH_RETENTION`). Views whose metadata is not
     loaded yet are left out.
-
-    Args:
-        now_ms: the current time, in milliseconds since 1970.
     """
-    found: dict[str, set[int]] = {}
-    for name, view in materialized_views(state, None):
+
+    def __init__(self, now_ms: int) -> None:
+        """
+        Args:
+            now_ms: the current time, in milliseconds since 1970.
+        """
+        self._now_ms = now_ms
+        self._names = IndexRoot()
+        """Root of the index `names` in the commit of the last call of `at`."""
+        self._by_view: dict[bytes, list[SnapshotKey]] = {}
+        """What each view needs, by its key in the index."""
+
+    def at(self, state: State) -> dict[str, frozenset[int]]:
+        """Return the ids of the snapshots that are needed in a commit, by the UUID of the table. Only views that have
+        changed since the commit of the last call are read."""
+        commit = state.base.commit
+        names = dict(zip(commit.index_names, commit.index_roots, strict=True)).get(NAMES, IndexRoot())
+        for key, _, entry in diff(self._names, names, state.read_shards):
+            if decode_key(key).kind == VIEW:
+                self._by_view.pop(key, None)
+                view = None if entry is None else content_of(state, entry.pointer, View)
+                if isinstance(view, View) and is_materialized(view):
+                    path, _, name = decode_key(key)
+                    self._by_view[key] = self._needed(state, TableName(path, name), view)
+        self._names = names
+        found: dict[str, set[int]] = {}
+        for snapshot in chain.from_iterable(self._by_view.values()):
+            found.setdefault(snapshot.uuid, set()).add(snapshot.snapshot_id)
+        return {uuid: frozenset(ids) for uuid, ids in found.items()}
+
+    def _needed(self, state: State, name: TableName, view: View) -> list[SnapshotKey]:
         record = last_refresh(state, name) if strategy_of(view) == "incremental" else None
-        if record is None or now_ms - record.get(REFRESH_START, 0) > refresh_retention_ms(view):
-            continue
+        if record is None or self._now_ms - record.get(REFRESH_START, 0) > refresh_retention_ms(view):
+            return []
+        found = []
         for source in record.get(SOURCE_STATES) or ():
             if is_outside(source):
                 continue
             if source.get("type") == "table":
-                found.setdefault(source["uuid"], set()).add(source["snapshot-id"])
+                found.append(SnapshotKey(source["uuid"], source["snapshot-id"]))
             elif "storage-snapshot-id" in source:
                 below = storage_name(TableName(tuple(source["namespace"]), source["name"]))
                 entry = find(state, table_key(below))
                 if entry is not None:
                     uuid = state.get(entry.content, Table).uuid
-                    found.setdefault(uuid, set()).add(source["storage-snapshot-id"])
-    return {uuid: frozenset(ids) for uuid, ids in found.items()}
+                    found.append(SnapshotKey(uuid, source["storage-snapshot-id"]))
+        return found

@@ -46,7 +46,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
-    from polaris_spark.catalog.source_changes import snapshots_for_refreshes
+    from polaris_spark.catalog.source_changes import RefreshNeeds
     from polaris_spark.maintenance.expiry.retention import Asked
 
     catalog = call.session.catalog
@@ -55,7 +55,7 @@ def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
     if retain_last is not None and retain_last < 1:
         raise InputError(f"retain_last is {retain_last}; it must be at least 1")
     before = older_than(call, arguments, now)
-    needed = catalog.loading(lambda: snapshots_for_refreshes(catalog.view(), now), call.session.principal)
+    needed = catalog.loading(lambda: RefreshNeeds(now).at(catalog.view()), call.session.principal)
     return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False), needed)
 
 

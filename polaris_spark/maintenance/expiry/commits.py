@@ -23,7 +23,7 @@ from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.permits import Permit
 from polaris_spark.catalog.rows import IDS, TABLE, id_bytes
 from polaris_spark.catalog.snapshot_expiry import EXPIRED, namespace_levels, record_expired
-from polaris_spark.catalog.source_changes import snapshots_for_refreshes
+from polaris_spark.catalog.source_changes import RefreshNeeds
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -162,16 +162,16 @@ class _ExpireTables(CatalogChange[_PreparedTables, list[_Expired]]):
     action = "expire-snapshots"
 
     def __init__(
-        self, context: Context, operation: Operation, parts: Sequence[_ExpireTable], asked: Asked
+        self, context: Context, operation: Operation, parts: Sequence[_ExpireTable], needs: RefreshNeeds
     ) -> None:
         super().__init__(context, operation)
         self.parts = parts
-        self.asked = asked
+        self.needs = needs
 
     def prepare(self, view: State) -> _PreparedTables:
         now = self.context.clock.now_ms()
         parts = [Prepared(now, part.uuid) for part in self.parts]
-        return _PreparedTables(parts, snapshots_for_refreshes(view, self.asked.now_ms))
+        return _PreparedTables(parts, self.needs.at(view))
 
     def apply(self, state: State, prepared: _PreparedTables) -> list[_Expired]:
         done = []
@@ -231,6 +231,7 @@ class _Removing:
         self._catalog = catalog
         self._operation = operation
         self._asked = asked
+        self._needs = RefreshNeeds(asked.now_ms)
         self._progress = progress
         self.done: list[Removed] = []
         self._refused = 0
@@ -255,7 +256,7 @@ class _Removing:
             return
         self._progress(len(self.done))
         try:
-            change = _ExpireTables(self._catalog.context, self._operation, parts, self._asked)
+            change = _ExpireTables(self._catalog.context, self._operation, parts, self._needs)
             expired = self._catalog.commit(change)
         except PolarisError as error:
             of_the_database = isinstance(error, (OutcomeUnknownError, TryAgainError))

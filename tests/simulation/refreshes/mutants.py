@@ -170,14 +170,8 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
     "expiry forgets the snapshots that refreshes need": Mutant(
         (
             Patch(
-                source_changes,
-                "snapshots_for_refreshes",
-                "return {uuid: frozenset(ids) for uuid, ids in found.items()}",
-                "return {}",
-            ),
-            Patch(
-                commits,
-                "snapshots_for_refreshes",
+                source_changes.RefreshNeeds,
+                "at",
                 "return {uuid: frozenset(ids) for uuid, ids in found.items()}",
                 "return {}",
             ),
@@ -189,8 +183,8 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 commits._ExpireTables,
                 "prepare",
-                "snapshots_for_refreshes(view, self.asked.now_ms)",
-                "self.asked.for_refreshes or {}",
+                "self.needs.at(view)",
+                "self.parts[0].asked.for_refreshes or {}",
             ),
         ),
         {**CALM, "think_ms": 0.0, "rates": Rates(delay_ms=20.0)},

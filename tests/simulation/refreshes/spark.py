@@ -20,7 +20,7 @@ from unittest.mock import patch
 import msgspec
 
 from polaris_spark.catalog.materialized_views import HIDDEN
-from polaris_spark.jobs.materialized_views import incremental
+from polaris_spark.jobs.materialized_views import incremental, write
 from polaris_spark.jobs.materialized_views.incremental import Changed, HiddenColumn
 from tests.rest.client import table
 from tests.simulation.refreshes.lake import NOTHING, REFRESH, Json, Rows, marks, total
@@ -160,7 +160,14 @@ class SimulatedRows:
         self.spark = spark
         self.text = sql
         self.columns = ["a"]
+        self._jdf = self
         self.summary: dict[str, str] = {}
+
+    def queryExecution(self) -> SimulatedRows:  # noqa: N802  # a method of Spark
+        return self
+
+    def analyzed(self) -> None:
+        """There is no plan, and so no lineage."""
 
     def toDF(self, *names: str) -> SimulatedRows:  # noqa: N802  # a method of Spark
         return self
@@ -191,6 +198,7 @@ class SimulatedIncrementalQuery:
         self.spark = spark
         self.sql = sql
         self.hindrance = ""
+        self.analyzed = None
 
     def __enter__(self) -> SimulatedIncrementalQuery:
         return self
@@ -248,6 +256,7 @@ def simulated_spark(seed: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for place in (
             patch.object(incremental, "IncrementalQuery", SimulatedIncrementalQuery),
+            patch.object(write, "_record_lineage", lambda *_: None),
             patch("pyspark.sql.functions.expr", lambda text: text),
             patch.object(secrets, "randbits", rng.getrandbits),
             patch.object(logging.getLogger("polaris_spark"), "disabled", True),
