@@ -97,12 +97,15 @@ class UnknownSourceError(Exception):
 class OutsideSources:
     """Looks up tables and views outside of the catalog. Each is looked up once, so that all uses see one state."""
 
-    def __init__(self, describe: Describe | None = None) -> None:
+    def __init__(self, describe: Describe | None = None, *, reads_delta: bool = False) -> None:
         """
         Args:
             describe: describes the tables and views that the engine knows; None if there is no engine.
+            reads_delta: whether this process may open Delta tables at any location. A server must not: clients write
+                the locations.
         """
         self._describe = describe
+        self._reads_delta = reads_delta
         self._found: dict[tuple[str, ...], OutsideTable | OutsideView | None] = {}
 
     def find(self, parts: tuple[str, ...]) -> OutsideTable | OutsideView | None:
@@ -115,6 +118,17 @@ class OutsideSources:
         if parts not in self._found:
             self._found[parts] = self._asked(parts)
         return self._found[parts]
+
+    def delta(self, location: str) -> DeltaTable:
+        """Return the current version of a Delta table.
+
+        Raises:
+            BadRequestError: the package `deltalake` is not installed, or the table cannot be read.
+            UnknownSourceError: this process must not open it.
+        """
+        if not self._reads_delta:
+            raise UnknownSourceError(("", "delta", location))
+        return delta_table(location)
 
     def _asked(self, parts: tuple[str, ...]) -> OutsideTable | OutsideView | None:
         text = None if self._describe is None else self._describe(parts)

@@ -23,7 +23,6 @@ from polaris_spark.catalog.outside_sources import (
     OutsideView,
     TableState,
     UnknownSourceError,
-    delta_table,
 )
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.stored_views import last_refresh, materialized, stored_query
@@ -150,7 +149,7 @@ def _has_changed(state: State, source: Json, outside: OutsideSources) -> bool:
     if source.get("base-type") == DELTA_LOCATION:
         if "ref" not in source:
             return False
-        delta = delta_table(source["name"])
+        delta = outside.delta(source["name"])
         return (delta.id, delta.version) != (source["uuid"], source["snapshot-id"])
     if source["type"] == "view":
         found = view_of(state, source, outside)

@@ -24,7 +24,6 @@ from polaris_spark.catalog.outside_sources import (
     OutsideSources,
     OutsideTable,
     TableState,
-    delta_table,
 )
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted
@@ -409,10 +408,10 @@ class _Pinning:
             raise BadRequestError(
                 f"the location {location!r} in {reference.identifier} is relative; give an absolute path or a URI"
             )
-        if LOCATIONS[format] == DELTA_LOCATION:
-            return self._delta(reference, name)
         if self.engine is None:
             raise BadRequestError(f"{reference.identifier} can be read only in a Spark session")
+        if LOCATIONS[format] == DELTA_LOCATION:
+            return self._delta(reference, name, self.engine)
         table = self.engine.outside.find(("", *name.namespace, location))
         if not isinstance(table, OutsideTable):
             raise BadRequestError(f"there is no Iceberg table at {location}")
@@ -420,14 +419,14 @@ class _Pinning:
         read = self._iceberg(reference, full, name, table, MAIN)
         return read._replace(tables=[one._replace(type=ICEBERG_LOCATION) for one in read.tables])
 
-    def _delta(self, reference: SourceReference, name: TableName) -> _Pinned:
-        if self.engine is not None and not self.engine.reads_delta:
+    def _delta(self, reference: SourceReference, name: TableName, engine: QueryEngine) -> _Pinned:
+        if not engine.reads_delta:
             raise BadRequestError(
                 f"this Spark session cannot read {reference.identifier}: add Delta Lake's package for this Spark, and "
                 "set spark.sql.catalog.spark_catalog to org.apache.spark.sql.delta.catalog.DeltaCatalog and "
                 "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension too"
             )
-        table = delta_table(name.name)
+        table = engine.outside.delta(name.name)
         full = quoted((SESSION_CATALOG, *name.namespace, name.name))
         fixed = named_snapshot(reference) if reference.version else None
         source = TableSource(

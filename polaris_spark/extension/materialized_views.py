@@ -39,7 +39,7 @@ def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
         return ReadResponse(None, refreshable=False, reason="the view was replaced")
     record = last_refresh(state, name)
     known = {tuple(one["parts"]): one for one in asked.outside}
-    now = freshness(state, name, OutsideSources(known.get))
+    now = freshness(state, name, OutsideSources(known.get, reads_delta=catalog.context.allowed is None))
     if now.unknown and not _may_be_stale(catalog, view, record or {}):
         unknown = [list(parts) for parts in now.unknown]
         return ReadResponse(None, refreshable=True, reason=now.reason, unknown=unknown)

@@ -636,3 +636,19 @@ def test_a_refresh_with_a_malformed_state_of_its_sources_is_refused(
 ) -> None:
     uuid = create(catalog)["view-uuid"]
     assert catalog.send("POST", STORAGE, refresh(uuid, 100, 1, state=state)).status == 400
+
+
+def test_a_server_opens_no_delta_table_that_a_client_names(catalog: Client, tmp_path: Path) -> None:
+    uuid = create(catalog)["view-uuid"]
+    place = {"namespace": ["delta"], "name": str(tmp_path), "uuid": "u", "snapshot-id": 5, "ref": "main"}
+    states = [{"type": "table", **place, "schema-id": 0, "base-type": "deltalake-filesystem"}]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": states, "session": {"zone": "UTC"}}))
+    assert state(catalog)[1].startswith("only a Spark session can find out")
+    assert (
+        "cannot be read" in how(catalog, uuid, zone="UTC")["reason"]
+    )  # a session of this process may open it
+    served = catalog.session.catalog.restricted([])
+    body = {"uuid": uuid, "version-id": 1, "session": {"zone": "UTC"}, "catalog": "c"}
+    path = "polaris-spark/v1/namespaces/db/materialized-views/v/read"
+    status, _, text = catalog.session.derive(catalog=served).request("POST", path, body=json.dumps(body))
+    assert (status, json.loads(text)["unknown"]) == (200, [["", "delta", str(tmp_path)]])

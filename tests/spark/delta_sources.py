@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
         return [found.strategy, sorted(map(list, spark.sql("SELECT * FROM v").collect()))]
 
     def fresh() -> bool:
-        found = spark.sql("SELECT fresh FROM polaris.system.materialized_views").first()
+        found = spark.sql("SHOW MATERIALIZED VIEWS").first()
         assert found is not None
         return bool(found.fresh)
 

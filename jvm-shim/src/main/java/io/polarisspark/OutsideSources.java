@@ -85,7 +85,7 @@ public final class OutsideSources {
 
   static Map<String, Object> description(SparkSession session, List<String> parts) {
     if (parts.get(0).isEmpty()) {
-      return atLocation(session, parts.get(2));
+      return parts.get(1).equals("iceberg") ? atLocation(session, parts.get(2)) : NONE;
     }
     CatalogPlugin catalog = session.sessionState().catalogManager().catalog(parts.get(0));
     int last = parts.size() - 1;
