@@ -151,7 +151,8 @@ class Lake:
 
     def _schema(self) -> None:
         if place := self._chosen():
-            field = {"id": 3, "name": self._name(), "required": False, "type": "string", "doc": self._name()}
+            doc = f"{self._name()} {self.random.random()}"  # a schema that the table has already is not added
+            field = {"id": 3, "name": self._name(), "required": False, "type": "string", "doc": doc}
             schema = {**SCHEMA, "schema-id": 1, "fields": [*SCHEMA["fields"], field]}
             add = {"action": "add-schema", "schema": schema}
             current = {"action": "set-current-schema", "schema-id": -1}
