@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.catalog.contents import DropContent
 from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.catalog.view_freshness import freshness
-from polaris_spark.errors import BadRequestError
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, TryAgainError
 from polaris_spark.jobs.registry import call
+from polaris_spark.rest.table_routes import drop
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.conftest import Open
 from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
@@ -298,6 +305,35 @@ def test_view_and_storage_table_are_renamed_and_dropped_together(catalog: Client
     assert catalog.send("GET", storage).status == 404
     assert call(catalog.session, "fsck") == []
     create(catalog)  # the names and locations are free
+
+
+def test_a_purge_that_is_tried_again_keeps_the_files_of_a_view_that_another_drop_kept(
+    catalog: Client,
+) -> None:
+    create(catalog)
+    place = local_path(catalog.ok("GET", STORAGE)["metadata-location"])
+    assert place is not None
+
+    class Lost(DropContent[View]):
+        """A drop whose first try is in vain."""
+
+        tries = 0
+
+        def apply(self, state: State, prepared: int) -> View | Unloaded:
+            done = super().apply(state, prepared)
+            self.tries += 1
+            if self.tries == 1:
+                raise TryAgainError("another commit came first")
+            return done
+
+    within = catalog.session.catalog
+    change = Lost(within.context, Operation(b"", "me"), TableName(("db",), "v"), View, purge=True)
+    with pytest.raises(TryAgainError):
+        within.commit(change)
+    catalog.ok("DELETE", view("v"))
+    catalog.ok("POST", f"{path('db')}/views", view_request("v"))
+    drop(within, change)
+    assert place.exists()
 
 
 def test_a_namespace_and_a_materialized_view_cannot_have_one_name(catalog: Client) -> None:
