@@ -483,6 +483,42 @@ def test_malformed_source_states_make_the_view_stale(catalog: Client) -> None:
     assert len(call(catalog.session, "show_materialized_views")) == 1
 
 
+MALFORMED = [
+    ("refresh-start-timestamp-ms", "today"),
+    ("refresh-start-timestamp-ms", None),
+    ("rows-read", 0.5),
+    ("reason", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MALFORMED)
+def test_a_refresh_whose_record_has_a_field_of_a_wrong_type_is_refused(
+    catalog: Client, name: str, value: object
+) -> None:
+    uuid = create(catalog)["view-uuid"]
+    answer = catalog.send("POST", STORAGE, refresh(uuid, 100, 1, **{name: value}))
+    assert (answer.status, name in answer.error["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(("name", "value"), [*MALFORMED, ("snapshot-ids", 5)])
+def test_a_view_of_another_writer_whose_record_has_a_field_of_a_wrong_type_is_not_registered(
+    catalog: Client, name: str, value: object
+) -> None:
+    uuid = create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    file = local_path(catalog.ok("GET", STORAGE)["metadata-location"])
+    at = loaded(catalog)["at"]
+    catalog.ok("DELETE", view("v"))
+    assert file is not None
+    text = json.loads(file.read_text())
+    found = document(text["properties"])
+    found["refreshes"][0][name] = value
+    text["properties"][PROPERTY] = json.dumps(found)
+    file.write_text(json.dumps(text))
+    answer = catalog.send("POST", f"{path('db')}/register-view", {"name": "v", "metadata-location": at})
+    assert (answer.status, name in answer.error["message"]) == (400, True)
+
+
 def test_a_change_of_the_columns_of_a_source_is_a_change(catalog: Client) -> None:
     base, uuid = table(catalog), create(catalog)["view-uuid"]
     states = [{**source(catalog, base, -1), "schema-id": 0}]
