@@ -715,6 +715,14 @@ def procedure(catalog: Client, name: str, **arguments: str) -> list[list[Any]]:
     return found
 
 
+def test_without_spark_a_table_of_another_catalog_is_not_called_missing_everywhere(catalog: Client) -> None:
+    create(catalog, "SELECT a FROM lake.db.t")
+    with pytest.raises(
+        BadRequestError, match=r"if it is in another catalog, it can be looked up only in a Spark"
+    ):
+        call(catalog.session, "explain_refresh", view="db.v")
+
+
 def settings(catalog: Client, action: str, **more: Any) -> tuple[dict[str, str], dict[str, str]]:
     """Change properties of the view. Return those of the view and of its storage table, without the documents."""
     before = loaded(catalog)["at"]
