@@ -639,6 +639,17 @@ def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) ->
     assert changed["reason"] == "changed: lake.db.big"
 
 
+def test_a_description_of_a_table_without_a_name_is_refused(catalog: Client) -> None:
+    body = {
+        "uuid": create(catalog)["view-uuid"],
+        "version-id": 1,
+        "session": {},
+        "outside": [{"type": "none"}],
+    }
+    answer = catalog.send("POST", "polaris-spark/v1/namespaces/db/materialized-views/v/read", body)
+    assert answer.kind == (400, "BadRequestException")
+
+
 def delta(folder: Path) -> str:
     """Append a row to a Delta table, and return the id of the table."""
     deltalake.write_deltalake(str(folder), pa.table({"a": [1]}), mode="append")
