@@ -25,6 +25,7 @@ from polaris_spark.catalog.metadata.texts import (
     encode,
     get_int,
     get_long,
+    get_longs,
     get_objects,
     get_text,
 )
@@ -445,6 +446,7 @@ def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
     for base in get_objects(refresh, "base-tables"):
         get_text(base, "type")
         get_text(base, "identifier")
+    _check_optional_fields(refresh)
     version = refresh_state(summary)["view-version-id"] if REFRESH_STATE in summary else refresh["version-id"]
     if version != refresh["version-id"]:
         raise BadRequestError(
@@ -452,6 +454,25 @@ def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
             f"{refresh['version-id']}"
         )
     return refresh
+
+
+def check_refresh_records(properties: Mapping[str, str]) -> None:
+    """Check the refresh records in the properties of a storage table that another writer may have made.
+
+    Raises:
+        BadRequestError: a record has a field of a wrong type, with which jobs for the whole catalog would fail.
+    """
+    for record in refresh_records(document_of(properties)):
+        _check_optional_fields(record)
+
+
+def _check_optional_fields(record: Json) -> None:
+    for name in record.keys() & {REFRESH_START, ROWS_READ, FILES_READ, SIZE_READ}:
+        get_long(record, name)
+    for name in record.keys() & {USED_STRATEGY, REASON}:
+        get_text(record, name)
+    if _SNAPSHOTS in record:
+        get_longs(record, _SNAPSHOTS)
 
 
 def refresh_state(summary: Mapping[str, str]) -> Json:

@@ -107,6 +107,7 @@ class OutsideSources:
         self._describe = describe
         self._reads_delta = reads_delta
         self._found: dict[tuple[str, ...], OutsideTable | OutsideView | None] = {}
+        self._found_delta: dict[str, DeltaTable] = {}
 
     def find(self, parts: tuple[str, ...]) -> OutsideTable | OutsideView | None:
         """Return the table or view with a full name; None if it does not exist.
@@ -128,7 +129,9 @@ class OutsideSources:
         """
         if not self._reads_delta:
             raise UnknownSourceError(("", "delta", location))
-        return delta_table(location)
+        if location not in self._found_delta:
+            self._found_delta[location] = delta_table(location)
+        return self._found_delta[location]
 
     def _asked(self, parts: tuple[str, ...]) -> OutsideTable | OutsideView | None:
         text = None if self._describe is None else self._describe(parts)

@@ -9,6 +9,7 @@ from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.materialized_views import (
+    check_refresh_records,
     refuse_storage,
     require_no_namespace,
     storage_location,
@@ -133,6 +134,7 @@ class RegisterView(Register[View]):
             if isinstance(text, PolarisError):
                 raise text
             draft, effective = table.parse(text, prepared.fixed.now), self.context.binding.at(state)
+            check_refresh_records(draft.properties)
             table.store(state, None, draft, prepared.fixed, effective, existing_file=location)
         stored = super().apply(state, prepared)
         return stored if prepared.storage is None else self._with_identifier(state, stored, prepared.fixed)

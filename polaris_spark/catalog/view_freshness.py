@@ -147,10 +147,9 @@ def _has_changed(state: State, source: Json, outside: OutsideSources) -> bool:
         UnknownSourceError: a source outside of the catalog is not known.
     """
     if source.get("base-type") == DELTA_LOCATION:
-        if "ref" not in source:
-            return False
         delta = outside.delta(source["name"])
-        return (delta.id, delta.version) != (source["uuid"], source["snapshot-id"])
+        version = source["snapshot-id"] if "ref" in source else delta.version
+        return (delta.id, delta.version) != (source["uuid"], version)
     if source["type"] == "view":
         found = view_of(state, source, outside)
         return found is None or found != (source["uuid"], source["version-id"])

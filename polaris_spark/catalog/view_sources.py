@@ -337,6 +337,11 @@ class _Pinning:
         pinned = self._outside(reference, other, above) if other else None
         if pinned is not None:
             return pinned
+        if self.engine is None:
+            raise BadRequestError(
+                f"there is no table or view {reference.identifier} in catalog {self.catalog}; if it is in another "
+                "catalog, it can be looked up only in a Spark session"
+            )
         raise BadRequestError(
             f"{reference.identifier} is neither a table nor a view of catalog {self.catalog}, and no Iceberg table or "
             "view of another catalog; a materialized view can read only these, and tables at a location as "
@@ -382,7 +387,7 @@ class _Pinning:
         """Pin a table or view of another catalog. Return None if it does not exist."""
         if self.engine is None:
             raise BadRequestError(
-                f"{reference.identifier} is in the catalog {parts[0]}, which can be asked only in a Spark session"
+                f"{reference.identifier} is in the catalog {parts[0]}; it can be looked up only in a Spark session"
             )
         found, ref = None, MAIN
         if len(parts) > 3 and parts[-1].lower().startswith(_REFS):
@@ -409,7 +414,7 @@ class _Pinning:
                 f"the location {location!r} in {reference.identifier} is relative; give an absolute path or a URI"
             )
         if self.engine is None:
-            raise BadRequestError(f"{reference.identifier} can be read only in a Spark session")
+            raise BadRequestError(f"{reference.identifier} can be looked up only in a Spark session")
         if LOCATIONS[format] == DELTA_LOCATION:
             return self._delta(reference, name, self.engine)
         table = self.engine.outside.find(("", *name.namespace, location))

@@ -118,7 +118,7 @@ def as_tree(title: str, entities: list[Json]) -> Tree:
         *path, name = entity["name"]
         parent = places.get(tuple(path), tree)
         node = parent.add(_label(entity, name))
-        if entity["kind"] in ("namespace", "materialized view"):  # which has its storage table
+        if entity["kind"] in ("namespace", "materialized view"):  # the storage table is shown below its view
             places[tuple(entity["name"])] = node
     return tree
 

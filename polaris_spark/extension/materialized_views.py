@@ -38,8 +38,8 @@ def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
     if (view.uuid, view.current_version_id) != (asked.uuid, asked.version_id):
         return ReadResponse(None, refreshable=False, reason="the view was replaced")
     record = last_refresh(state, name)
-    known = {tuple(one["parts"]): one for one in asked.outside}
-    now = freshness(state, name, OutsideSources(known.get, reads_delta=catalog.context.allowed is None))
+    outside = OutsideSources(_known(asked).get, reads_delta=catalog.context.allowed is None)
+    now = freshness(state, name, outside)
     if now.unknown and not _may_be_stale(catalog, view, record or {}):
         unknown = [list(parts) for parts in now.unknown]
         return ReadResponse(None, refreshable=True, reason=now.reason, unknown=unknown)
@@ -50,6 +50,18 @@ def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
         return ReadResponse(None, refreshable=False, reason=reason)
     query = stored_query(state, asked.catalog or catalog.name, name, view)
     return ReadResponse(query, refreshable=False, reason="")
+
+
+def _known(asked: ReadRequest) -> dict[tuple[str, ...], Json]:
+    """Return the tables and views outside of the catalog that the engine has looked up, by their full names.
+
+    Raises:
+        BadRequestError: one has no name.
+    """
+    try:
+        return {tuple(str(part) for part in one["parts"]): one for one in asked.outside}
+    except (KeyError, TypeError):
+        raise BadRequestError("'parts', a list of names, is missing in an object of 'outside'") from None
 
 
 def _may_be_stale(catalog: Catalog, view: View, record: Json) -> bool:

@@ -120,7 +120,7 @@ def test_properties_that_are_set_are_in_the_catalog(place: tuple[str, ...]) -> N
         (("show", "--namespace", "nosuch"), "Namespace does not exist: nosuch"),
     ],
 )
-def test_what_it_refuses_is_told_in_one_line(
+def test_an_error_is_printed_in_one_line(
     place: tuple[str, ...], arguments: tuple[str, ...], words: str
 ) -> None:
     command, *options = arguments

@@ -305,7 +305,7 @@ def test_after_a_lost_refresh_the_view_has_the_rows_of_the_one_before(lake: Lake
     again.close()
 
 
-def test_who_loaded_a_view_before_reads_the_rows_that_it_had_then(lake: Lake) -> None:
+def test_a_client_that_loaded_a_view_before_a_refresh_reads_the_earlier_rows(lake: Lake) -> None:
     before = loaded(lake)
     location = json.loads(before["metadata"]["properties"][DOCUMENT])["storage-table-location"]
     refresh_rows(lake.catalog, "db.v", [5])

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
+from polaris_spark.catalog.contents import DropContent
 from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.outside_sources import OutsideSources
+from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.catalog.view_freshness import freshness
-from polaris_spark.errors import BadRequestError
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, TryAgainError
+from polaris_spark.extension import ROUTER
 from polaris_spark.jobs.registry import call
+from polaris_spark.rest.access import Caller, Role
+from polaris_spark.rest.handler import handle
+from polaris_spark.rest.table_routes import drop
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.conftest import Open
 from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
@@ -300,6 +314,35 @@ def test_view_and_storage_table_are_renamed_and_dropped_together(catalog: Client
     create(catalog)  # the names and locations are free
 
 
+def test_a_purge_that_is_tried_again_keeps_the_files_of_a_view_that_another_drop_kept(
+    catalog: Client,
+) -> None:
+    create(catalog)
+    place = local_path(catalog.ok("GET", STORAGE)["metadata-location"])
+    assert place is not None
+
+    class Lost(DropContent[View]):
+        """A drop whose first try is in vain."""
+
+        tries = 0
+
+        def apply(self, state: State, prepared: int) -> View | Unloaded:
+            done = super().apply(state, prepared)
+            self.tries += 1
+            if self.tries == 1:
+                raise TryAgainError("another commit came first")
+            return done
+
+    within = catalog.session.catalog
+    change = Lost(within.context, Operation(b"", "me"), TableName(("db",), "v"), View, purge=True)
+    with pytest.raises(TryAgainError):
+        within.commit(change)
+    catalog.ok("DELETE", view("v"))
+    catalog.ok("POST", f"{path('db')}/views", view_request("v"))
+    drop(within, change)
+    assert place.exists()
+
+
 def test_a_namespace_and_a_materialized_view_cannot_have_one_name(catalog: Client) -> None:
     create(catalog)
     assert catalog.send("POST", "v1/namespaces", {"namespace": ["db", "v"]}).status == 409
@@ -440,6 +483,42 @@ def test_malformed_source_states_make_the_view_stale(catalog: Client) -> None:
     assert len(call(catalog.session, "show_materialized_views")) == 1
 
 
+MALFORMED = [
+    ("refresh-start-timestamp-ms", "today"),
+    ("refresh-start-timestamp-ms", None),
+    ("rows-read", 0.5),
+    ("reason", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MALFORMED)
+def test_a_refresh_whose_record_has_a_field_of_a_wrong_type_is_refused(
+    catalog: Client, name: str, value: object
+) -> None:
+    uuid = create(catalog)["view-uuid"]
+    answer = catalog.send("POST", STORAGE, refresh(uuid, 100, 1, **{name: value}))
+    assert (answer.status, name in answer.error["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(("name", "value"), [*MALFORMED, ("snapshot-ids", 5)])
+def test_a_view_of_another_writer_whose_record_has_a_field_of_a_wrong_type_is_not_registered(
+    catalog: Client, name: str, value: object
+) -> None:
+    uuid = create(catalog)["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    file = local_path(catalog.ok("GET", STORAGE)["metadata-location"])
+    at = loaded(catalog)["at"]
+    catalog.ok("DELETE", view("v"))
+    assert file is not None
+    text = json.loads(file.read_text())
+    found = document(text["properties"])
+    found["refreshes"][0][name] = value
+    text["properties"][PROPERTY] = json.dumps(found)
+    file.write_text(json.dumps(text))
+    answer = catalog.send("POST", f"{path('db')}/register-view", {"name": "v", "metadata-location": at})
+    assert (answer.status, name in answer.error["message"]) == (400, True)
+
+
 def test_a_change_of_the_columns_of_a_source_is_a_change(catalog: Client) -> None:
     base, uuid = table(catalog), create(catalog)["view-uuid"]
     states = [{**source(catalog, base, -1), "schema-id": 0}]
@@ -558,6 +637,101 @@ def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) ->
     assert how(catalog, uuid, outside=later, zone="UTC")["reason"] == ""
     changed = how(catalog, uuid, outside=[*outside[:2], {**outside[2], "version-id": 3}], zone="UTC")
     assert changed["reason"] == "changed: lake.db.big"
+
+
+def test_a_description_of_a_table_without_a_name_is_refused(catalog: Client) -> None:
+    body = {
+        "uuid": create(catalog)["view-uuid"],
+        "version-id": 1,
+        "session": {},
+        "outside": [{"type": "none"}],
+    }
+    answer = catalog.send("POST", "polaris-spark/v1/namespaces/db/materialized-views/v/read", body)
+    assert answer.kind == (400, "BadRequestException")
+
+
+def delta(folder: Path) -> str:
+    """Append a row to a Delta table, and return the id of the table."""
+    deltalake.write_deltalake(str(folder), pa.table({"a": [1]}), mode="append")
+    return str(deltalake.DeltaTable(str(folder)).metadata().id)
+
+
+def over_delta(catalog: Client, folder: Path, **state: Any) -> str:
+    """Create the materialized view `db.v`, and record that its refresh read a Delta table. Return its UUID."""
+    uuid: str = create(catalog)["view-uuid"]
+    table = {
+        "type": "table",
+        "namespace": ["delta"],
+        "name": str(folder),
+        "base-type": "deltalake-filesystem",
+    }
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": [{**table, **state}]}))
+    return uuid
+
+
+@pytest.mark.parametrize("state", [{"ref": "main"}, {}], ids=["the current version", "a fixed version"])
+def test_a_delta_table_has_changed_if_it_was_created_again(
+    catalog: Client, tmp_path: Path, state: dict[str, str]
+) -> None:
+    folder = tmp_path / "delta"
+    over_delta(catalog, folder, **{"uuid": delta(folder), "snapshot-id": 0}, **state)
+
+    def fresh(outside: OutsideSources) -> bool:
+        return freshness(catalog.session.catalog.view(), TableName(("db",), "v"), outside).fresh
+
+    first = OutsideSources(reads_delta=True)
+    assert fresh(first)
+    shutil.rmtree(folder)
+    delta(folder)
+    assert fresh(first), "it is looked up once"
+    assert not fresh(OutsideSources(reads_delta=True))
+
+
+def test_only_another_version_is_a_change_of_the_current_version_of_a_delta_table(
+    catalog: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "delta"
+    uuid = over_delta(catalog, folder, ref="main", **{"uuid": delta(folder), "snapshot-id": 0})
+    assert how(catalog, uuid)["reason"] == ""
+    delta(folder)
+    assert how(catalog, uuid)["reason"] == f"changed: delta.{folder}"
+
+
+def test_no_procedure_opens_a_delta_table_for_an_http_client(catalog: Client, tmp_path: Path) -> None:
+    folder = tmp_path / "delta"
+    over_delta(catalog, folder, ref="main", **{"uuid": delta(folder), "snapshot-id": 0})
+    why = f"only a Spark session can find out whether these have changed: delta.{folder}"
+    assert [row[4:6] for row in procedure(catalog, "show_materialized_views")] == [[None, why]]
+    catalog.ok("POST", f"{path('db')}/views", {**view_request("w"), "view-version": at_location(folder)})
+    create_materialized_view(catalog.session.catalog, "above", "SELECT a FROM w")
+    with pytest.raises(AssertionError, match="can be looked up only in a Spark session"):
+        procedure(catalog, "explain_refresh", view="db.above")
+
+
+def at_location(folder: Path) -> dict[str, Any]:
+    """A version of a view that reads a Delta table."""
+    query = {"type": "sql", "sql": f"SELECT 1 AS a FROM delta.`{folder}`", "dialect": "spark"}
+    return {**VIEW_VERSION, "representations": [query]}
+
+
+def procedure(catalog: Client, name: str, **arguments: str) -> list[list[Any]]:
+    """The rows of a procedure that an administrator calls over HTTP."""
+    session = catalog.session
+    body = json.dumps({"arguments": arguments, "wait-seconds": 10})
+    where = f"polaris-spark/v1/procedures/{name}"
+    caller = Caller("me", Role.ADMINISTRATOR)
+    answer = handle(session.catalog, "POST", where, body=body, caller=caller, router=ROUTER, session=session)
+    assert answer.status == 200, answer
+    found: list[list[Any]] = json.loads(answer.body or "")["rows"]
+    return found
+
+
+def test_without_spark_a_table_of_another_catalog_is_not_called_missing_everywhere(catalog: Client) -> None:
+    create(catalog, "SELECT a FROM lake.db.t")
+    with pytest.raises(
+        BadRequestError, match=r"if it is in another catalog, it can be looked up only in a Spark"
+    ):
+        call(catalog.session, "explain_refresh", view="db.v")
 
 
 def settings(catalog: Client, action: str, **more: Any) -> tuple[dict[str, str], dict[str, str]]:

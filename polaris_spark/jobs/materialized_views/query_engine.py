@@ -21,7 +21,7 @@ def query_engine(spark: SparkSession) -> QueryEngine:
 
     from polaris_spark.catalog.outside_sources import OutsideSources
     from polaris_spark.catalog.view_sources import QueryEngine
-    from polaris_spark.errors import InputError
+    from polaris_spark.errors import BadRequestError
 
     session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
@@ -32,7 +32,7 @@ def query_engine(spark: SparkSession) -> QueryEngine:
             text = jvm.io.polarisspark.OutsideSources.describe(session, java_list(spark, parts))
         except Py4JJavaError as error:
             problem = error.java_exception.getMessage()
-            raise InputError(f"{'.'.join(filter(None, parts))} cannot be loaded: {problem}") from error
+            raise BadRequestError(f"{'.'.join(filter(None, parts))} cannot be loaded: {problem}") from error
         found: Json = msgspec.json.decode(str(text))
         return found
 

@@ -68,9 +68,8 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         cause: Exception
         try:
             done = write_rows(call, name, plan)
-        except (
-            IncrementalError
-        ) as error:  # for example, a snapshot has expired; all rows may still be computed
+        except IncrementalError as error:
+            # For example, a snapshot has expired. The next try computes all rows.
             failed = str(error)
             done = Done("incremental", plan.reason)
             cause = error.cause

@@ -37,6 +37,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set[TableName]]:
     """Return the materialized views of a namespace or of the catalog, each with those among them that its query reads,
     directly or through other views."""
+    from pyspark.errors import AnalysisException
+
     from polaris_spark.catalog.stored_views import materialized_views
     from polaris_spark.catalog.view_sources import pin, query_of
     from polaris_spark.errors import RequestError
@@ -47,7 +49,7 @@ def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set
         call.progress("reading the queries of the views", len(found))
         try:
             views = pin(state, spark_catalog(call), query_of(state, view), name, engine).views
-        except RequestError:  # its refresh reports the error
+        except (RequestError, AnalysisException):  # its refresh reports the error
             views = ()
         found[name] = {one.name for one in views}
     return {name: views & found.keys() for name, views in found.items()}

@@ -198,11 +198,11 @@ class _Head:
         if kind != TABLE or name != STORAGE or len(path) < 2:
             return False
         found = self.index(NAMES).get(table_key(TableName(path[:-1], path[-1]), VIEW))
-        views = {} if found is None else self._rows.read([found.pointer])
-        if (
-            found is None or found.pointer not in views
-        ):  # if the view cannot be read, another check reports it
-            return found is not None
+        if found is None:
+            return False
+        views = self._rows.read([found.pointer])
+        if found.pointer not in views:  # another check reports that the view cannot be read
+            return True
         value = views[found.pointer].value
         return isinstance(value, View) and is_materialized(value)
 

@@ -61,14 +61,10 @@ final class MaterializedView extends SparkView {
       return super.query();
     }
     try {
-      JsonNode answer = ask(List.of());
-      List<Map<String, Object>> outside = outside(answer);
-      if (!outside.isEmpty()) {
-        answer = ask(outside);
-      }
+      JsonNode answer = ask();
       if (answer.get("refreshable").asBoolean()) {
         refresh();
-        answer = ask(outside(answer));
+        answer = ask();
       }
       JsonNode stored = answer.get("query");
       return stored.isNull() ? super.query() : stored.asText();
@@ -83,7 +79,7 @@ final class MaterializedView extends SparkView {
         .walk(frames -> frames.anyMatch(frame -> frame.getClassName().startsWith(READER)));
   }
 
-  /** Looks up tables and views outside of the catalog on which an answer depends. */
+  /** Looks up the tables and views outside of the catalog that an answer lists. */
   private static List<Map<String, Object>> outside(JsonNode answer) {
     SparkSession session = (SparkSession) SparkSession.active();
     List<Map<String, Object>> described = new ArrayList<>();
@@ -95,6 +91,13 @@ final class MaterializedView extends SparkView {
       described.add(one);
     }
     return described;
+  }
+
+  /** Asks how to read the view, and looks up the tables and views outside of the catalog on which this depends. */
+  private JsonNode ask() {
+    JsonNode answer = ask(List.of());
+    List<Map<String, Object>> outside = outside(answer);
+    return outside.isEmpty() ? answer : ask(outside);
   }
 
   /**
