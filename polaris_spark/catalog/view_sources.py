@@ -413,6 +413,11 @@ class _Pinning:
             raise BadRequestError(
                 f"the location {location!r} in {reference.identifier} is relative; give an absolute path or a URI"
             )
+        if "#" in location:
+            raise BadRequestError(
+                f"the location {location!r} in {reference.identifier} contains '#'; metadata tables and branches of a "
+                "table at a location cannot be read"
+            )
         if self.engine is None:
             raise BadRequestError(f"{reference.identifier} can be looked up only in a Spark session")
         if LOCATIONS[format] == DELTA_LOCATION:

@@ -124,6 +124,7 @@ def test_sources_that_cannot_be_read_are_refused(spark: SparkSession, home: str,
     refused = {
         "iceberg.`/nowhere/t`": "there is no Iceberg table at /nowhere/t",
         "iceberg.`some/t`": "is relative",
+        "iceberg.`/nowhere/t#snapshots`": "contains '#'",
         "delta.`/nowhere/t`": "this Spark session cannot read delta.`/nowhere/t`",
         f"{other}.db.missing": "is neither a table nor a view",
         "spark_catalog.default.plain_table": "is not an Iceberg table",

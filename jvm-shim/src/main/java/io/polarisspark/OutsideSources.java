@@ -53,13 +53,15 @@ public final class OutsideSources {
    */
   static Table load(TableCatalog catalog, Identifier identifier, Loader loader)
       throws NoSuchTableException {
-    boolean isLocation = identifier.namespace().length == 1 && identifier.name().contains("/");
+    String name = identifier.name();
+    boolean isLocation =
+        identifier.namespace().length == 1 && (name.startsWith("/") || name.contains(":/"));
     String format = isLocation ? identifier.namespace()[0].toLowerCase(Locale.ROOT) : "";
     if (format.equals("iceberg")) {
       try {
-        return loader.load(catalog, new PathIdentifier(identifier.name()));
+        return loader.load(catalog, new PathIdentifier(name));
       } catch (NoSuchTableException missing) {
-        throw UserError.of("there is no Iceberg table at " + identifier.name(), missing);
+        throw UserError.of("there is no Iceberg table at " + name, missing);
       }
     }
     SparkSession session = (SparkSession) SparkSession.active();
@@ -164,7 +166,9 @@ public final class OutsideSources {
     } catch (NoSuchViewException missing) {
       return NONE;
     }
-    if (!(view instanceof SparkView found)) {
+    // Not view.query(): that of a materialized view may refresh it.
+    var sql = view instanceof SparkView known ? known.view().sqlFor("spark") : null;
+    if (!(view instanceof SparkView found) || sql == null) {
       return Map.of("type", "other");
     }
     String current = view.currentCatalog();
@@ -172,7 +176,7 @@ public final class OutsideSources {
         "type", "view",
         "uuid", found.view().uuid().toString(),
         "version-id", found.view().currentVersion().versionId(),
-        "sql", view.query(),
+        "sql", sql.sql(),
         "catalog", current == null || current.isEmpty() ? catalog.name() : current,
         "namespace", view.currentNamespace(),
         "columns", view.schema().fieldNames());
