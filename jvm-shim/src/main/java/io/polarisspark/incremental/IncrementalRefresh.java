@@ -1,5 +1,7 @@
 package io.polarisspark.incremental;
 
+import com.fasterxml.jackson.core.type.TypeReference;
+import io.polarisspark.Json;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -36,7 +38,8 @@ import org.apache.spark.sql.types.StringType;
 import scala.runtime.AbstractFunction1;
 
 /**
- * Refreshes the stored rows of one view, in full or incrementally. Python calls it.
+ * Refreshes the stored rows of one view, in full or incrementally. Python calls it, and passes lists and maps in JSON,
+ * because Py4J sends a request for every element of a list.
  *
  * <p>An incremental refresh computes the change of the query's result from the changes of its tables,
  * and applies it to the stored rows in one commit.
@@ -62,6 +65,9 @@ public final class IncrementalRefresh implements AutoCloseable {
           Mode.class,
           ApproximatePercentile.class);
 
+  private static final TypeReference<List<String>> NAMES = new TypeReference<>() {};
+  private static final TypeReference<Map<String, Long>> IDS = new TypeReference<>() {};
+
   /** Number of bytes that a refresh may read whatever a full refresh reads. */
   private static final long SMALL = 16L << 20;
 
@@ -83,10 +89,10 @@ public final class IncrementalRefresh implements AutoCloseable {
   /**
    * @param spark the session
    * @param sql the query, which reads all tables as of snapshots
-   * @param columns names of the view's columns
+   * @param columns names of the view's columns, in JSON
    */
   public IncrementalRefresh(
-      org.apache.spark.sql.SparkSession spark, String sql, List<String> columns) {
+      org.apache.spark.sql.SparkSession spark, String sql, String columns) {
     this.spark = (SparkSession) spark;
     LogicalPlan analyzed = this.spark.sql(sql).queryExecution().analyzed();
     LogicalPlan rewritten = null;
@@ -94,7 +100,7 @@ public final class IncrementalRefresh implements AutoCloseable {
     String why;
     try {
       rewritten = NormalForm.of(analyzed);
-      stored = new StoredQuery(rewritten, List.copyOf(columns));
+      stored = new StoredQuery(rewritten, Json.read(columns, NAMES));
       why = hindrance(rewritten);
     } catch (Exception error) { // Spark throws exceptions of all classes; a full refresh is still possible
       why = "its plan cannot be rewritten: " + error.getMessage();
@@ -161,11 +167,12 @@ public final class IncrementalRefresh implements AutoCloseable {
         .orElse("");
   }
 
-  /** Returns the stored columns that the view does not show: name, type in SQL, and what it holds. */
-  public List<List<String>> hidden() {
-    return query.hidden().stream()
-        .map(one -> List.of(one.name(), one.attribute().dataType().sql(), one.holds()))
-        .toList();
+  /** Returns the stored columns that the view does not show, in JSON: name, type in SQL, and what it holds. */
+  public String hidden() {
+    return Json.write(
+        query.hidden().stream()
+            .map(one -> List.of(one.name(), one.attribute().dataType().sql(), one.holds()))
+            .toList());
   }
 
   /** Returns all rows to store. */
@@ -177,15 +184,15 @@ public final class IncrementalRefresh implements AutoCloseable {
    * Finds what has changed, and whether an incremental refresh is possible and pays.
    *
    * @param since ids of the snapshots that the last refresh read (-1 for none), by the UUID of a table,
-   *     "@", and the id of the snapshot that the query reads
+   *     "@", and the id of the snapshot that the query reads; in JSON
    * @param stored name of the storage table, and its snapshot, as in SQL
    * @param limit the largest part of the bytes of all tables that an incremental refresh may read
    * @return why an incremental refresh is not possible or does not pay; an empty text if it is possible
    */
-  public String estimate(Map<String, ? extends Number> since, String stored, double limit) {
+  public String estimate(String since, String stored, double limit) {
     close();
     try {
-      sources = new Sources(plan, since);
+      sources = new Sources(plan, Json.read(since, IDS));
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
@@ -200,17 +207,17 @@ public final class IncrementalRefresh implements AutoCloseable {
       return "";
     }
     try (Evaluation estimate = new Evaluation(spark, true)) {
-      change(estimate);
+      rows(estimate).check();
       return "";
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
   }
 
-  /** Returns the numbers of files, bytes and rows that have changed. */
-  public List<Long> changed() {
+  /** Returns the numbers of files, bytes and rows that have changed, in JSON. */
+  public String changed() {
     Amount found = sources == null ? Amount.NONE : sources.changed();
-    return List.of(found.files(), found.bytes(), found.rows());
+    return Json.write(List.of(found.files(), found.bytes(), found.rows()));
   }
 
   /**
@@ -224,8 +231,8 @@ public final class IncrementalRefresh implements AutoCloseable {
       change = new StoredRows.Change(Plans.empty(Plans.output(query.plan())), null, List.of());
       return "";
     }
-    change = change(evaluation);
-    long reads = planned(change.inserts());
+    change = rows(evaluation).change();
+    long reads = Sources.relations(change.inserts()).isEmpty() ? 0 : planned(change.inserts());
     if (reads <= SMALL) {
       return "";
     }
@@ -239,10 +246,14 @@ public final class IncrementalRefresh implements AutoCloseable {
    * Writes the computed change to the stored rows.
    *
    * @param table name of the storage table, as in SQL
-   * @param summary entries for the summary of the snapshot
+   * @param entries entries for the summary of the snapshot, in JSON
    */
-  public void write(String table, Map<String, String> summary) throws Exception {
+  public void write(String table, String entries) throws Exception {
+    Map<String, String> summary = Json.readStrings(entries);
     Dataset<Row> inserts = Plans.rows(spark, change.inserts());
+    if (Plans.isLocal(change.inserts())) {
+      inserts = inserts.coalesce(1); // otherwise Spark writes a file for each of its cores
+    }
     List<InternalRow> deletes =
         change.deletes() == null ? List.of() : evaluation.collected(change.deletes(), LITERALS);
     if (deletes != null && deletes.isEmpty()) {
@@ -273,8 +284,8 @@ public final class IncrementalRefresh implements AutoCloseable {
     }
   }
 
-  private StoredRows.Change change(Evaluation with) {
-    return new StoredRows(spark, query, new DeltaRules(sources, with), with, stored).change();
+  private StoredRows rows(Evaluation with) {
+    return new StoredRows(spark, query, new DeltaRules(sources, with), with, stored);
   }
 
   /** Returns the rows to insert and the keys of the rows to delete, marked. */

@@ -23,7 +23,10 @@ final class StoredRows {
   static final String DELETES = StoredQuery.HIDDEN + "deletes";
 
   /** Error of an incremental refresh that does not find the stored rows that it expects. */
-  static final String OTHER_ROWS = "raise_error('the stored rows are not those of the last refresh')";
+  static final String OTHER_ROWS = "the stored rows are not those of the last refresh";
+
+  /** The same, as SQL that reports it. */
+  static final String RAISE_OTHER_ROWS = "raise_error('" + OTHER_ROWS + "')";
 
   private final SparkSession spark;
   private final StoredQuery query;
@@ -64,8 +67,27 @@ final class StoredRows {
     };
   }
 
+  /**
+   * Checks that there are rules by which the change can be computed. Nothing is computed.
+   *
+   * @throws NotIncrementalException there are none
+   */
+  void check() {
+    rules.requireUnchangedSubqueries(query.plan());
+    if (query.method() == StoredQuery.Method.BY_ROW) {
+      new ChangeByRow(this, query, evaluation).check(rules.delta(query.plan()));
+    } else {
+      rules.delta(child());
+    }
+  }
+
+  /** Returns the plan whose rows the outermost aggregate or window reads. */
+  LogicalPlan child() {
+    return Plans.<LogicalPlan>list(query.core().children()).get(0);
+  }
+
   private Change byKey() {
-    LogicalPlan child = Plans.<LogicalPlan>list(query.core().children()).get(0);
+    LogicalPlan child = child();
     Keys keys = rules.keys(child, query.keyExpressions());
     LogicalPlan rows = query.over(keys.restrict(child, query.keyExpressions()));
     return new Change(rows, named(keys.plan(), keys.columns()), keyNames());
