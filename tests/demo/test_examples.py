@@ -58,7 +58,9 @@ def test_the_program_and_the_inspection_of_what_it_left(tmp_path: Path) -> None:
 
 
 def test_views_over_flights_are_refreshed_incrementally(tmp_path: Path) -> None:
-    printed = run(tmp_path, sys.executable, str(ROOT / "examples" / "flights.py"), "flights", "1", "flights.svg")
+    printed = run(
+        tmp_path, sys.executable, str(ROOT / "examples" / "flights.py"), "flights", "1", "flights.svg"
+    )
     assert "incremental" in printed
 
 

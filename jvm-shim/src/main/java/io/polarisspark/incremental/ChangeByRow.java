@@ -49,7 +49,7 @@ final class ChangeByRow {
   StoredRows.Change of(SignedRows delta) {
     check(delta);
     if (!delta.removes()) {
-      return new StoredRows.Change(delta.withoutWeight(columns), null, List.of());
+      return StoredRows.Change.inserts(delta.withoutWeight(columns));
     }
     LogicalPlan counted = evaluation.keep(delta.counted(columns).plan()).plan();
     Dataset<Row> changes = stored.rows(counted).toDF(names("", "n"));
@@ -59,7 +59,7 @@ final class ChangeByRow {
             .where("n > 0")
             .unionAll(rest(removed).where("n > 0"))
             .selectExpr(names("", "explode(array_repeat(0, CAST(n AS INT))) AS n"));
-    return new StoredRows.Change(result(inserts), result(removed), query.columns());
+    return new StoredRows.Change(result(inserts), result(removed), query.columns(), null);
   }
 
   /** Returns the distinct stored rows of which copies are removed, each with the number of copies that are left. */

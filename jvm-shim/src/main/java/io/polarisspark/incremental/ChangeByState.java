@@ -9,6 +9,8 @@ import io.polarisspark.incremental.AggregateState.Kind;
 import io.polarisspark.incremental.StoredQuery.Column;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -40,6 +42,9 @@ final class ChangeByState {
   private final DeltaRules rules;
   private final Evaluation evaluation;
 
+  /** Paths of the data files with stored rows of changed groups; null if they are not known. */
+  private Set<String> files;
+
   ChangeByState(StoredRows stored, StoredQuery query, DeltaRules rules, Evaluation evaluation) {
     this.stored = stored;
     this.query = query;
@@ -64,7 +69,16 @@ final class ChangeByState {
         hasAny(merged, PRESENT)
             ? stored.named(groups.where(PRESENT).logicalPlan(), columns)
             : null;
-    return new StoredRows.Change(Plans.union(inserts), deletes, stored.keyNames());
+    return new StoredRows.Change(Plans.union(inserts), deletes, stored.keyNames(), files);
+  }
+
+  private static Set<String> texts(Evaluation.Kept rows, String column) {
+    int position = position(rows, column);
+    return rows.rows().stream().map(row -> row.getString(position)).collect(Collectors.toSet());
+  }
+
+  private static int position(Evaluation.Kept rows, String column) {
+    return Plans.output(rows.plan()).stream().map(Attribute::name).toList().indexOf(column);
   }
 
   /** Whether a column is true in any row. */
@@ -72,8 +86,7 @@ final class ChangeByState {
     if (rows.rows() == null) {
       return !stored.rows(rows.plan()).where(column).isEmpty();
     }
-    List<Attribute> columns = Plans.output(rows.plan());
-    int position = columns.stream().map(Attribute::name).toList().indexOf(column);
+    int position = position(rows, column);
     return rows.rows().stream().anyMatch(row -> row.getBoolean(position));
   }
 
@@ -130,6 +143,7 @@ final class ChangeByState {
       before.add(StoredRows.quoted(column.name()) + " AS s" + (before.size() - keys.size()));
     }
     before.add("true AS present");
+    before.add(FileReplacement.FILE + " AS file");
     Dataset<Row> joined = joined(changes, before.toArray(String[]::new), conditions);
     return joined.selectExpr(kept(keys.size()).toArray(String[]::new)).selectExpr(flagged(keys.size()));
   }
@@ -154,6 +168,7 @@ final class ChangeByState {
       if (columns.subList(0, keys).stream().allMatch(one -> LocalJoin.canCompare(one.dataType()))) {
         Evaluation.Kept found = evaluation.keep(some);
         if (found.rows() != null) {
+          files = texts(found, "file");
           return stored.rows(LocalJoin.leftOuter(changes, found, keys));
         }
         some = found.plan();

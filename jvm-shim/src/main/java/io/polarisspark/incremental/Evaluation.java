@@ -52,22 +52,19 @@ final class Evaluation implements AutoCloseable {
     if (local != null) {
       return new Kept(Plans.local(columns, local), local);
     }
-    // Not persist(): Spark computes what is cached with all its shuffle partitions, however few rows there are.
-    // Not eagerly: the job that collects the rows computes them, too.
-    Dataset<Row> rows =
-        Plans.rows(spark, plan).localCheckpoint(false, StorageLevel.MEMORY_AND_DISK());
-    LogicalPlan computed = rows.logicalPlan();
-    List<InternalRow> few = collected(computed, FEW);
-    if (few == null) {
-      if (computed instanceof LogicalRDD checkpoint) {
-        kept.add(checkpoint.rdd());
-      }
-      return new Kept(named(computed, columns), null);
+    Dataset<Row> rows = Plans.rows(spark, plan);
+    InternalRow[] found = rows.queryExecution().executedPlan().executeTake(FEW + 1);
+    if (found.length <= FEW) {
+      return new Kept(Plans.local(columns, Arrays.asList(found)), Arrays.asList(found));
     }
+    // This uses what the shuffles of executeTake() have written. Not persist(): Spark computes what is cached with all
+    // its shuffle partitions, however few rows there are.
+    LogicalPlan computed =
+        rows.localCheckpoint(true, StorageLevel.MEMORY_AND_DISK()).logicalPlan();
     if (computed instanceof LogicalRDD checkpoint) {
-      checkpoint.rdd().unpersist(false);
+      kept.add(checkpoint.rdd());
     }
-    return new Kept(Plans.local(columns, few), few);
+    return new Kept(named(computed, columns), null);
   }
 
   /** Returns a plan whose columns have other ids. The analyzer may have given new ids to the columns. */

@@ -12,6 +12,7 @@ import java.util.stream.Collectors;
 import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
@@ -228,7 +229,7 @@ public final class IncrementalRefresh implements AutoCloseable {
   public String compute(double limit) {
     evaluation = new Evaluation(spark, false);
     if (!sources.isChanged(plan)) {
-      change = new StoredRows.Change(Plans.empty(Plans.output(query.plan())), null, List.of());
+      change = StoredRows.Change.inserts(Plans.empty(Plans.output(query.plan())));
       return "";
     }
     change = rows(evaluation).change();
@@ -257,9 +258,14 @@ public final class IncrementalRefresh implements AutoCloseable {
     List<InternalRow> deletes =
         change.deletes() == null ? List.of() : evaluation.collected(change.deletes(), LITERALS);
     if (deletes != null && deletes.isEmpty()) {
-      var writer = inserts.writeTo(table);
-      summary.forEach((key, text) -> writer.option("snapshot-property." + key, text));
-      writer.append();
+      append(table, inserts, summary);
+      return;
+    }
+    FileReplacement files =
+        new FileReplacement(
+            spark, Sources.relations(rows(evaluation).rows().logicalPlan()).get(0));
+    if (files.isUsual()) {
+      replace(files, table, inserts, deletes, summary);
       return;
     }
     String source = "polaris_refresh_" + UUID.randomUUID().toString().replace("-", "");
@@ -270,6 +276,55 @@ public final class IncrementalRefresh implements AutoCloseable {
     } finally {
       spark.catalog().dropTempView(source);
     }
+  }
+
+  private static void append(String table, Dataset<Row> rows, Map<String, String> summary)
+      throws NoSuchTableException {
+    var writer = rows.writeTo(table);
+    summary.forEach((key, text) -> writer.option("snapshot-property." + key, text));
+    writer.append();
+  }
+
+  private void replace(
+      FileReplacement files,
+      String table,
+      Dataset<Row> inserts,
+      List<InternalRow> deletes,
+      Map<String, String> summary)
+      throws NoSuchTableException {
+    Dataset<Row> rows = Plans.rows(spark, change.deletes());
+    List<String> same = conditions();
+    Set<String> paths = change.files();
+    if (paths == null) {
+      List<String> all = new ArrayList<>(same);
+      if (deletes != null) {
+        all.addAll(literals(deletes));
+      }
+      paths = files.files(rows, String.join(" AND ", all));
+    }
+    if (paths.isEmpty()) {
+      append(table, inserts, summary);
+      return;
+    }
+    files.commit(paths, rows, String.join(" AND ", same), inserts, summary);
+    if (!spark.sharedState().cacheManager().isEmpty()) {
+      spark.catalog().refreshTable(table);
+    }
+  }
+
+  /** Returns the conditions, in SQL, that the stored row t is the row s to delete. */
+  private List<String> conditions() {
+    List<String> conditions = new ArrayList<>();
+    for (Attribute column : Plans.output(query.plan())) {
+      if (change.by().contains(column.name())) {
+        String name = StoredRows.quoted(column.name());
+        conditions.add(
+            query.method() == StoredQuery.Method.BY_ROW
+                ? StoredRows.same("t." + name, "s." + name, column)
+                : "t.%1$s <=> s.%1$s".formatted(name));
+      }
+    }
+    return conditions.isEmpty() ? List.of("true") : conditions;
   }
 
   @Override
@@ -309,16 +364,7 @@ public final class IncrementalRefresh implements AutoCloseable {
    */
   private String merge(String table, String source, List<InternalRow> deletes) {
     List<String> conditions = new ArrayList<>(List.of("s." + StoredRows.DELETES));
-    List<Attribute> columns = Plans.output(query.plan());
-    for (Attribute column : columns) {
-      if (change.by().contains(column.name())) {
-        String name = StoredRows.quoted(column.name());
-        conditions.add(
-            query.method() == StoredQuery.Method.BY_ROW
-                ? StoredRows.same("t." + name, "s." + name, column)
-                : "t.%1$s <=> s.%1$s".formatted(name));
-      }
-    }
+    conditions.addAll(conditions());
     if (deletes != null) {
       conditions.addAll(literals(deletes));
     }

@@ -6,6 +6,7 @@ import static io.polarisspark.incremental.Plans.project;
 import io.polarisspark.incremental.StoredQuery.Column;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -55,8 +56,14 @@ final class StoredRows {
    * @param inserts the rows to insert
    * @param deletes rows that say which stored rows to delete; null if none are deleted
    * @param by names of the columns in which stored rows and rows of {@code deletes} are equal
+   * @param files paths of the data files with the rows to delete; null if they are not known
    */
-  record Change(LogicalPlan inserts, LogicalPlan deletes, List<String> by) {}
+  record Change(LogicalPlan inserts, LogicalPlan deletes, List<String> by, Set<String> files) {
+    /** Returns a change that deletes no rows. */
+    static Change inserts(LogicalPlan rows) {
+      return new Change(rows, null, List.of(), null);
+    }
+  }
 
   Change change() {
     rules.requireUnchangedSubqueries(query.plan());
@@ -90,7 +97,7 @@ final class StoredRows {
     LogicalPlan child = child();
     Keys keys = rules.keys(child, query.keyExpressions());
     LogicalPlan rows = query.over(keys.restrict(child, query.keyExpressions()));
-    return new Change(rows, named(keys.plan(), keys.columns()), keyNames());
+    return new Change(rows, named(keys.plan(), keys.columns()), keyNames(), null);
   }
 
   List<String> keyNames() {
