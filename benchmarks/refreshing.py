@@ -32,6 +32,9 @@ FRESH_US = 5_000
 READ = 1.1
 """Greatest ratio of the times of a query of a fresh view, and of its storage table."""
 _DAYS = 400
+_READS = 10
+"""Number of queries of the view, and of its storage table, in a turn. The JVM compiles much of their code in the first
+turn, which is not counted."""
 _QUERY = (
     "SELECT c.region, p.category, s.day, sum(s.amount) AS amount, sum(s.quantity) AS quantity, count(*) AS sales, "
     "avg(s.quantity) AS average FROM sale s JOIN customer c ON s.customer = c.id JOIN product p ON s.product = p.id "
@@ -150,10 +153,12 @@ def measured(folder: Path, rows: int, rounds: int, *changes: int) -> dict[str, l
                 refresh(f"{what} {change} incremental")
                 timed(f"{what} {change} query", query)
                 refresh(f"{what} {change} full", " FULL")
-        for _ in range(3):
-            for what, table in (("view", "total"), ("storage", "total.storage")):
+        read = [("view", "total"), ("storage", "total.storage")]
+        for _ in range(_READS):
+            for what, table in read:
                 text = f"SELECT sum(amount), count(DISTINCT day) FROM polaris.bench.{table}"
                 timed(f"read {what}", partial(_collect, spark, text))
+            read.reverse()
         if turn == 0:
             taken.clear()
     spark.stop()

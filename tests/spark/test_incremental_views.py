@@ -238,6 +238,40 @@ def test_a_refresh_reads_only_what_has_changed(spark: SparkSession, home: str) -
     assert operations == [("append",), ("overwrite",)]
 
 
+def test_only_files_with_changed_rows_are_replaced(spark: SparkSession, home: str) -> None:
+    by_row, by_state = (
+        "SELECT region, id, n FROM t",
+        "SELECT region, sum(n) AS s, min(n) AS m FROM t GROUP BY region",
+    )
+    views = {
+        "lineage": ("PARTITIONED BY (region)", "'format-version' = '3'", by_row),
+        "sums": ("PARTITIONED BY (region)", "'format-version' = '2'", by_state),
+        "total": ("", "'format-version' = '2'", "SELECT sum(n) AS s FROM t"),
+        "merged": ("", "'write.merge.mode' = 'merge-on-read'", by_row),
+    }
+    for name, (partitions, properties, query) in views.items():
+        more = f"TBLPROPERTIES ({properties}, {INCREMENTAL.partition('(')[2]}"
+        run(spark, f"CREATE MATERIALIZED VIEW {name} {partitions} {more} AS {query}")
+        assert refreshed(spark, name)[0] == "full"
+
+    def files(name: str) -> dict[str, str]:
+        found = rows(spark, f"SELECT file_path, partition.region FROM {home}.{name}.storage.data_files")
+        return dict(found)
+
+    before = {name: files(name) for name in ("lineage", "sums")}
+    ids = rows(spark, f"SELECT id, _row_id FROM {home}.lineage.storage WHERE id <> 4")
+    run(spark, "UPDATE t SET n = n + 1000 WHERE id = 4")
+    for name, (_, _, query) in views.items():
+        assert refreshed(spark, name)[0] == "incremental", name
+        assert rows(spark, f"SELECT * FROM {name}") == rows(spark, query), name
+    for name, some in before.items():
+        replaced = {region for path, region in some.items() if path not in files(name)}
+        assert replaced == {"r1"}, name
+    assert rows(spark, f"SELECT id, _row_id FROM {home}.lineage.storage WHERE id <> 4") == ids
+    [(deletes,)] = rows(spark, f"SELECT count(*) FROM {home}.merged.storage.delete_files")
+    assert deletes == 1
+
+
 def test_two_branches_of_one_table_are_not_mixed_up(spark: SparkSession, home: str) -> None:
     query = f"SELECT id, 'main' AS b FROM t UNION ALL SELECT id, 'b' AS b FROM {home}.t.branch_b"
     run(spark, "ALTER TABLE t CREATE BRANCH b", f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS {query}")

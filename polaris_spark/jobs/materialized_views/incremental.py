@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from polaris_spark.jobs.materialized_views.query_engine import java_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +49,7 @@ class IncrementalQuery:
         self.spark = spark
         jvm: Any = spark._jvm
         self._query: Any = jvm.io.polarisspark.incremental.IncrementalRefresh(
-            spark._jsparkSession, sql, java_list(spark, columns)
+            spark._jsparkSession, sql, json.dumps(list(columns))
         )
 
     def __enter__(self) -> IncrementalQuery:
@@ -71,7 +70,7 @@ class IncrementalQuery:
 
     def hidden(self) -> list[HiddenColumn]:
         """Return the hidden columns that the query needs."""
-        return [HiddenColumn(*(str(text) for text in one)) for one in self._query.hidden()]
+        return [HiddenColumn(*one) for one in json.loads(self._query.hidden())]
 
     def rows(self) -> DataFrame:
         """Return all rows to store, with the hidden columns."""
@@ -88,15 +87,12 @@ class IncrementalQuery:
             stored: name of the storage table and its snapshot, in SQL.
             limit: see `INCREMENTAL_LIMIT`.
         """
-        jvm: Any = self.spark._jvm
-        ids = jvm.java.util.HashMap()
-        for key, id in since.items():
-            ids.put(f"{key.uuid}@{key.snapshot_id}", jvm.java.lang.Long.valueOf(id))
-        return str(self._query.estimate(ids, stored, float(limit)))
+        ids = {f"{key.uuid}@{key.snapshot_id}": id for key, id in since.items()}
+        return str(self._query.estimate(json.dumps(ids), stored, float(limit)))
 
     def changed(self) -> Changed:
         """Return what `estimate` has found."""
-        return Changed(*(int(one) for one in self._query.changed()))
+        return Changed(*json.loads(self._query.changed()))
 
     def compute(self, limit: float) -> str:
         """Compute the rows to delete and to insert. Return a text that says how much writing them would read, if that
@@ -110,11 +106,7 @@ class IncrementalQuery:
             table: name of the storage table in SQL.
             summary: entries for the summary of the snapshot.
         """
-        jvm: Any = self.spark._jvm
-        entries = jvm.java.util.HashMap()
-        for key, text in summary.items():
-            entries.put(key, text)
-        self._query.write(table, entries)
+        self._query.write(table, json.dumps(dict(summary)))
 
 
 def hidden_fields(state: State, name: TableName) -> dict[str, Json]:

@@ -25,13 +25,14 @@ import org.apache.iceberg.rest.ParserContext;
 import org.apache.iceberg.rest.RESTSerializers;
 
 /** JSON as the shim needs it: small maps of its own, and the messages of Iceberg's REST protocol. */
-final class Json {
+public final class Json {
   private static final TypeReference<Map<String, String>> STRINGS = new TypeReference<>() {};
   private static final ObjectMapper MAPPER = protocolMapper();
 
   private Json() {}
 
-  static String write(Map<String, ?> values) {
+  /** Returns a list or map, of texts, numbers, lists and maps, in JSON. */
+  public static String write(Object values) {
     try {
       return MAPPER.writeValueAsString(values);
     } catch (JsonProcessingException e) {
@@ -39,9 +40,13 @@ final class Json {
     }
   }
 
-  static Map<String, String> readStrings(String text) {
+  public static Map<String, String> readStrings(String text) {
+    return read(text, STRINGS);
+  }
+
+  public static <T> T read(String text, TypeReference<T> type) {
     try {
-      return MAPPER.readValue(text, STRINGS);
+      return MAPPER.readValue(text, type);
     } catch (JsonProcessingException e) {
       throw new UncheckedIOException(e);
     }

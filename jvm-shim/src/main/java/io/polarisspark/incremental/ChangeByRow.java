@@ -30,19 +30,28 @@ final class ChangeByRow {
   }
 
   /**
+   * Checks that the removed rows can be found.
+   *
+   * @throws NotIncrementalException rows are removed, but values of a column cannot be compared
+   */
+  void check(SignedRows delta) {
+    for (Attribute column : columns) {
+      if (delta.removes() && !SignedRows.comparable(column.dataType())) {
+        throw new NotIncrementalException("values of column " + column.name() + " cannot be compared");
+      }
+    }
+  }
+
+  /**
    * @param delta the change of the query's result
    * @throws NotIncrementalException rows are removed, but values of a column cannot be compared
    */
   StoredRows.Change of(SignedRows delta) {
+    check(delta);
     if (!delta.removes()) {
-      return new StoredRows.Change(delta.withoutWeight(columns), null, List.of());
+      return StoredRows.Change.inserts(delta.withoutWeight(columns));
     }
-    for (Attribute column : columns) {
-      if (!SignedRows.comparable(column.dataType())) {
-        throw new NotIncrementalException("values of column " + column.name() + " cannot be compared");
-      }
-    }
-    LogicalPlan counted = evaluation.keep(delta.counted(columns).plan());
+    LogicalPlan counted = evaluation.keep(delta.counted(columns).plan()).plan();
     Dataset<Row> changes = stored.rows(counted).toDF(names("", "n"));
     Dataset<Row> removed = changes.where("n < 0");
     Dataset<Row> inserts =
@@ -50,7 +59,7 @@ final class ChangeByRow {
             .where("n > 0")
             .unionAll(rest(removed).where("n > 0"))
             .selectExpr(names("", "explode(array_repeat(0, CAST(n AS INT))) AS n"));
-    return new StoredRows.Change(result(inserts), result(removed), query.columns());
+    return new StoredRows.Change(result(inserts), result(removed), query.columns(), null);
   }
 
   /** Returns the distinct stored rows of which copies are removed, each with the number of copies that are left. */
@@ -64,7 +73,7 @@ final class ChangeByRow {
     LogicalPlan counted =
         SignedRows.of(found.logicalPlan(), true).counted(Plans.output(found.logicalPlan())).plan();
     String left =
-        "if(s.n IS NULL OR s.n + g.n < 0, " + StoredRows.OTHER_ROWS + ", s.n + g.n) AS n";
+        "if(s.n IS NULL OR s.n + g.n < 0, " + StoredRows.RAISE_OTHER_ROWS + ", s.n + g.n) AS n";
     return removed
         .alias("g")
         .join(stored.rows(counted).toDF(names("", "n")).alias("s"), expr(same()), "left_outer")

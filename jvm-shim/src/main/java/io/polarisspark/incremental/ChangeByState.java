@@ -9,6 +9,8 @@ import io.polarisspark.incremental.AggregateState.Kind;
 import io.polarisspark.incremental.StoredQuery.Column;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -29,10 +31,19 @@ import org.apache.spark.sql.classic.Dataset;
  * and the merged value (m).
  */
 final class ChangeByState {
+  /** Column: whether a group is computed again. */
+  private static final String AGAIN = "again";
+
+  /** Column: whether there is a stored row of a group. */
+  private static final String PRESENT = "present";
+
   private final StoredRows stored;
   private final StoredQuery query;
   private final DeltaRules rules;
   private final Evaluation evaluation;
+
+  /** Paths of the data files with stored rows of changed groups; null if they are not known. */
+  private Set<String> files;
 
   ChangeByState(StoredRows stored, StoredQuery query, DeltaRules rules, Evaluation evaluation) {
     this.stored = stored;
@@ -42,33 +53,41 @@ final class ChangeByState {
   }
 
   StoredRows.Change change() {
-    LogicalPlan child = Plans.<LogicalPlan>list(query.core().children()).get(0);
+    LogicalPlan child = stored.child();
     List<Expression> keys = query.keyExpressions();
-    SignedRows delta = rules.net(child);
-    Dataset<Row> merged = merged(delta, keys);
-    LogicalPlan kept = evaluation.keep(merged.logicalPlan());
-    Dataset<Row> groups = stored.rows(kept);
-    long again = 0;
-    long present = 0;
-    if (!evaluation.isEstimate()) {
-      Row counts =
-          groups.selectExpr("count_if(again)", "count_if(present)").collectAsList().get(0);
-      again = counts.getLong(0);
-      present = counts.getLong(1);
-    }
-    LogicalPlan known =
-        groups.where(keys.isEmpty() ? "NOT again" : "NOT again AND m0 > 0").logicalPlan();
+    Evaluation.Kept merged = evaluation.keep(merged(rules.net(child), keys).logicalPlan());
+    Dataset<Row> groups = stored.rows(merged.plan());
     List<LogicalPlan> inserts = new ArrayList<>();
-    inserts.add(fromState(known, keys));
-    if (again > 0) {
+    inserts.add(
+        fromState(
+            groups.where(keys.isEmpty() ? "NOT again" : "NOT again AND m0 > 0").logicalPlan(), keys));
+    if (hasAny(merged, AGAIN)) {
       inserts.add(computedAgain(groups, child, keys));
     }
     List<Attribute> columns = Plans.output(groups.logicalPlan()).subList(0, keys.size());
     LogicalPlan deletes =
-        present == 0 && !evaluation.isEstimate()
-            ? null
-            : stored.named(groups.where("present").logicalPlan(), columns);
-    return new StoredRows.Change(Plans.union(inserts), deletes, stored.keyNames());
+        hasAny(merged, PRESENT)
+            ? stored.named(groups.where(PRESENT).logicalPlan(), columns)
+            : null;
+    return new StoredRows.Change(Plans.union(inserts), deletes, stored.keyNames(), files);
+  }
+
+  private static Set<String> texts(Evaluation.Kept rows, String column) {
+    int position = position(rows, column);
+    return rows.rows().stream().map(row -> row.getString(position)).collect(Collectors.toSet());
+  }
+
+  private static int position(Evaluation.Kept rows, String column) {
+    return Plans.output(rows.plan()).stream().map(Attribute::name).toList().indexOf(column);
+  }
+
+  /** Whether a column is true in any row. */
+  private boolean hasAny(Evaluation.Kept rows, String column) {
+    if (rows.rows() == null) {
+      return !stored.rows(rows.plan()).where(column).isEmpty();
+    }
+    int position = position(rows, column);
+    return rows.rows().stream().anyMatch(row -> row.getBoolean(position));
   }
 
   private LogicalPlan computedAgain(Dataset<Row> groups, LogicalPlan child, List<Expression> keys) {
@@ -111,7 +130,8 @@ final class ChangeByState {
         results.add(extreme(value.kind(), removed.toAttribute(), "r" + position));
       }
     }
-    LogicalPlan changes = aggregate(groups, results, project(inputs, delta.plan()));
+    Evaluation.Kept changes =
+        evaluation.keep(aggregate(groups, results, project(inputs, delta.plan())));
     List<String> before = new ArrayList<>();
     List<String> conditions = new ArrayList<>();
     for (Column key : query.keys()) {
@@ -123,17 +143,45 @@ final class ChangeByState {
       before.add(StoredRows.quoted(column.name()) + " AS s" + (before.size() - keys.size()));
     }
     before.add("true AS present");
-    Dataset<Row> last = stored.rows().selectExpr(before.toArray(String[]::new));
-    Dataset<Row> joined =
-        stored
-            .rows(changes)
-            .alias("d")
-            .join(
-                last.alias("s"),
-                expr(
-                    conditions.isEmpty() ? "true" : String.join(" AND ", conditions)),
-                "left_outer");
+    before.add(FileReplacement.FILE + " AS file");
+    Dataset<Row> joined = joined(changes, before.toArray(String[]::new), conditions);
     return joined.selectExpr(kept(keys.size()).toArray(String[]::new)).selectExpr(flagged(keys.size()));
+  }
+
+  /**
+   * Returns the changes of groups with the stored values of the groups.
+   *
+   * @param before the stored keys and values, in SQL
+   * @param conditions the conditions that keys are the same, in SQL
+   */
+  private Dataset<Row> joined(
+      Evaluation.Kept changes, String[] before, List<String> conditions) {
+    Dataset<Row> last = stored.rows().selectExpr(before);
+    int keys = conditions.size();
+    List<Attribute> columns = Plans.output(changes.plan());
+    if (changes.rows() != null) {
+      LogicalPlan some = last.logicalPlan();
+      if (keys > 0) {
+        List<Expression> theirs = new ArrayList<>(Plans.output(some).subList(0, keys));
+        some = Keys.of(changes, columns.subList(0, keys)).restrict(some, theirs);
+      }
+      if (columns.subList(0, keys).stream().allMatch(one -> LocalJoin.canCompare(one.dataType()))) {
+        Evaluation.Kept found = evaluation.keep(some);
+        if (found.rows() != null) {
+          files = texts(found, "file");
+          return stored.rows(LocalJoin.leftOuter(changes, found, keys));
+        }
+        some = found.plan();
+      }
+      last = stored.rows(some);
+    }
+    return stored
+        .rows(changes.plan())
+        .alias("d")
+        .join(
+            last.alias("s"),
+            expr(conditions.isEmpty() ? "true" : String.join(" AND ", conditions)),
+            "left_outer");
   }
 
   private static NamedExpression total(Sum sum, String name) {
@@ -204,7 +252,7 @@ final class ChangeByState {
   }
 
   private static String checked() {
-    return "if(m0 < 0, " + StoredRows.OTHER_ROWS + ", m0) AS m0";
+    return "if(m0 < 0, " + StoredRows.RAISE_OTHER_ROWS + ", m0) AS m0";
   }
 
   private LogicalPlan fromState(LogicalPlan groups, List<Expression> keys) {

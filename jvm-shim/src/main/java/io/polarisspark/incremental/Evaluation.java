@@ -8,13 +8,11 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
-import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.storage.StorageLevel;
-import scala.Option;
 
 /**
  * Runs the parts of a plan whose rows are needed several times, or decide how the plan goes on, and
@@ -36,34 +34,37 @@ final class Evaluation implements AutoCloseable {
     this.estimate = estimate;
   }
 
-  boolean isEstimate() {
-    return estimate;
-  }
+  /**
+   * Rows that have been computed.
+   *
+   * @param plan returns them
+   * @param rows the rows; null if there are many, or in an estimate
+   */
+  record Kept(LogicalPlan plan, List<InternalRow> rows) {}
 
   /** Returns a plan with the same columns, whose rows have been computed. */
-  LogicalPlan keep(LogicalPlan plan) {
+  Kept keep(LogicalPlan plan) {
     if (estimate) {
-      return plan;
+      return new Kept(plan, null);
     }
-    // Not persist(): Spark computes what is cached with all its shuffle partitions, however few rows there are.
-    Dataset<Row> rows =
-        Plans.rows(spark, plan).localCheckpoint(true, StorageLevel.MEMORY_AND_DISK());
-    LogicalPlan computed = rows.logicalPlan();
     List<Attribute> columns = Plans.output(plan);
-    List<InternalRow> few = collected(computed, FEW);
-    if (few == null) {
-      if (computed instanceof LogicalRDD checkpoint) {
-        kept.add(checkpoint.rdd());
-      }
-      return named(computed, columns);
+    List<InternalRow> local = Plans.isLocal(plan) ? collected(plan, FEW) : null;
+    if (local != null) {
+      return new Kept(Plans.local(columns, local), local);
     }
+    Dataset<Row> rows = Plans.rows(spark, plan);
+    InternalRow[] found = rows.queryExecution().executedPlan().executeTake(FEW + 1);
+    if (found.length <= FEW) {
+      return new Kept(Plans.local(columns, Arrays.asList(found)), Arrays.asList(found));
+    }
+    // This uses what the shuffles of executeTake() have written. Not persist(): Spark computes what is cached with all
+    // its shuffle partitions, however few rows there are.
+    LogicalPlan computed =
+        rows.localCheckpoint(true, StorageLevel.MEMORY_AND_DISK()).logicalPlan();
     if (computed instanceof LogicalRDD checkpoint) {
-      checkpoint.rdd().unpersist(false);
+      kept.add(checkpoint.rdd());
     }
-    LogicalPlan local =
-        new LocalRelation(
-            Plans.seq(Plans.output(computed)), Plans.seq(few), false, Option.empty());
-    return named(local, columns);
+    return new Kept(named(computed, columns), null);
   }
 
   /** Returns a plan whose columns have other ids. The analyzer may have given new ids to the columns. */

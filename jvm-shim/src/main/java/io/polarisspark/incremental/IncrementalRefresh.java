@@ -1,5 +1,7 @@
 package io.polarisspark.incremental;
 
+import com.fasterxml.jackson.core.type.TypeReference;
+import io.polarisspark.Json;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -10,6 +12,7 @@ import java.util.stream.Collectors;
 import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
@@ -36,7 +39,8 @@ import org.apache.spark.sql.types.StringType;
 import scala.runtime.AbstractFunction1;
 
 /**
- * Refreshes the stored rows of one view, in full or incrementally. Python calls it.
+ * Refreshes the stored rows of one view, in full or incrementally. Python calls it, and passes lists and maps in JSON,
+ * because Py4J sends a request for every element of a list.
  *
  * <p>An incremental refresh computes the change of the query's result from the changes of its tables,
  * and applies it to the stored rows in one commit.
@@ -62,6 +66,9 @@ public final class IncrementalRefresh implements AutoCloseable {
           Mode.class,
           ApproximatePercentile.class);
 
+  private static final TypeReference<List<String>> NAMES = new TypeReference<>() {};
+  private static final TypeReference<Map<String, Long>> IDS = new TypeReference<>() {};
+
   /** Number of bytes that a refresh may read whatever a full refresh reads. */
   private static final long SMALL = 16L << 20;
 
@@ -84,10 +91,10 @@ public final class IncrementalRefresh implements AutoCloseable {
   /**
    * @param spark the session
    * @param sql the query, which reads all tables as of snapshots
-   * @param columns names of the view's columns
+   * @param columns names of the view's columns, in JSON
    */
   public IncrementalRefresh(
-      org.apache.spark.sql.SparkSession spark, String sql, List<String> columns) {
+      org.apache.spark.sql.SparkSession spark, String sql, String columns) {
     this.spark = (SparkSession) spark;
     this.analyzed = this.spark.sql(sql).queryExecution().analyzed();
     LogicalPlan rewritten = null;
@@ -95,7 +102,7 @@ public final class IncrementalRefresh implements AutoCloseable {
     String why;
     try {
       rewritten = NormalForm.of(analyzed);
-      stored = new StoredQuery(rewritten, List.copyOf(columns));
+      stored = new StoredQuery(rewritten, Json.read(columns, NAMES));
       why = hindrance(rewritten);
     } catch (Exception error) { // Spark throws exceptions of all classes; a full refresh is still possible
       why = "its plan cannot be rewritten: " + error.getMessage();
@@ -167,11 +174,12 @@ public final class IncrementalRefresh implements AutoCloseable {
         .orElse("");
   }
 
-  /** Returns the stored columns that the view does not show: name, type in SQL, and what it holds. */
-  public List<List<String>> hidden() {
-    return query.hidden().stream()
-        .map(one -> List.of(one.name(), one.attribute().dataType().sql(), one.holds()))
-        .toList();
+  /** Returns the stored columns that the view does not show, in JSON: name, type in SQL, and what it holds. */
+  public String hidden() {
+    return Json.write(
+        query.hidden().stream()
+            .map(one -> List.of(one.name(), one.attribute().dataType().sql(), one.holds()))
+            .toList());
   }
 
   /** Returns all rows to store. */
@@ -183,15 +191,15 @@ public final class IncrementalRefresh implements AutoCloseable {
    * Finds what has changed, and whether an incremental refresh is possible and pays.
    *
    * @param since ids of the snapshots that the last refresh read (-1 for none), by the UUID of a table,
-   *     "@", and the id of the snapshot that the query reads
+   *     "@", and the id of the snapshot that the query reads; in JSON
    * @param stored name of the storage table, and its snapshot, as in SQL
    * @param limit the largest part of the bytes of all tables that an incremental refresh may read
    * @return why an incremental refresh is not possible or does not pay; an empty text if it is possible
    */
-  public String estimate(Map<String, ? extends Number> since, String stored, double limit) {
+  public String estimate(String since, String stored, double limit) {
     close();
     try {
-      sources = new Sources(plan, since);
+      sources = new Sources(plan, Json.read(since, IDS));
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
@@ -206,17 +214,17 @@ public final class IncrementalRefresh implements AutoCloseable {
       return "";
     }
     try (Evaluation estimate = new Evaluation(spark, true)) {
-      change(estimate);
+      rows(estimate).check();
       return "";
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
   }
 
-  /** Returns the numbers of files, bytes and rows that have changed. */
-  public List<Long> changed() {
+  /** Returns the numbers of files, bytes and rows that have changed, in JSON. */
+  public String changed() {
     Amount found = sources == null ? Amount.NONE : sources.changed();
-    return List.of(found.files(), found.bytes(), found.rows());
+    return Json.write(List.of(found.files(), found.bytes(), found.rows()));
   }
 
   /**
@@ -227,11 +235,11 @@ public final class IncrementalRefresh implements AutoCloseable {
   public String compute(double limit) {
     evaluation = new Evaluation(spark, false);
     if (!sources.isChanged(plan)) {
-      change = new StoredRows.Change(Plans.empty(Plans.output(query.plan())), null, List.of());
+      change = StoredRows.Change.inserts(Plans.empty(Plans.output(query.plan())));
       return "";
     }
-    change = change(evaluation);
-    long reads = planned(change.inserts());
+    change = rows(evaluation).change();
+    long reads = Sources.relations(change.inserts()).isEmpty() ? 0 : planned(change.inserts());
     if (reads <= SMALL) {
       return "";
     }
@@ -245,16 +253,25 @@ public final class IncrementalRefresh implements AutoCloseable {
    * Writes the computed change to the stored rows.
    *
    * @param table name of the storage table, as in SQL
-   * @param summary entries for the summary of the snapshot
+   * @param entries entries for the summary of the snapshot, in JSON
    */
-  public void write(String table, Map<String, String> summary) throws Exception {
+  public void write(String table, String entries) throws Exception {
+    Map<String, String> summary = Json.readStrings(entries);
     Dataset<Row> inserts = Plans.rows(spark, change.inserts());
+    if (Plans.isLocal(change.inserts())) {
+      inserts = inserts.coalesce(1); // otherwise Spark writes a file for each of its cores
+    }
     List<InternalRow> deletes =
         change.deletes() == null ? List.of() : evaluation.collected(change.deletes(), LITERALS);
     if (deletes != null && deletes.isEmpty()) {
-      var writer = inserts.writeTo(table);
-      summary.forEach((key, text) -> writer.option("snapshot-property." + key, text));
-      writer.append();
+      append(table, inserts, summary);
+      return;
+    }
+    FileReplacement files =
+        new FileReplacement(
+            spark, Sources.relations(rows(evaluation).rows().logicalPlan()).get(0));
+    if (files.isUsual()) {
+      replace(files, table, inserts, deletes, summary);
       return;
     }
     String source = "polaris_refresh_" + UUID.randomUUID().toString().replace("-", "");
@@ -265,6 +282,55 @@ public final class IncrementalRefresh implements AutoCloseable {
     } finally {
       spark.catalog().dropTempView(source);
     }
+  }
+
+  private static void append(String table, Dataset<Row> rows, Map<String, String> summary)
+      throws NoSuchTableException {
+    var writer = rows.writeTo(table);
+    summary.forEach((key, text) -> writer.option("snapshot-property." + key, text));
+    writer.append();
+  }
+
+  private void replace(
+      FileReplacement files,
+      String table,
+      Dataset<Row> inserts,
+      List<InternalRow> deletes,
+      Map<String, String> summary)
+      throws NoSuchTableException {
+    Dataset<Row> rows = Plans.rows(spark, change.deletes());
+    List<String> same = conditions();
+    Set<String> paths = change.files();
+    if (paths == null) {
+      List<String> all = new ArrayList<>(same);
+      if (deletes != null) {
+        all.addAll(literals(deletes));
+      }
+      paths = files.files(rows, String.join(" AND ", all));
+    }
+    if (paths.isEmpty()) {
+      append(table, inserts, summary);
+      return;
+    }
+    files.commit(paths, rows, String.join(" AND ", same), inserts, summary);
+    if (!spark.sharedState().cacheManager().isEmpty()) {
+      spark.catalog().refreshTable(table);
+    }
+  }
+
+  /** Returns the conditions, in SQL, that the stored row t is the row s to delete. */
+  private List<String> conditions() {
+    List<String> conditions = new ArrayList<>();
+    for (Attribute column : Plans.output(query.plan())) {
+      if (change.by().contains(column.name())) {
+        String name = StoredRows.quoted(column.name());
+        conditions.add(
+            query.method() == StoredQuery.Method.BY_ROW
+                ? StoredRows.same("t." + name, "s." + name, column)
+                : "t.%1$s <=> s.%1$s".formatted(name));
+      }
+    }
+    return conditions.isEmpty() ? List.of("true") : conditions;
   }
 
   @Override
@@ -279,8 +345,8 @@ public final class IncrementalRefresh implements AutoCloseable {
     }
   }
 
-  private StoredRows.Change change(Evaluation with) {
-    return new StoredRows(spark, query, new DeltaRules(sources, with), with, stored).change();
+  private StoredRows rows(Evaluation with) {
+    return new StoredRows(spark, query, new DeltaRules(sources, with), with, stored);
   }
 
   /** Returns the rows to insert and the keys of the rows to delete, marked. */
@@ -304,16 +370,7 @@ public final class IncrementalRefresh implements AutoCloseable {
    */
   private String merge(String table, String source, List<InternalRow> deletes) {
     List<String> conditions = new ArrayList<>(List.of("s." + StoredRows.DELETES));
-    List<Attribute> columns = Plans.output(query.plan());
-    for (Attribute column : columns) {
-      if (change.by().contains(column.name())) {
-        String name = StoredRows.quoted(column.name());
-        conditions.add(
-            query.method() == StoredQuery.Method.BY_ROW
-                ? StoredRows.same("t." + name, "s." + name, column)
-                : "t.%1$s <=> s.%1$s".formatted(name));
-      }
-    }
+    conditions.addAll(conditions());
     if (deletes != null) {
       conditions.addAll(literals(deletes));
     }

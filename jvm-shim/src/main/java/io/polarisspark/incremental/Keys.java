@@ -60,8 +60,14 @@ final class Keys {
     List<Attribute> found = Plans.output(all);
     List<NamedExpression> columns = new ArrayList<>();
     found.forEach(one -> columns.add(alias(one, one.name())));
-    LogicalPlan kept = evaluation.keep(aggregate(found, columns, all));
-    return new Keys(kept, Plans.output(kept), evaluation.collected(kept, LITERALS));
+    Evaluation.Kept kept = evaluation.keep(aggregate(found, columns, all));
+    return of(kept, Plans.output(kept.plan()));
+  }
+
+  /** Returns the keys in the first columns of rows, each of which has other keys. */
+  static Keys of(Evaluation.Kept kept, List<Attribute> columns) {
+    List<InternalRow> rows = kept.rows();
+    return new Keys(kept.plan(), columns, rows == null || rows.size() > LITERALS ? null : rows);
   }
 
   /** Whether there are no keys. */

@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.function.UnaryOperator;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -15,6 +16,7 @@ import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.JoinType;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.JoinHint;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
@@ -84,7 +86,19 @@ final class Plans {
   }
 
   static LogicalPlan empty(List<Attribute> columns) {
-    return new LocalRelation(seq(columns), seq(), false, Option.empty());
+    return local(columns, List.of());
+  }
+
+  /** Returns a plan that consists of rows. */
+  static LogicalPlan local(List<Attribute> columns, List<InternalRow> rows) {
+    return new LocalRelation(seq(columns), seq(rows), false, Option.empty());
+  }
+
+  /** Whether Spark computes the rows of a plan without a job. */
+  static boolean isLocal(LogicalPlan plan) {
+    return plan instanceof LocalRelation
+        || (plan instanceof Project || plan instanceof Filter)
+            && isLocal(Plans.<LogicalPlan>list(plan.children()).get(0));
   }
 
   /** Returns the conjunction of conditions; null if there are none. */

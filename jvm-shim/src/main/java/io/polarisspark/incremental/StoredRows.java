@@ -6,6 +6,7 @@ import static io.polarisspark.incremental.Plans.project;
 import io.polarisspark.incremental.StoredQuery.Column;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -23,7 +24,10 @@ final class StoredRows {
   static final String DELETES = StoredQuery.HIDDEN + "deletes";
 
   /** Error of an incremental refresh that does not find the stored rows that it expects. */
-  static final String OTHER_ROWS = "raise_error('the stored rows are not those of the last refresh')";
+  static final String OTHER_ROWS = "the stored rows are not those of the last refresh";
+
+  /** The same, as SQL that reports it. */
+  static final String RAISE_OTHER_ROWS = "raise_error('" + OTHER_ROWS + "')";
 
   private final SparkSession spark;
   private final StoredQuery query;
@@ -52,8 +56,14 @@ final class StoredRows {
    * @param inserts the rows to insert
    * @param deletes rows that say which stored rows to delete; null if none are deleted
    * @param by names of the columns in which stored rows and rows of {@code deletes} are equal
+   * @param files paths of the data files with the rows to delete; null if they are not known
    */
-  record Change(LogicalPlan inserts, LogicalPlan deletes, List<String> by) {}
+  record Change(LogicalPlan inserts, LogicalPlan deletes, List<String> by, Set<String> files) {
+    /** Returns a change that deletes no rows. */
+    static Change inserts(LogicalPlan rows) {
+      return new Change(rows, null, List.of(), null);
+    }
+  }
 
   Change change() {
     rules.requireUnchangedSubqueries(query.plan());
@@ -64,11 +74,30 @@ final class StoredRows {
     };
   }
 
+  /**
+   * Checks that there are rules by which the change can be computed. Nothing is computed.
+   *
+   * @throws NotIncrementalException there are none
+   */
+  void check() {
+    rules.requireUnchangedSubqueries(query.plan());
+    if (query.method() == StoredQuery.Method.BY_ROW) {
+      new ChangeByRow(this, query, evaluation).check(rules.delta(query.plan()));
+    } else {
+      rules.delta(child());
+    }
+  }
+
+  /** Returns the plan whose rows the outermost aggregate or window reads. */
+  LogicalPlan child() {
+    return Plans.<LogicalPlan>list(query.core().children()).get(0);
+  }
+
   private Change byKey() {
-    LogicalPlan child = Plans.<LogicalPlan>list(query.core().children()).get(0);
+    LogicalPlan child = child();
     Keys keys = rules.keys(child, query.keyExpressions());
     LogicalPlan rows = query.over(keys.restrict(child, query.keyExpressions()));
-    return new Change(rows, named(keys.plan(), keys.columns()), keyNames());
+    return new Change(rows, named(keys.plan(), keys.columns()), keyNames(), null);
   }
 
   List<String> keyNames() {

@@ -292,7 +292,7 @@ final class TableChanges implements AutoCloseable {
     return at != null;
   }
 
-  private static List<FileScanTask> tasks(org.apache.iceberg.Scan<?, FileScanTask, ?> scan) {
+  static List<FileScanTask> tasks(org.apache.iceberg.Scan<?, FileScanTask, ?> scan) {
     List<FileScanTask> all = new ArrayList<>();
     try (CloseableIterable<FileScanTask> found = scan.planFiles()) {
       found.forEach(all::add);
