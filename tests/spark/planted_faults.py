@@ -78,8 +78,14 @@ FAULTS = {
     ),
     "outermost keys: rows with removed keys stay": Fault(
         "StoredRows",
-        "return new Change(rows, named(keys.plan(), keys.columns()), keyNames());",
-        "return new Change(rows, null, List.of());",
+        "return new Change(rows, named(keys.plan(), keys.columns()), keyNames(), null);",
+        "return Change.inserts(rows);",
+        ("ranks", "having"),
+    ),
+    "files: deleted rows of replaced files stay": Fault(
+        "FileReplacement",
+        '.join(deletes.alias("s"), expr(condition), "left_anti")',
+        "",
         ("ranks", "having"),
     ),
     "stored rows: one removed copy removes all": Fault(
