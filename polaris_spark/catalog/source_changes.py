@@ -129,28 +129,32 @@ class RefreshNeeds:
         self._names = IndexRoot()
         """Root of the index `names` in the commit of the last call of `at`."""
         self._by_view: dict[bytes, list[SnapshotKey]] = {}
-        """What each view needs, by its key in the index."""
+        """What each view with the strategy `incremental` needs, by its key in the index."""
 
     def at(self, state: State) -> dict[str, frozenset[int]]:
-        """Return the ids of the snapshots that are needed in a commit, by the UUID of the table. Only views that have
-        changed since the commit of the last call are read."""
+        """Return the ids of the snapshots that are needed in a commit, by the UUID of the table.
+
+        Only views that have changed since the commit of the last call are read. The read of the others is recorded,
+        too, because their next refresh changes the result.
+        """
         commit = state.base.commit
         names = dict(zip(commit.index_names, commit.index_roots, strict=True)).get(NAMES, IndexRoot())
         for key, _, entry in diff(self._names, names, state.read_shards):
             if decode_key(key).kind == VIEW:
                 self._by_view.pop(key, None)
                 view = None if entry is None else content_of(state, entry.pointer, View)
-                if isinstance(view, View) and is_materialized(view):
+                if isinstance(view, View) and is_materialized(view) and strategy_of(view) == "incremental":
                     path, _, name = decode_key(key)
                     self._by_view[key] = self._needed(state, TableName(path, name), view)
         self._names = names
+        state.lookup_many(NAMES, list(self._by_view))
         found: dict[str, set[int]] = {}
         for snapshot in chain.from_iterable(self._by_view.values()):
             found.setdefault(snapshot.uuid, set()).add(snapshot.snapshot_id)
         return {uuid: frozenset(ids) for uuid, ids in found.items()}
 
     def _needed(self, state: State, name: TableName, view: View) -> list[SnapshotKey]:
-        record = last_refresh(state, name) if strategy_of(view) == "incremental" else None
+        record = last_refresh(state, name)
         if record is None or self._now_ms - record.get(REFRESH_START, 0) > refresh_retention_ms(view):
             return []
         found = []

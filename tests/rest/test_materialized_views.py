@@ -18,6 +18,7 @@ from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.outside_sources import OutsideSources
 from polaris_spark.catalog.rows import Unloaded
+from polaris_spark.catalog.source_changes import RefreshNeeds
 from polaris_spark.catalog.view_freshness import freshness
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
@@ -551,6 +552,17 @@ def test_expiry_keeps_what_a_refresh_has_read_that_ends_while_snapshots_are_remo
     call(catalog.session, "expire", watch=watch, table="db.t", older_than="0 s", retain_last=1)
     left = catalog.ok("GET", base)["metadata"]["snapshots"]
     assert [one["snapshot-id"] for one in left] == [2, 3]
+
+
+def test_what_refreshes_need_is_found_out_again_after_each_refresh(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog, refresh_strategy="incremental")["view-uuid"]
+    needs, views = RefreshNeeds(0), catalog.session.catalog
+    assert needs.at(views.view()) == {}
+    again = views.view()
+    assert needs.at(again) == {}
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": [source(catalog, base, -1)]}))
+    assert not views.view().holds(again.reads)
+    assert needs.at(views.view()) == {source(catalog, base, -1)["uuid"]: {-1}}
 
 
 def how(
