@@ -188,6 +188,8 @@ class Properties:
     realm: str = "default"
     catalog: str | None = None
     branch: str = MAIN
+    as_of: str | None = None
+    """The point in the branch's history that the catalog shows; None for the newest state."""
     principal: str | None = None
     procedure_variables: tuple[str, ...] | None = None
     """Names of the environment variables that arguments of procedures can refer to as `env:NAME`; None if they can
@@ -352,6 +354,12 @@ PROPERTIES: Mapping[str, Property] = {
         nonempty_text, "the name in Spark or pyiceberg, else `polaris`", "Name of the catalog in the realm."
     ),
     "branch": Property(nonempty_text, MAIN, "Branch of the catalog that is read and changed."),
+    "as-of": Property(
+        nonempty_text,
+        "the newest state",
+        "Number, id or time of a commit of the branch. The catalog then shows the state of this commit, and cannot be "
+        "changed. A time has the form 2026-01-31T12:00:00Z.",
+    ),
     "principal": Property(
         nonempty_text, "Spark's user, else the OS user", "User that the log records as the author of changes."
     ),

@@ -16,9 +16,11 @@ from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
+from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, State, StoredObjects, reading_state
-from polaris_spark.errors import WrongTypeError
+from polaris_spark.errors import ForbiddenError, WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
 
@@ -45,8 +47,12 @@ class Catalog:
         self.reference = head_name(row, branch)
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
+        self.point = ""
+        """The point in history that the catalog shows, as the user wrote it; empty for the newest state."""
         self._read: list[CommitReader] = []
         """At most one head. The next call of `head` removes and returns it instead of reading the store."""
+        self._fixed: CommitReader | None = None
+        """The commit that the catalog shows; None for the newest."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
@@ -81,9 +87,25 @@ class Catalog:
         """The catalog's name in its realm."""
         return self.row.name
 
+    def as_of(self, point: AsOf) -> Catalog:
+        """Return a copy of this catalog that shows the state at a point in the branch's history, and cannot be changed.
+
+        Raises:
+            HistoryTrimmedError: the point is older than the oldest commit that is still stored.
+            BeforeHistoryError: the point is a time before the first commit.
+            InputError: the point is a commit number or commit id that does not exist in this history.
+        """
+        found, store = copy(self), self.references.store
+        head = pinned(store, self.head().head, point)
+        found._fixed = CommitReader(store, b"", head, store.get(head.commit, Commit))
+        found.point = point.text
+        return found
+
     def head(self) -> CommitReader:
         """Return the newest commit of the branch, read from the store now. On a copy that `beginning_at` returned, the
-        first call returns the given head instead."""
+        first call returns the given head instead. On a copy that `as_of` returned, return its commit."""
+        if self._fixed is not None:
+            return self._fixed
         return self._read.pop() if self._read else self.references.read(self.reference)
 
     def beginning_at(self, head: CommitReader) -> Catalog:
@@ -106,10 +128,27 @@ class Catalog:
 
     def commit(self, change: Change[P, R]) -> R:
         """Commit a change to this branch, and return the change's result. Lazily imported tables and views that the
-        change reads are loaded first."""
+        change reads are loaded first.
+
+        Raises:
+            ForbiddenError: this catalog shows a state of the past.
+        """
+        self.require_present()
         return self.loading(
             partial(self.references.commit, self.reference, change), change.operation.principal
         )
+
+    def require_present(self) -> None:
+        """Refuse a change of a catalog that shows a state of the past.
+
+        Raises:
+            ForbiddenError: this catalog shows a state of the past.
+        """
+        if self._fixed is not None:
+            raise ForbiddenError(
+                f"this is catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}), which "
+                "cannot be changed; open the catalog without the property 'as-of'"
+            )
 
     def loading(self, action: Callable[[], R], principal: str) -> R:
         """Return the result of an action that reads tables or views. If the action reads a lazily imported table or
@@ -126,6 +165,7 @@ class Catalog:
             except WrongTypeError as error:
                 if error.found != UNLOADED or error.id == last:
                     raise
+                self.require_present()  # what was loaded later is not in this state
                 last = error.id
             unloaded = self.reader.get(last, Unloaded)
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)

@@ -202,6 +202,9 @@ class Procedure:
     finds_faults: bool = False
     """Whether each row of the result reports a fault. If so, the command line exits with a failure status when there
     are rows."""
+    only_reads: bool = False
+    """Whether the procedure can be called in a catalog that shows a state of the past: it changes nothing, and deletes
+    no files."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row of the result only reports that there was nothing to do."""
     failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
@@ -273,11 +276,14 @@ class Procedure:
 
         Raises:
             InputError: an argument is not valid, or the caller may not use an environment variable in it.
-            ForbiddenError: a location is outside the allowed locations of the catalog.
+            ForbiddenError: a location is outside the allowed locations of the catalog; or the catalog shows a state of
+                the past, and the procedure may change something.
             TypeError: the procedure has a bug: a row does not match the columns.
         """
         given = self.checked_arguments(arguments)
         self.check_values(call, given)
+        if not self.only_reads:
+            call.session.catalog.require_present()
         rows = list(self.run(call, given))
         checks = [TYPES[column.type].accepts for column in self.columns]
         for row in rows:

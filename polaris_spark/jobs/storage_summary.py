@@ -28,6 +28,7 @@ PROCEDURE = Procedure(
     ),
     run=_run,
     over_http=True,
+    only_reads=True,
     comment="Show how much data the realm stores, by object type and age.",
     uses_spark=True,
 )

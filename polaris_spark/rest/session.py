@@ -30,6 +30,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED
 from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties, StoreURI, texts_of
@@ -166,6 +167,7 @@ class Session:
             NewerFormatError: a newer release wrote the catalog's row.
         """
         self._require_open()
+        self.catalog.require_present()
         catalog, operation = self.catalog, Operation(b"", self.principal)
         row = set_properties(
             catalog.references, catalog.context, operation, catalog.row, updates or {}, removals
@@ -242,7 +244,7 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
             connection.close()
             raise
     except (StateError, NotFoundError, StoreURIError) as error:
-        if properties.create and not create:
+        if properties.create and not create and not properties.as_of:
             raise InputError(
                 f"the catalog cannot be opened: {error}; and it cannot be created, because the property 'warehouse' is "
                 "missing"
@@ -309,6 +311,8 @@ def _open(
         files,
         branch=properties.branch,
     )
+    if properties.as_of:
+        catalog = catalog.as_of(AsOf.parse(properties.as_of))
     return Session(properties, connection, catalog, principal, router)
 
 

@@ -280,6 +280,7 @@ def drop(catalog: Catalog, change: DropContent[C]) -> None:
     if not change.purge:
         _write_metadata_of_dropped(catalog, change.name, catalog.commit(change))
         return
+    catalog.require_present()
     operation = Operation(b"", change.operation.principal)
     bind_branch(catalog.references, catalog.context, operation, catalog.row, catalog.reference)
     dropped = catalog.commit(change)

@@ -15,6 +15,7 @@ import msgspec
 
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import SystemClock
+from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.errors import (
@@ -25,7 +26,6 @@ from polaris_spark.errors import (
     ReferenceGoneError,
     StateError,
 )
-from polaris_spark.spark.as_of import AsOf, pinned
 from polaris_spark.spark.options import EARLIEST, LATEST, ViewOptions
 from polaris_spark.spark.realm_reader import RealmReader
 from polaris_spark.spark.views.history import READ_TOGETHER, HistoryTask

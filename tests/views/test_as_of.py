@@ -9,9 +9,9 @@ import pytest
 
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.as_of import AsOf
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
 from polaris_spark.maintenance.trim import trim
-from polaris_spark.spark.as_of import AsOf
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, rows

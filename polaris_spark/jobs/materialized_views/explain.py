@@ -100,6 +100,7 @@ PROCEDURE = Procedure(
     ),
     run=_run,
     over_http=True,
+    only_reads=True,
     uses_spark=True,
     queries=True,
 )

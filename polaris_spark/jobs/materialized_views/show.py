@@ -107,6 +107,7 @@ SHOW = Procedure(
     ),
     run=_show,
     over_http=True,
+    only_reads=True,
     uses_spark=True,
     queries=True,
 )
@@ -117,6 +118,7 @@ DESCRIBE = Procedure(
     columns=(Column("name", "STRING"), Column("value", "STRING")),
     run=_describe,
     over_http=True,
+    only_reads=True,
     uses_spark=True,
     queries=True,
 )

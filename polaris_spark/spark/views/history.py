@@ -11,10 +11,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
-from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count

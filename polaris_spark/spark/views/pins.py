@@ -6,10 +6,10 @@ import contextlib
 from typing import NamedTuple
 
 from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.as_of import AsOf, find_commit, pinned, pinned_in_realm
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BeforeHistoryError, InputError, NotFoundError
-from polaris_spark.spark.as_of import AsOf, find_commit, pinned, pinned_in_realm
 from polaris_spark.spark.realm_reader import RealmReader
 from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.store.objects import ObjectStore
