@@ -44,6 +44,7 @@ class Catalog:
         self.row = row
         self.context = context
         self.files = files
+        self.branch = branch
         self.reference = head_name(row, branch)
         self.reader = StoredObjects(references.store)
         """Reads committed content."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import InputError
 from polaris_spark.jobs import (
     adopt,
+    branches,
     compact_index,
     expire,
     export_metadata,
@@ -39,6 +40,10 @@ the entry point is not used."""
 
 BUILT_IN = (
     adopt.PROCEDURE,
+    branches.CREATE,
+    branches.DROP,
+    branches.UNDROP,
+    branches.SHOW,
     compact_index.PROCEDURE,
     expire.PROCEDURE,
     export_metadata.PROCEDURE,

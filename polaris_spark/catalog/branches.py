@@ -1,0 +1,169 @@
+"""Branches of a catalog: create, drop, restore and compare them.
+
+A branch is a reference, a database row that points to a newest commit. A new branch points to a commit of another
+branch, so it costs one row, however large the catalog is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.property_changes import bind_branch
+from polaris_spark.catalog.references import head_name, heads_prefix
+from polaris_spark.commits.as_of import AsOf, pinned
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    HistoryTrimmedError,
+    NotFoundError,
+    ReferenceGoneError,
+)
+from polaris_spark.names import MAIN, problem_of_part
+from polaris_spark.store.objects import ObjectStore
+
+_SEPARATORS = "@#"
+"""Characters that separate the name of a table from a branch or time."""
+
+
+class Branch(NamedTuple):
+    """A branch of a catalog that exists."""
+
+    name: str
+    head: Head
+
+
+class Distance(NamedTuple):
+    """How far the histories of two branches have parted."""
+
+    ahead: int
+    """Number of commits that only the first branch has."""
+    behind: int
+    """Number of commits that only the second branch has."""
+
+
+def branch_of(catalog: Catalog, name: str) -> CommitReader:
+    """Read and return the newest commit of a branch.
+
+    Raises:
+        NotFoundError: the catalog has no branch of that name.
+    """
+    try:
+        return catalog.references.read(head_name(catalog.row, name))
+    except ReferenceGoneError as error:
+        known = ", ".join(repr(one) for one in names_of(catalog))
+        raise NotFoundError(
+            f"catalog {catalog.name!r} has no branch {name!r}; its branches are: {known}"
+        ) from error
+
+
+def names_of(catalog: Catalog) -> list[str]:
+    """Return the names of all branches of a catalog that are not dropped, in their order."""
+    prefix = heads_prefix(catalog.row)
+    listed = catalog.references.listed()
+    names = [one for one in listed if one.name.startswith(prefix) and one.registration.state == "live"]
+    return [one.name.removeprefix(prefix) for one in names]
+
+
+def branches(catalog: Catalog) -> list[Branch]:
+    """Return all branches of a catalog that are not dropped, in the order of their names."""
+    found = []
+    for name in names_of(catalog):
+        try:
+            found.append(Branch(name, branch_of(catalog, name).head))
+        except NotFoundError:  # dropped since it was listed
+            continue
+    return found
+
+
+def create_branch(
+    catalog: Catalog, name: str, operation: Operation, *, source: str = MAIN, point: str = ""
+) -> Branch:
+    """Create a branch that begins at a commit of another branch.
+
+    Args:
+        source: name of the other branch.
+        point: the commit, by number, id or time; empty for the newest.
+    Raises:
+        AlreadyExistsError: the branch exists.
+        BadRequestError: no branch can have this name.
+        HistoryTrimmedError: the commit is no longer stored.
+        InputError: `point` is not a commit of the other branch.
+        NotFoundError: the other branch does not exist.
+    """
+    problem = problem_of_part(name)
+    if problem is None and any(one in name for one in _SEPARATORS):
+        problem = "contains '@' or '#', which separate the names of tables from branches and times"
+    if problem is not None:
+        raise BadRequestError(f"the name of a branch {name[:200]!a} {problem}")
+    newest = branch_of(catalog, source)
+    begin = newest
+    if point:
+        head = pinned(newest.store, newest.head, AsOf.parse(point, "at"))
+        commit = newest.store.get(head.commit, Commit)
+        begin = CommitReader(newest.store, newest.version, head, commit, row_name=newest.row_name)
+    reference = head_name(catalog.row, name)
+    try:
+        registered = catalog.references.create(reference, operation, source=begin)
+    except AlreadyExistsError as error:
+        raise AlreadyExistsError(f"catalog {catalog.name!r} already has a branch {name!r}") from error
+    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
+    return Branch(name, registered.first_head())
+
+
+def drop_branch(catalog: Catalog, name: str, operation: Operation) -> None:
+    """Drop a branch. It can be restored until its grace period ends.
+
+    Raises:
+        BadRequestError: it is the branch main.
+        NotFoundError: the branch does not exist.
+    """
+    if name == MAIN:
+        raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be dropped")
+    branch_of(catalog, name)
+    catalog.references.drop(head_name(catalog.row, name), operation)
+
+
+def undrop_branch(catalog: Catalog, name: str, operation: Operation) -> Branch:
+    """Restore a dropped branch with its last commit.
+
+    Raises:
+        NotFoundError: no dropped branch has this name, or its grace period has ended.
+    """
+    reference = head_name(catalog.row, name)
+    try:
+        registered = catalog.references.undrop(reference, operation)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"catalog {catalog.name!r} has no dropped branch {name!r} that can be restored"
+        ) from error
+    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
+    return Branch(name, registered.first_head())
+
+
+def distance(store: ObjectStore, first: Head, second: Head) -> Distance | None:
+    """Return how far two histories have parted, found by bisection; None if their common commits are no longer stored.
+
+    Args:
+        first: head of a branch.
+        second: head of another branch of the same catalog.
+    """
+    low = max(first.floor_number, second.floor_number)
+    high = min(first.number, second.number)
+
+    def same(number: int) -> bool:
+        return ancestor(store, first, number) == ancestor(store, second, number)
+
+    try:
+        if low > high or not same(low):
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if same(middle) else (low, middle - 1)
+    except HistoryTrimmedError:
+        return None
+    return Distance(first.number - low, second.number - low)
