@@ -20,7 +20,7 @@ from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, State, StoredObjects, reading_state
-from polaris_spark.errors import ForbiddenError, WrongTypeError
+from polaris_spark.errors import ForbiddenError, ReferenceGoneError, WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
 
@@ -104,10 +104,21 @@ class Catalog:
 
     def head(self) -> CommitReader:
         """Return the newest commit of the branch, read from the store now. On a copy that `beginning_at` returned, the
-        first call returns the given head instead. On a copy that `as_of` returned, return its commit."""
+        first call returns the given head instead. On a copy that `as_of` returned, return its commit.
+
+        Raises:
+            ReferenceGoneError: the branch was dropped.
+        """
         if self._fixed is not None:
             return self._fixed
-        return self._read.pop() if self._read else self.references.read(self.reference)
+        if self._read:
+            return self._read.pop()
+        try:
+            return self.references.read(self.reference)
+        except ReferenceGoneError as error:
+            raise ReferenceGoneError(
+                f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped"
+            ) from error
 
     def beginning_at(self, head: CommitReader) -> Catalog:
         """Return a copy of this catalog whose method `head` returns `head` at its first call. Later calls read the

@@ -18,7 +18,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.extension import procedures as routes
 from polaris_spark.extension import runs
 from polaris_spark.jobs.procedure import Call, Column, Parameter
-from polaris_spark.jobs.registry import procedures
+from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import PATIENCE_S
@@ -463,7 +463,12 @@ OFFERED = [name for name, one in procedures().items() if one.over_http and name 
 NEEDED = {
     name: {"view": "db.mv"}
     for name in ("describe_materialized_view", "drop_materialized_view", "explain_refresh")
-} | {"alter_materialized_view": {"view": "db.mv", "set_properties": {"max-staleness": "1 h"}}}
+} | {
+    "alter_materialized_view": {"view": "db.mv", "set_properties": {"max-staleness": "1 h"}},
+    "create_branch": {"branch": "new"},
+    "drop_branch": {"branch": "dev"},
+    "undrop_branch": {"branch": "dropped"},
+}
 """Arguments of the procedures that cannot run without arguments."""
 
 
@@ -479,6 +484,9 @@ def test_every_procedure_that_is_offered_runs_without_spark(
     if needed:
         local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
         create_materialized_view(local.session.catalog, "mv")
+        for branch in ("dev", "dropped"):
+            call(local.session, "create_branch", branch=branch)
+        call(local.session, "drop_branch", branch="dropped")
     status, run = admin.call(procedure, needed, **WAIT)
     assert (status, run["status"]) == (200, "succeeded")
 
