@@ -319,3 +319,22 @@ def test_expire_keeps_the_snapshots_that_the_next_refresh_needs(spark: SparkSess
     run(spark, "INSERT INTO t VALUES (10, 'r9', 7)", expire)
     assert len(rows(spark, f"SELECT * FROM {home}.t.snapshots")) == 1
     assert "has expired" in refreshed(spark, "below")[1]
+
+
+def test_removed_texts_and_times_are_found_whatever_the_settings_of_the_session(
+    spark: SparkSession, home: str
+) -> None:
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        spark.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+        spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        # Half past two comes twice on this day.
+        query = "SELECT id, '\\n' AS x, timestamp_seconds(1729989000 + 3600 * (id % 2)) AS at FROM t WHERE id < 20"
+        run(spark, f"CREATE MATERIALIZED VIEW mv {INCREMENTAL} AS {query}")
+        refreshed(spark, "mv")
+        run(spark, "DELETE FROM t WHERE id IN (3, 4)")
+        assert refreshed(spark, "mv")[0] == "incremental"
+        assert rows(spark, f"SELECT * FROM {home}.mv.storage") == rows(spark, query)
+    finally:
+        spark.conf.unset("spark.sql.parser.escapedStringLiterals")
+        spark.conf.set("spark.sql.session.timeZone", zone)

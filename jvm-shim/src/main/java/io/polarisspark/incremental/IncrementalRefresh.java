@@ -3,6 +3,7 @@ package io.polarisspark.incremental;
 import com.fasterxml.jackson.core.type.TypeReference;
 import io.polarisspark.Json;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -36,6 +37,8 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.runtime.AbstractFunction1;
 
 /**
@@ -400,7 +403,7 @@ public final class IncrementalRefresh implements AutoCloseable {
         if (row.isNullAt(position)) {
           hasNull = true;
         } else {
-          values.add(new Literal(row.get(position, column.dataType()), column.dataType()).sql());
+          values.add(literal(row.get(position, column.dataType()), column.dataType()));
         }
       }
       String name = "t." + StoredRows.quoted(column.name());
@@ -408,6 +411,19 @@ public final class IncrementalRefresh implements AutoCloseable {
       conditions.add(hasNull ? "(" + in + " OR " + name + " IS NULL)" : in);
     }
     return conditions;
+  }
+
+  /**
+   * Returns a value in SQL, whatever the settings and the time zone of the session are: quoted texts depend on
+   * {@code escapedStringLiterals} and {@code variable.substitute}, and times can be ambiguous.
+   */
+  private static String literal(Object value, DataType type) {
+    if (type instanceof StringType) {
+      return "CAST(X'" + HexFormat.of().formatHex(((UTF8String) value).getBytes()) + "' AS STRING)";
+    }
+    return type instanceof TimestampType
+        ? "timestamp_micros(" + value + "L)"
+        : new Literal(value, type).sql();
   }
 
   private Map<String, String> types() {
