@@ -1,4 +1,4 @@
-"""Functions in the query of a view whose result may differ between two runs on the same data."""
+"""The functions that the query of a view calls, and those whose result may differ between two runs on the same data."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ _WITHOUT_PARENTHESES = frozenset(
 _DATETIME_TYPES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
 _RELATIVE_TIME = re.compile(r"[rR]?.\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 """Literals such as TIMESTAMP 'now', whose value is the time at which the query runs."""
+
+
+def called_functions(sql: str) -> list[str]:
+    """Names without a namespace of the functions that the query `sql` may call, each once.
+
+    A name before a parenthesis that is none of a function, such as `IN`, is returned, too.
+
+    Raises:
+        BadRequestError: as by `references_of`.
+    """
+    tokens = analyze(sql).tokens
+    calls = [at for at in range(len(tokens)) if tokens.text(at + 1) == "(" and tokens.text(at - 1) != "."]
+    return list(dict.fromkeys(name for at in calls if (name := tokens[at].name)))
 
 
 def nondeterministic_functions(sql: str) -> list[str]:

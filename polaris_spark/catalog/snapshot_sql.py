@@ -38,19 +38,22 @@ def at_snapshot(table: TableState, full: str, id: int) -> str:
         BadRequestError: the schema has changed since the snapshot in a way that SQL cannot express.
     """
     at = f"{full} VERSION AS OF {id}"
-    snapshot = table.snapshots.get(id) or {}
-    schema_id = snapshot.get("schema-id", table.current_schema_id)
+    schema_id = schema_at(table, id)
     if schema_id == table.current_schema_id:
         return at
     then, now = (_fields(table, one) for one in (schema_id, table.current_schema_id))
     if [_shown(one) for one in then] == [_shown(one) for one in now]:
         return at
     by_id = {one["id"]: one for one in then}
+    ids = {one["name"].lower(): one["id"] for one in now}
     columns = []
     for field in now:
         old = by_id.get(field["id"])
         type = field["type"]
         name = quoted((field["name"],))
+        if old is not None and ids.get(old["name"].lower(), old["id"]) != old["id"]:
+            # Iceberg would skip files by the statistics of the column that has the name now.
+            raise _changed(full, field["name"])
         if old is not None and old["type"] == type:
             columns.append(f"{quoted((old['name'],))} AS {name}")
         elif isinstance(type, str) and "initial-default" not in field:
@@ -58,11 +61,20 @@ def at_snapshot(table: TableState, full: str, id: int) -> str:
             value = "NULL" if old is None else quoted((old["name"],))
             columns.append(f"CAST({value} AS {text}) AS {name}")
         else:
-            raise BadRequestError(
-                f"column {field['name']} of {full} was changed after the last snapshot of the table; write to the "
-                "table first"
-            )
+            raise _changed(full, field["name"])
     return f"(SELECT {', '.join(columns)} FROM {at})"
+
+
+def _changed(full: str, column: str) -> BadRequestError:
+    return BadRequestError(
+        f"column {column} of {full} was changed after the last snapshot of the table; write to the table first"
+    )
+
+
+def schema_at(table: TableState, id: int) -> int:
+    """Return the id of the schema that a table had at a snapshot."""
+    found: int = (table.snapshots.get(id) or {}).get("schema-id", table.current_schema_id)
+    return found
 
 
 def _fields(table: TableState, schema_id: int) -> list[Json]:

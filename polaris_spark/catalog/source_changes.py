@@ -21,6 +21,7 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.outside_sources import DELTA_LOCATION, OutsideSources, TableState
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.snapshot_sql import schema_at
 from polaris_spark.catalog.stored_views import last_refresh
 from polaris_spark.catalog.view_freshness import is_outside, table_of
 from polaris_spark.catalog.view_sources import SOURCE_STATES, PinnedQuery, TableSource, ViewSource
@@ -97,7 +98,8 @@ def _view(state: State, source: ViewSource, last: Json) -> dict[SnapshotKey, int
 def _table(source: TableSource, last: Json, table: TableState | None) -> dict[SnapshotKey, int] | str:
     since: int = last["snapshot-id"]
     key = SnapshotKey(source.uuid, source.snapshot_id)
-    if source.fixed or source.snapshot_id == since:
+    schemas = {source.schema_id} if source.is_tag else {source.schema_id, last.get("schema-id")}
+    if source.fixed or (source.snapshot_id == since and len(schemas) == 1):
         return {key: since}
     if source.type == DELTA_LOCATION:
         return f"the changes of Delta tables, such as {source.name.name}, are not computed"
@@ -105,9 +107,7 @@ def _table(source: TableSource, last: Json, table: TableState | None) -> dict[Sn
         return f"{source.full_name} has no snapshot any more"
     if since != NO_SNAPSHOT and since not in table.snapshots:
         return f"snapshot {since} of {source.full_name}, which the last refresh read, has expired"
-    schemas = {last.get("schema-id"), source.schema_id}
-    for id in {since, source.snapshot_id} - {NO_SNAPSHOT}:
-        schemas.add((table.snapshots.get(id) or {}).get("schema-id", source.schema_id))
+    schemas |= {schema_at(table, id) for id in {since, source.snapshot_id} - {NO_SNAPSHOT}}
     if len(schemas) > 1:
         return f"the columns of {source.full_name} were changed"
     return {key: since}

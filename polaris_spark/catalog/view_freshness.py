@@ -252,7 +252,7 @@ def behind(state: State, record: Json) -> Behind:
 def has_same_columns(state: State, query: PinnedQuery) -> bool:
     """Whether the tables of the catalog in a pinned query still have the columns that they had when it was pinned."""
     for table in query.tables:
-        if table.catalog or table.type != METASTORE:
+        if table.catalog or table.type != METASTORE or table.is_tag:
             continue
         found = find(state, table_key(table.name))
         now = None if found is None else state.get(found.content, Table)

@@ -26,7 +26,7 @@ from polaris_spark.catalog.outside_sources import (
     TableState,
 )
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted
+from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted, schema_at
 from polaris_spark.catalog.view_queries import SourceReference, references_of, replaced
 from polaris_spark.catalog.view_time_travel import columns_of_version, rows_of_version
 from polaris_spark.commits.state import State
@@ -35,7 +35,8 @@ from polaris_spark.errors import BadRequestError
 SOURCE_STATES = "source-states"
 """Field of a refresh record beyond the draft specification: the states of the sources, as in the newer proposal."""
 MAIN = "main"
-_REFS = ("branch_", "tag_")
+_TAG = "tag_"
+_REFS = ("branch_", _TAG)
 """Beginnings of the last part of a name that names a branch or tag of the table before it."""
 SESSION_CATALOG = "spark_catalog"
 """Name of the catalog by which Spark reads Delta tables at a location."""
@@ -64,7 +65,7 @@ class TableSource(NamedTuple):
     snapshot_id: int
     """Id of its snapshot; `NO_SNAPSHOT` if there is none."""
     schema_id: int
-    """Id of its current schema."""
+    """Id of the schema with which it is read: the current one of the table; of a tag, that of its snapshot."""
     fixed: bool
     """Whether the query names the snapshot, so that changes of the table do not change the result."""
     rows: int
@@ -82,6 +83,8 @@ class TableSource(NamedTuple):
     such as `` delta.`/path` ``."""
     view_uuid: str = ""
     """UUID of the materialized view whose rows of an earlier refresh are read; the table is its storage table."""
+    is_tag: bool = False
+    """Whether it is read as a tag, so that later changes of the table's columns do not change the result."""
 
     @property
     def full_name(self) -> str:
@@ -159,7 +162,8 @@ class PinnedQuery(NamedTuple):
             }
             | _place(one)
             | ({} if one.type == METASTORE else {"base-type": one.type})
-            | ({} if one.fixed else {"ref": one.ref, "schema-id": one.schema_id})
+            | ({} if one.fixed else {"ref": one.ref})
+            | ({} if one.fixed or one.is_tag else {"schema-id": one.schema_id})
             for one in self.tables
         ]
         views = [
@@ -487,19 +491,24 @@ class _Pinning:
         if id is None and ref != MAIN:
             raise BadRequestError(f"table {name} has no branch or tag {ref!r}")
         summary = (table.snapshots.get(id) or {}).get("summary") or {} if id is not None else {}
+        is_tag = ref != MAIN and reference.parts[-1].lower().startswith(_TAG)
         source = TableSource(
             reference.identifier,
             name,
             table.uuid,
             ref,
             NO_SNAPSHOT if id is None else id,
-            table.current_schema_id,
+            schema_at(table, id) if is_tag and id is not None else table.current_schema_id,
             fixed=False,
             rows=count_in(summary, "total-records"),
             files=count_in(summary, "total-data-files"),
             size=count_in(summary, "total-files-size"),
+            is_tag=is_tag,
         )
-        text = f"(SELECT * FROM {full} WHERE false)" if id is None else at_snapshot(table, full, id)
+        if id is None:
+            text = f"(SELECT * FROM {full} WHERE false)"
+        else:
+            text = f"{full} VERSION AS OF {id}" if is_tag else at_snapshot(table, full, id)
         return _Pinned(text, [source], [])
 
     def _view(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+from polaris_spark.catalog.nondeterminism import called_functions, nondeterministic_functions
 from polaris_spark.catalog.sql_tokens import MAX_LENGTH
 from polaris_spark.catalog.view_queries import references_of, replaced
 from polaris_spark.errors import BadRequestError
@@ -399,3 +399,8 @@ def test_sqlglot_is_imported_at_the_first_use_only() -> None:
         "v.references_of('SELECT 1'); assert 'sqlglot' in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_called_functions_have_no_namespace() -> None:
+    sql = "SELECT f(a), db.g(b), `h i`(1), f(2), c FROM t WHERE d IN (1) AND k = 'l(1)'"
+    assert called_functions(sql) == ["f", "h i", "IN"]

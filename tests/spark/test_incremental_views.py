@@ -58,7 +58,7 @@ def test_a_refresh_that_cannot_be_incremental_says_why(spark: SparkSession, home
     run(spark, "INSERT INTO t VALUES (202, 'r1', 7, 1)")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        assert reason("mv").startswith("full: the session has another time zone")
+        assert reason("mv").startswith("full: the session has another spark.sql.session.timeZone")
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     refreshed(spark, "mv", full=True)

@@ -47,6 +47,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     if found is not None and tolerant and is_materialized(state.get(found.content, View)):
         return [(str(name), False)]
     _refuse_temporary_views(spark, query)
+    _refuse_temporary_functions(spark, query)
     current, namespace = spark.catalog.currentCatalog(), _levels(spark)
     pinned = catalog.loading(
         lambda: pin(
@@ -139,6 +140,21 @@ def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
             raise InputError(
                 f"{reference.identifier} is a temporary view of this session; a materialized view cannot read it, "
                 "because other sessions do not have it"
+            )
+
+
+def _refuse_temporary_functions(spark: SparkSession, query: str) -> None:
+    from polaris_spark.catalog.nondeterminism import called_functions
+
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    catalog = session.sessionState().catalog()
+    for name in called_functions(query):
+        identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+        if catalog.isTemporaryFunction(identifier):
+            raise InputError(
+                f"{name} is a temporary function of this session; a materialized view cannot call it, because other "
+                "sessions do not have it"
             )
 
 

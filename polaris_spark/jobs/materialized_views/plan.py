@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from polaris_spark.catalog.view_sources import PinnedQuery
     from polaris_spark.commits.state import State
 
-SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-"""Settings of Spark sessions on which results of queries depend. `MaterializedView.java` compares them."""
 VIEW_ARGUMENT = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
 
 
@@ -65,6 +63,8 @@ class RefreshPlan(NamedTuple):
 
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
+    import msgspec
+
     from polaris_spark.catalog.lineage import lineage_of_version
     from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
     from polaris_spark.catalog.stored_views import materialized
@@ -79,7 +79,8 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     now = freshness(state, name, engine.outside)
     if now.fresh and not full:
         return None
-    session = {setting: str(spark.conf.get(setting)) for setting in SETTINGS}
+    jvm: Any = spark._jvm
+    session = msgspec.json.decode(str(jvm.io.polarisspark.SessionSettings.of(spark._jsparkSession)))
     catalog = spark_catalog(call)
     pinned = partial(pin, state, catalog, query_of(state, view), name, engine)
     query = pinned(stored=stored_rows(state, catalog, session, engine.outside))
@@ -154,9 +155,10 @@ def _with_changes(
         return plan._replace(since="it has no rows yet")
     if record.get("version-id") != view.current_version_id:
         return plan._replace(since="its query was replaced")
-    if record.get(SESSION) != plan.record[SESSION]:
-        why = "the session has another time zone or ANSI mode than that of the last refresh"
-        return plan._replace(since=why)
+    before, now = record.get(SESSION) or {}, plan.record[SESSION]
+    other = [setting for setting in sorted({*before, *now}) if before.get(setting) != now.get(setting)]
+    if other:
+        return plan._replace(since=f"the session has another {other[0]} than that of the last refresh")
     since = snapshots_since(state, record, plan.query, outside)
     if isinstance(since, str) and any(one.stored for one in plan.query.views):
         query = pinned()

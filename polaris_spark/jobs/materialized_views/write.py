@@ -55,10 +55,13 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
     )
     if plan.since is None:
         result = spark.sql(plan.query.sql)
-        _record_lineage(call, plan, result._jdf.queryExecution().analyzed())
+        analyzed = result._jdf.queryExecution().analyzed()
+        _check_types(call, analyzed, table)
+        _record_lineage(call, plan, analyzed)
         _overwrite(call, name, table, by_position(result, plan.columns), [], plan, done)
         return done
     with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
+        _check_types(call, query.analyzed, table)
         _record_lineage(call, plan, query.analyzed)
         columns = [] if hindrance_of(query, plan) else query.hidden()
         plan.record[STATE] = recorded(columns, plan.hidden)
@@ -91,6 +94,24 @@ def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     `SELECT *` and a table has got columns since then."""
     unique = rows.toDF(*[f"c{position}" for position in range(len(rows.columns))])
     return unique.select(*[f"c{position}" for position in range(len(columns))]).toDF(*columns)
+
+
+def _check_types(call: Call, analyzed: Any, table: str) -> None:
+    """Check that the storage table can store the values of the query without a change.
+
+    Args:
+        analyzed: Spark's plan of the query.
+        table: name of the storage table in SQL.
+    Raises:
+        InputError: it cannot.
+    """
+    from polaris_spark.errors import InputError
+
+    spark = call.spark()
+    jvm: Any = spark._jvm
+    misfit = str(jvm.io.polarisspark.incremental.StoredTypes.misfit(spark._jsparkSession, analyzed, table))
+    if misfit:
+        raise InputError(misfit)
 
 
 def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:

@@ -3,7 +3,6 @@ package io.polarisspark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.iceberg.spark.source.SparkView;
@@ -28,9 +27,8 @@ final class MaterializedView extends SparkView {
   /** Iceberg's rule that replaces the name of a view in a query by the view's query. */
   private static final String READER = "org.apache.spark.sql.catalyst.analysis.ResolveViews";
 
-  /** The settings on which results of queries depend. A refresh records them. */
-  private static final List<String> SETTINGS =
-      List.of("spark.sql.session.timeZone", "spark.sql.ansi.enabled");
+  /** Iceberg's setting by which a session reads other branches of tables, which no refresh reads. */
+  private static final String OTHER_BRANCH = "spark.wap.branch";
 
   private final String catalog;
   private final Identifier identifier;
@@ -57,7 +55,7 @@ final class MaterializedView extends SparkView {
   /** The query to run where a query reads the view; elsewhere, such as in SHOW CREATE TABLE, the view's own. */
   @Override
   public String query() {
-    if (!isRead()) {
+    if (!isRead() || SQLConf.get().contains(OTHER_BRANCH)) {
       return super.query();
     }
     try {
@@ -106,16 +104,13 @@ final class MaterializedView extends SparkView {
    * @param outside the tables and views outside of the catalog that have been looked up
    */
   private JsonNode ask(List<Map<String, Object>> outside) {
-    SQLConf conf = SQLConf.get();
-    Map<String, String> session = new LinkedHashMap<>();
-    SETTINGS.forEach(setting -> session.put(setting, conf.getConfString(setting)));
     return procedures.materializedView(
         identifier,
         Map.of(
             "catalog", catalog,
             "uuid", view().uuid().toString(),
             "version-id", view().currentVersion().versionId(),
-            "session", session,
+            "session", SessionSettings.of(SQLConf.get()),
             "outside", outside));
   }
 

@@ -7,6 +7,7 @@ import org.apache.spark.sql.catalyst.parser.ParameterContext;
 import org.apache.spark.sql.catalyst.parser.ParseException;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.execution.SparkSqlParser;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
@@ -81,9 +82,10 @@ public final class MaterializedViewParser implements ParserInterface {
     return parser.parseMultipartIdentifier(name);
   }
 
+  /** Iceberg's parser does not have this operation, without which no SQL function can be created. */
   @Override
   public StructType parseRoutineParam(String parameters) throws ParseException {
-    return parser.parseRoutineParam(parameters);
+    return new SparkSqlParser().parseRoutineParam(parameters);
   }
 
   @Override

@@ -14,9 +14,13 @@ import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.SQLFunctionNode;
+import org.apache.spark.sql.catalyst.analysis.SQLScalarFunction;
+import org.apache.spark.sql.catalyst.expressions.ApplyFunctionExpression;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.UserDefinedExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ApproximatePercentile;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Collect;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
@@ -135,14 +139,17 @@ public final class IncrementalRefresh implements AutoCloseable {
     if (Plans.output(plan).stream().anyMatch(one -> hasCollation(one.dataType()))) {
       return "it has strings with a collation";
     }
+    if (plan instanceof SQLFunctionNode node) {
+      return "it calls the function " + node.function().name().unquotedString() + ", which can be replaced";
+    }
     if (plan instanceof DataSourceV2Relation
         && Plans.output(plan).stream().anyMatch(one -> one.metadata().contains(METADATA_COLUMN))) {
       return "it reads metadata columns";
     }
     for (Expression expression : Plans.<Expression>list(plan.expressions())) {
-      String function = ordered(expression);
-      if (!function.isEmpty()) {
-        return "the result of " + function + " depends on the order of rows";
+      String why = hindrance(expression);
+      if (!why.isEmpty()) {
+        return why;
       }
     }
     List<LogicalPlan> inner = Plans.list(plan.children());
@@ -165,16 +172,30 @@ public final class IncrementalRefresh implements AutoCloseable {
         });
   }
 
-  /** Returns an aggregate function in an expression whose result depends on the order of rows. */
-  private static String ordered(Expression expression) {
+  private static String hindrance(Expression expression) {
     if (ORDERED.stream().anyMatch(kind -> kind.isInstance(expression))) {
-      return expression.prettyName();
+      return "the result of " + expression.prettyName() + " depends on the order of rows";
+    }
+    String function = replaceable(expression);
+    if (!function.isEmpty()) {
+      return "it calls the function " + function + ", which can be replaced";
     }
     return Plans.<Expression>list(expression.children()).stream()
-        .map(IncrementalRefresh::ordered)
+        .map(IncrementalRefresh::hindrance)
         .filter(text -> !text.isEmpty())
         .findFirst()
         .orElse("");
+  }
+
+  /** Returns the name of a function that the session or its catalog defines; an empty text if it is not one. */
+  private static String replaceable(Expression expression) {
+    if (expression instanceof SQLScalarFunction function) {
+      return function.function().name().unquotedString();
+    }
+    return expression instanceof UserDefinedExpression function
+            && !(expression instanceof ApplyFunctionExpression)
+        ? function.name()
+        : "";
   }
 
   /** Returns the stored columns that the view does not show, in JSON: name, type in SQL, and what it holds. */

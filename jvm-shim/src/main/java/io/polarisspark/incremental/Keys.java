@@ -19,6 +19,7 @@ import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.Or;
+import org.apache.spark.sql.catalyst.expressions.RowOrdering;
 import org.apache.spark.sql.catalyst.plans.LeftSemi$;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -48,12 +49,21 @@ final class Keys {
   /** A plan, and the expressions over its columns whose values are keys. */
   record Source(LogicalPlan plan, List<Expression> expressions) {}
 
-  /** Returns the keys in the rows of the sources. */
+  /**
+   * Returns the keys in the rows of the sources.
+   *
+   * @throws NotIncrementalException keys cannot be compared
+   */
   static Keys of(List<Source> sources, Evaluation evaluation) {
     List<LogicalPlan> plans = new ArrayList<>();
     for (Source source : sources) {
       List<NamedExpression> named = new ArrayList<>();
-      source.expressions.forEach(one -> named.add(alias(one, "polaris_key")));
+      for (Expression one : source.expressions) {
+        if (!RowOrdering.isOrderable(one.dataType())) {
+          throw new NotIncrementalException("it groups rows by a " + one.dataType().typeName());
+        }
+        named.add(alias(one, "polaris_key"));
+      }
       plans.add(project(named, source.plan));
     }
     LogicalPlan all = Plans.union(plans);
