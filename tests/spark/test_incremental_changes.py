@@ -25,7 +25,6 @@ SHAPES = {
     "v_ranks": "SELECT id, n, rank() OVER (PARTITION BY region ORDER BY n) AS r FROM {t}",
     "v_rows": "SELECT * FROM {t} WHERE n > 5",
 }
-TWO = ("v_sums", "v_joined")
 MERGE_ON_READ = ", ".join(f"'write.{one}.mode' = 'merge-on-read'" for one in ("delete", "update", "merge"))
 INCREMENTAL = {"incremental"}
 
@@ -182,7 +181,7 @@ PLACES: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("version", "partitioned", "names"),
     [
-        (2, "", TWO),
+        (2, "", ("v_joined",)),
         (3, BY_REGION, ("v_rows",)),
         *(
             pytest.param(version, place, tuple(SHAPES), marks=pytest.mark.exhaustive)
@@ -338,7 +337,7 @@ def test_a_file_that_was_added_several_times(spark: SparkSession, home: str) -> 
 @pytest.mark.parametrize(
     ("mode", "names"),
     [
-        ("merge-on-read", TWO),
+        ("merge-on-read", ("v_sums",)),
         pytest.param("merge-on-read", tuple(SHAPES), marks=pytest.mark.exhaustive),
         pytest.param("copy-on-write", tuple(SHAPES), marks=pytest.mark.exhaustive),
     ],
