@@ -435,8 +435,8 @@ public final class IncrementalRefresh implements AutoCloseable {
   }
 
   /**
-   * Returns a value in SQL, whatever the settings and the time zone of the session are: quoted texts depend on
-   * {@code escapedStringLiterals} and {@code variable.substitute}, and times can be ambiguous.
+   * Returns a value in SQL that means the same in all sessions. The meaning of quoted texts depends on the setting
+   * {@code escapedStringLiterals}, and a local time can be ambiguous.
    */
   private static String literal(Object value, DataType type) {
     if (type instanceof StringType) {
