@@ -182,7 +182,6 @@ PLACES: dict[str, list[dict[str, Any]]] = {
     ("version", "partitioned", "names"),
     [
         (2, "", ("v_joined",)),
-        (3, BY_REGION, ("v_rows",)),
         *(
             pytest.param(version, place, tuple(SHAPES), marks=pytest.mark.exhaustive)
             for version in (2, 3)
@@ -400,7 +399,11 @@ def test_columns_whose_types_change(spark: SparkSession, home: str) -> None:
         "CREATE TABLE w (id INT, d DECIMAL(5,2), f FLOAT, l ARRAY<TINYINT>, p STRUCT<a: INT>)",
         "INSERT INTO w VALUES (1, 3.5, 1.25, array(), NULL), (2, 4, 0.1, array(2), named_struct('a', 1))",
     )
-    queries = {"wide": "SELECT id, d, count(*) AS c FROM w GROUP BY id, d", "arrays": "SELECT l FROM w"}
+    queries = {
+        "wide": "SELECT id, d, count(*) AS c FROM w GROUP BY id, d",
+        "narrow": "SELECT CAST(id % 2 AS TINYINT) AS odd, count(*) AS c FROM w GROUP BY 1",
+        "arrays": "SELECT l FROM w",
+    }
     views = Views(spark, home, queries)
     refused = {"lossy": "SELECT f FROM w", "nested": "SELECT p FROM w"}
     Views(spark, home, refused)
@@ -413,6 +416,7 @@ def test_columns_whose_types_change(spark: SparkSession, home: str) -> None:
         "ALTER TABLE w ADD COLUMN p.b INT",
     )
     views.after("INSERT INTO w VALUES (3, 5, 0.1, array(3), NULL)")
+    assert views.after("INSERT INTO w VALUES (3, 5, 0.1, array(3), NULL)") == INCREMENTAL
     assert views.after("DELETE FROM w WHERE id = 1") == INCREMENTAL
     for name, message in {"lossy": "double instead of float", "nested": "a:int,b:int> instead of"}.items():
         with pytest.raises(Exception, match=f"{message}.*; replace the view"):
@@ -473,15 +477,15 @@ def test_columns_that_differ_only_in_case(spark: SparkSession, home: str) -> Non
 SETTINGS = {
     # N is the column of the table, or the alias.
     "spark.sql.caseSensitive": ("true", "SELECT n % 2 AS N, count(*) AS c FROM t GROUP BY N"),
-    "spark.sql.legacy.setopsPrecedence.enabled": (
-        "true",
-        "SELECT id FROM t UNION SELECT k FROM t INTERSECT SELECT k FROM o",
-    ),
     "spark.sql.jsonGenerator.ignoreNullFields": (
         "false",
         "SELECT to_json(named_struct('a', NULL, 'b', n)) AS j FROM t",
     ),
     "spark.sql.parser.escapedStringLiterals": ("true", r"SELECT id, '\n' AS x FROM t"),
+    "spark.sql.legacy.setopsPrecedence.enabled": (
+        "true",
+        "SELECT id FROM t UNION SELECT k FROM t INTERSECT SELECT k FROM o",
+    ),
     "spark.sql.decimalOperations.allowPrecisionLoss": (
         "false",
         "SELECT CAST(CAST(n AS DECIMAL(38,9)) / 7 AS STRING) AS x FROM t",
@@ -499,7 +503,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize(
     "name",
-    list(SETTINGS)[:4] + [pytest.param(one, marks=pytest.mark.exhaustive) for one in list(SETTINGS)[4:]],
+    list(SETTINGS)[:3] + [pytest.param(one, marks=pytest.mark.exhaustive) for one in list(SETTINGS)[3:]],
 )
 def test_stored_rows_belong_to_the_settings_of_the_session(spark: SparkSession, home: str, name: str) -> None:
     value, query = SETTINGS[name]
@@ -509,7 +513,9 @@ def test_stored_rows_belong_to_the_settings_of_the_session(spark: SparkSession, 
         assert contents(spark, "SELECT * FROM v") == contents(spark, query)
         other = {f"full: the session has another {name} than that of the last refresh"}
         assert views.after("INSERT INTO t VALUES (30, 1, 'r0', 31)") == other
-        assert views.after("DELETE FROM t WHERE id = 30") == INCREMENTAL
+        assert (
+            views.after("DELETE FROM t WHERE id = 30", "UPDATE t SET n = n + 1 WHERE id = 5") == INCREMENTAL
+        )
     assert contents(spark, "SELECT * FROM v") == contents(spark, query)
 
 
@@ -532,24 +538,6 @@ def test_functions_that_can_be_replaced(spark: SparkSession, home: str) -> None:
         "incremental",
         f"full: it calls the function {function}, which can be replaced",
     }
-
-
-def test_removed_rows_with_any_texts_and_ambiguous_times(spark: SparkSession, home: str) -> None:
-    texts = ("\\n", "it's", "${spark.app.name}", "ü")
-    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
-        run(spark, "CREATE TABLE x (s STRING, at TIMESTAMP)")
-        # 01:30 of this day comes twice in New York.
-        some = spark.createDataFrame(
-            [(text, 1730611800 + 3600 * hour) for text in texts for hour in (0, 1)], "s STRING, i BIGINT"
-        )
-        some.selectExpr("s", "timestamp_seconds(i) AS at").writeTo(f"{home}.x").append()
-        queries = {
-            "plain": "SELECT s, at FROM x",
-            "grouped": "SELECT s, at, count(*) AS c FROM x GROUP BY s, at",
-        }
-        views = Views(spark, home, queries)
-        assert views.after("DELETE FROM x WHERE s <> 'ü'") == INCREMENTAL
-        assert views.after("DELETE FROM x WHERE at > timestamp_seconds(1730612000)") == INCREMENTAL
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
@@ -593,8 +581,8 @@ def test_refreshes_at_the_same_time_as_other_writes(spark: SparkSession, home: s
         thread.start()
     for thread in threads:
         thread.join()
-    unexpected = [
-        one for one in errors if "conflict" not in one.lower() and "Missing required files" not in one
-    ]
+    # A refresh gives up after other commits came first three times.
+    first = ("conflict", "Missing required files", "Cannot find snapshot")
+    unexpected = [one for one in errors if not any(text in one for text in first)]
     assert not unexpected
     assert views.after("DELETE FROM t WHERE id = 11") == INCREMENTAL

@@ -3,6 +3,7 @@ package io.polarisspark.incremental;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.function.Supplier;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -12,7 +13,9 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.storage.StorageLevel;
+import scala.runtime.AbstractFunction0;
 
 /**
  * Runs the parts of a plan whose rows are needed several times, or decide how the plan goes on, and
@@ -53,7 +56,7 @@ final class Evaluation implements AutoCloseable {
       return new Kept(Plans.local(columns, local), local);
     }
     Dataset<Row> rows = Plans.rows(spark, plan);
-    InternalRow[] found = rows.queryExecution().executedPlan().executeTake(FEW + 1);
+    InternalRow[] found = run(() -> rows.queryExecution().executedPlan().executeTake(FEW + 1));
     if (found.length <= FEW) {
       return new Kept(Plans.local(columns, Arrays.asList(found)), Arrays.asList(found));
     }
@@ -83,8 +86,20 @@ final class Evaluation implements AutoCloseable {
       return null;
     }
     Dataset<Row> rows = Plans.rows(spark, plan).limit(limit + 1);
-    InternalRow[] found = rows.queryExecution().executedPlan().executeCollect();
+    InternalRow[] found = run(() -> rows.queryExecution().executedPlan().executeCollect());
     return found.length > limit ? null : Arrays.asList(found);
+  }
+
+  /** Runs a plan with the settings of the session. Without this, executors use Spark's defaults. */
+  private InternalRow[] run(Supplier<InternalRow[]> plan) {
+    return SQLExecution.withSQLConfPropagated(
+        spark,
+        new AbstractFunction0<InternalRow[]>() {
+          @Override
+          public InternalRow[] apply() {
+            return plan.get();
+          }
+        });
   }
 
   @Override

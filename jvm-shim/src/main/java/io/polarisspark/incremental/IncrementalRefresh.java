@@ -39,8 +39,10 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.types.AtomicType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.runtime.AbstractFunction1;
@@ -227,8 +229,7 @@ public final class IncrementalRefresh implements AutoCloseable {
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
-    List<String> columns = query.columns().stream().map(StoredRows::quoted).toList();
-    this.stored = "SELECT " + String.join(", ", columns) + " FROM " + stored;
+    this.stored = "SELECT " + String.join(", ", columns(stored)) + " FROM " + stored;
     long all = Math.max(sources.amount(plan).bytes(), sources.amount(sources.before(plan)).bytes());
     Amount changed = sources.changed();
     if (changed.bytes() > limit * all) {
@@ -243,6 +244,25 @@ public final class IncrementalRefresh implements AutoCloseable {
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
+  }
+
+  /**
+   * Returns the stored columns in SQL, with the types that the query has for them. A byte is stored as an integer, for
+   * example, and rows that are compared in Java must have values of the same class.
+   */
+  private List<String> columns(String stored) {
+    StructType types = spark.sql("SELECT * FROM " + stored).schema();
+    List<String> columns = new ArrayList<>();
+    for (Attribute column : Plans.output(query.plan())) {
+      String name = StoredRows.quoted(column.name());
+      DataType type = column.dataType();
+      boolean same = type.simpleString().equals(types.apply(column.name()).dataType().simpleString());
+      columns.add(
+          same || !(type instanceof AtomicType)
+              ? name
+              : "CAST(%s AS %s) AS %s".formatted(name, type.sql(), name));
+    }
+    return columns;
   }
 
   /** Returns the numbers of files, bytes and rows that have changed, in JSON. */
