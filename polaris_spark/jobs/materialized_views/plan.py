@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.jobs.identifiers import levels_named
-from polaris_spark.jobs.materialized_views.query_engine import query_engine
+from polaris_spark.jobs.materialized_views import query_engine
 from polaris_spark.jobs.procedure import Call, Parameter
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ class RefreshPlan(NamedTuple):
 
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
-    import msgspec
-
     from polaris_spark.catalog.lineage import lineage_of_version
     from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
     from polaris_spark.catalog.stored_views import materialized
@@ -75,12 +73,11 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     state = call.session.catalog.view()
     view = materialized(state, name)
     spark = call.spark()
-    engine = query_engine(spark)
+    engine = query_engine.query_engine(spark)
     now = freshness(state, name, engine.outside)
     if now.fresh and not full:
         return None
-    jvm: Any = spark._jvm
-    session = msgspec.json.decode(str(jvm.io.polarisspark.SessionSettings.of(spark._jsparkSession)))
+    session = query_engine.session_settings(spark)
     catalog = spark_catalog(call)
     pinned = partial(pin, state, catalog, query_of(state, view), name, engine)
     query = pinned(stored=stored_rows(state, catalog, session, engine.outside))

@@ -44,6 +44,15 @@ def query_engine(spark: SparkSession) -> QueryEngine:
     )
 
 
+def session_settings(spark: SparkSession) -> Json:
+    """Return the settings of a session on which results of queries depend."""
+    import msgspec
+
+    jvm: Any = spark._jvm
+    found: Json = msgspec.json.decode(str(jvm.io.polarisspark.SessionSettings.of(spark._jsparkSession)))
+    return found
+
+
 def java_list(spark: SparkSession, texts: Sequence[str]) -> Any:
     """Return a list of texts in the JVM."""
     jvm: Any = spark._jvm

@@ -10,7 +10,6 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.errors import ClockError, CorruptionError, PolarisError
 from polaris_spark.jobs import expire
 from polaris_spark.jobs.export_metadata import select
-from polaris_spark.jobs.materialized_views.plan import SETTINGS
 from polaris_spark.jobs.materialized_views.refresh import refresh
 from polaris_spark.jobs.procedure import Call
 from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
@@ -25,7 +24,8 @@ from tests.simulation.world import Process, World
 
 TABLES = ("t0", "t1", "t2")
 VIEWS = ("v0", "v1", "v2")
-SESSIONS = ({SETTINGS[0]: "UTC", SETTINGS[1]: "false"}, {SETTINGS[0]: "Asia/Tokyo", SETTINGS[1]: "false"})
+TIME_ZONE = "spark.sql.session.timeZone"
+SESSIONS = ({TIME_ZONE: "UTC"}, {TIME_ZONE: "Asia/Tokyo"})
 """Settings of Spark sessions. Most refreshes have the first."""
 RETENTIONS = ("1 s", "1 min", "1 h", "7 d")
 

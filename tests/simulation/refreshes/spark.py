@@ -20,7 +20,7 @@ from unittest.mock import patch
 import msgspec
 
 from polaris_spark.catalog.materialized_views import HIDDEN
-from polaris_spark.jobs.materialized_views import incremental, write
+from polaris_spark.jobs.materialized_views import incremental, query_engine, write
 from polaris_spark.jobs.materialized_views.incremental import Changed, HiddenColumn
 from tests.rest.client import table
 from tests.simulation.refreshes.lake import NOTHING, REFRESH, Json, Rows, marks, total
@@ -257,6 +257,8 @@ def simulated_spark(seed: int) -> Iterator[None]:
         for place in (
             patch.object(incremental, "IncrementalQuery", SimulatedIncrementalQuery),
             patch.object(write, "_record_lineage", lambda *_: None),
+            patch.object(write, "_check_types", lambda *_: None),
+            patch.object(query_engine, "session_settings", lambda spark: dict(spark._settings)),
             patch("pyspark.sql.functions.expr", lambda text: text),
             patch.object(secrets, "randbits", rng.getrandbits),
             patch.object(logging.getLogger("polaris_spark"), "disabled", True),
