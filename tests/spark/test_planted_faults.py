@@ -18,6 +18,8 @@ from tests.spark.planted_faults import FAULTS
 from tests.spark.query_shapes import SHAPES
 
 SOURCES = Path(__file__).parents[2] / "jvm-shim/src/main/java/io/polarisspark/incremental"
+SHADED = "org.apache.iceberg.shaded."
+"""The jar uses the copy of Jackson in Iceberg's, which has these packages."""
 TIMEOUT_S = 600
 
 
@@ -45,7 +47,8 @@ def packed(tmp_path: Path, changed: Mapping[str, str]) -> Path:
     sources.mkdir()
     classes.mkdir()
     for source in SOURCES.glob("*.java"):
-        (sources / source.name).write_text(changed.get(source.stem, source.read_text()))
+        text = changed.get(source.stem, source.read_text())
+        (sources / source.name).write_text(text.replace(" com.fasterxml.", f" {SHADED}com.fasterxml."))
     javac = shutil.which("javac")
     assert javac, "this test needs a Java compiler"
     command = [javac, "-nowarn", "-cp", class_path(), "-d", str(classes), *map(str, sources.glob("*.java"))]
