@@ -86,7 +86,7 @@ directory = Path(arguments[0] or temporary.name).absolute()
 directory.mkdir(exist_ok=True)
 years = int(arguments[1] or 10)
 spark = polaris_spark.configure(
-    SparkSession.builder.master("local[*]").appName("flights"),
+    SparkSession.builder.master("local[*]").appName("flights").config("spark.driver.memory", "3g"),
     store=f"sqlite://{directory}/catalog.db",
     warehouse=f"{directory}/warehouse",
 ).getOrCreate()

@@ -359,10 +359,22 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
     """
 
     def __init__(
-        self, context: Context, operation: Operation, name: TableName, cls: type[C], *, purge: bool = False
+        self,
+        context: Context,
+        operation: Operation,
+        name: TableName,
+        cls: type[C],
+        *,
+        purge: bool = False,
+        only_materialized: bool = False,
     ) -> None:
+        """
+        Args:
+            only_materialized: whether to refuse a view that is not materialized.
+        """
         super().__init__(context, operation)
         self.name = name
+        self._only_materialized = only_materialized
         self.cls: type[C] = cls
         self.kind = TABLE if cls is Table else VIEW
         self.action = "drop-table" if cls is Table else "drop-view"
@@ -373,6 +385,8 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
     def apply(self, state: State, prepared: int) -> C | Unloaded:
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
+        if self._only_materialized and not is_materialized(state.get(found.content, View)):
+            raise BadRequestError(f"view {self.name} is not materialized")
         if self.kind == TABLE:
             refuse_storage(state, self.name, "dropped")
         if self.purge:

@@ -838,3 +838,22 @@ def test_a_server_opens_no_delta_table_that_a_client_names(catalog: Client, tmp_
     path = "polaris-spark/v1/namespaces/db/materialized-views/v/read"
     status, _, text = catalog.session.derive(catalog=served).request("POST", path, body=json.dumps(body))
     assert (status, json.loads(text)["unknown"]) == (200, [["", "delta", str(tmp_path)]])
+
+
+def test_an_ordinary_view_is_never_dropped_as_a_materialized_one(catalog: Client) -> None:
+    catalog.ok("POST", f"{path('db')}/views", view_request("plain"))
+    with pytest.raises(BadRequestError, match=r"view db\.plain is not materialized"):
+        call(catalog.session, "drop_materialized_view", view="db.plain")
+    assert catalog.names("db", kind="views") == ["plain"]
+
+
+def test_a_view_that_an_ordinary_one_has_replaced_is_not_dropped(catalog: Client) -> None:
+    """Whether the view is materialized is decided in the commit that drops it."""
+    create(catalog)
+    within, name = catalog.session.catalog, TableName(("db",), "v")
+    change = DropContent(within.context, Operation(b"", "me"), name, View, only_materialized=True)
+    prepared = change.prepare(within.view())
+    catalog.ok("DELETE", view("v"))
+    catalog.ok("POST", f"{path('db')}/views", view_request("v"))
+    with pytest.raises(BadRequestError, match=r"view db\.v is not materialized"):
+        change.apply(within.view(), prepared)
