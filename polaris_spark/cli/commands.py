@@ -54,6 +54,10 @@ COMMANDS = {
         "polaris_spark.cli.maintain:import_catalog",
         "Import tables and views by their metadata files from another catalog or a directory tree.",
     ),
+    "branch": Entry(
+        "polaris_spark.cli.branches:app",
+        "Create, list, drop and restore branches of a catalog.",
+    ),
     "materialized-view": Entry(
         "polaris_spark.cli.materialized_views:app",
         "Create, refresh, show, change and drop materialized views.",

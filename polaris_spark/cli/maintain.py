@@ -1,5 +1,5 @@
-"""`polaris-spark maintain JOB`, `polaris-spark import` and `polaris-spark materialized-view ...`: commands that run a
-procedure, with an option for each of its parameters."""
+"""Commands that run a procedure, with an option for each of its parameters: `polaris-spark maintain JOB` and `import`,
+and those below `materialized-view` and `branch`."""
 
 from __future__ import annotations
 

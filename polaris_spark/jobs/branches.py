@@ -18,7 +18,7 @@ def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
     from polaris_spark.catalog.branches import Branch, branch_of, create_branch
     from polaris_spark.commits.change import Operation
 
-    catalog, name = call.session.catalog, arguments["branch"]
+    catalog, name = call.session.catalog, arguments["name"]
     source, point = arguments.get("source", catalog.branch), arguments.get("at", "")
     try:
         made = create_branch(
@@ -35,7 +35,7 @@ def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
     from polaris_spark.catalog.branches import drop_branch
     from polaris_spark.commits.change import Operation
 
-    name = arguments["branch"]
+    name = arguments["name"]
     try:
         drop_branch(call.session.catalog, name, Operation(b"", call.session.principal))
     except NotFoundError:
@@ -50,7 +50,7 @@ def _undrop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
     from polaris_spark.commits.change import Operation
 
     operation = Operation(b"", call.session.principal)
-    return [_row(undrop_branch(call.session.catalog, arguments["branch"], operation))]
+    return [_row(undrop_branch(call.session.catalog, arguments["name"], operation))]
 
 
 def _show(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -76,12 +76,12 @@ _COMMIT = (
     Column("commit_id", "BIGINT"),
     Column("committed_at", "TIMESTAMP"),
 )
-_BRANCH = Parameter("branch", "STRING", "name of the branch", required=True)
+_NAME = Parameter("name", "STRING", "name of the branch", required=True)
 CREATE = Procedure(
     name="create_branch",
     comment="Create a branch of the catalog, which begins with the state of another branch.",
     parameters=(
-        _BRANCH,
+        _NAME,
         Parameter("source", "STRING", "the other branch; by default, the branch of the session"),
         Parameter("at", "STRING", "number, id or time of the commit to begin with; by default, the newest"),
         Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if the branch exists"),
@@ -93,7 +93,7 @@ CREATE = Procedure(
 DROP = Procedure(
     name="drop_branch",
     comment="Drop a branch of the catalog. It can be restored until the grace period ends.",
-    parameters=(_BRANCH, Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")),
+    parameters=(_NAME, Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")),
     columns=(Column("branch", "STRING"), Column("dropped", "BOOLEAN")),
     run=_drop,
     over_http=True,
@@ -101,7 +101,7 @@ DROP = Procedure(
 UNDROP = Procedure(
     name="undrop_branch",
     comment="Restore a dropped branch of the catalog.",
-    parameters=(_BRANCH,),
+    parameters=(_NAME,),
     columns=(Column("branch", "STRING"), *_COMMIT),
     run=_undrop,
     over_http=True,

@@ -465,9 +465,9 @@ NEEDED = {
     for name in ("describe_materialized_view", "drop_materialized_view", "explain_refresh")
 } | {
     "alter_materialized_view": {"view": "db.mv", "set_properties": {"max-staleness": "1 h"}},
-    "create_branch": {"branch": "new"},
-    "drop_branch": {"branch": "dev"},
-    "undrop_branch": {"branch": "dropped"},
+    "create_branch": {"name": "new"},
+    "drop_branch": {"name": "dev"},
+    "undrop_branch": {"name": "dropped"},
 }
 """Arguments of the procedures that cannot run without arguments."""
 
@@ -485,8 +485,8 @@ def test_every_procedure_that_is_offered_runs_without_spark(
         local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
         create_materialized_view(local.session.catalog, "mv")
         for branch in ("dev", "dropped"):
-            call(local.session, "create_branch", branch=branch)
-        call(local.session, "drop_branch", branch="dropped")
+            call(local.session, "create_branch", name=branch)
+        call(local.session, "drop_branch", name="dropped")
     status, run = admin.call(procedure, needed, **WAIT)
     assert (status, run["status"]) == (200, "succeeded")
 

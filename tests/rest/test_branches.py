@@ -78,7 +78,7 @@ def test_jobs_do_not_run_on_a_state_of_the_past(opened: Opened) -> None:
     then = opened(as_of="1")
     for job in ("sweep", "trim", "expire", "remove_orphans", "purge_dropped", "create_branch"):
         with pytest.raises(ForbiddenError, match="cannot be changed"):
-            call(then.session, job, **({"branch": "b"} if job == "create_branch" else {}))
+            call(then.session, job, **({"name": "b"} if job == "create_branch" else {}))
     assert call(then.session, "show_materialized_views") == []
 
 
@@ -105,11 +105,11 @@ def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(opened: 
         main.namespace(name)
     old = number(main)
     main.namespace("c")
-    (made,) = call(main.session, "create_branch", branch="dev")
+    (made,) = call(main.session, "create_branch", name="dev")
     assert (made[0], made[1], made[-1]) == ("dev", number(main), True)
-    call(main.session, "create_branch", branch="old", at=str(old))
+    call(main.session, "create_branch", name="old", at=str(old))
     dev = opened(branch="dev")
-    call(dev.session, "create_branch", branch="of dev")
+    call(dev.session, "create_branch", name="of dev")
     dev.namespace("x")
     main.namespace("y")
     main.namespace("z")
@@ -126,34 +126,34 @@ def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(opened: 
 
 def test_a_dropped_branch_can_be_restored(opened: Opened) -> None:
     main = opened()
-    call(main.session, "create_branch", branch="dev")
+    call(main.session, "create_branch", name="dev")
     dev = opened(branch="dev")
     dev.namespace("x")
-    assert call(main.session, "drop_branch", branch="dev") == [("dev", True)]
+    assert call(main.session, "drop_branch", name="dev") == [("dev", True)]
     gone = dev.send("GET", "v1/namespaces")
     assert (gone.status, "no branch 'dev'" in str(gone)) == (404, True)
     with pytest.raises(NotFoundError, match="its branches are: 'main'"):
-        call(main.session, "drop_branch", branch="dev")
-    assert call(main.session, "drop_branch", branch="dev", if_exists=True) == [("dev", False)]
-    call(main.session, "undrop_branch", branch="dev")
+        call(main.session, "drop_branch", name="dev")
+    assert call(main.session, "drop_branch", name="dev", if_exists=True) == [("dev", False)]
+    call(main.session, "undrop_branch", name="dev")
     assert names(dev) == ["x"]
     with pytest.raises(NotFoundError, match="no dropped branch 'dev'"):
-        call(main.session, "undrop_branch", branch="dev")
+        call(main.session, "undrop_branch", name="dev")
 
 
 def test_branches_with_bad_names_or_sources_are_refused(opened: Opened) -> None:
     main = opened()
-    call(main.session, "create_branch", branch="dev")
+    call(main.session, "create_branch", name="dev")
     with pytest.raises(AlreadyExistsError, match="already has a branch 'dev'"):
-        call(main.session, "create_branch", branch="dev")
-    assert call(main.session, "create_branch", branch="dev", if_not_exists=True)[0][-1] is False
+        call(main.session, "create_branch", name="dev")
+    assert call(main.session, "create_branch", name="dev", if_not_exists=True)[0][-1] is False
     for name in ("", "a@b", "a#b", "..", "a\nb"):
         with pytest.raises(BadRequestError, match="the name of a branch"):
-            call(main.session, "create_branch", branch=name)
+            call(main.session, "create_branch", name=name)
     with pytest.raises(NotFoundError, match="no branch 'nowhere'"):
-        call(main.session, "create_branch", branch="b", source="nowhere")
+        call(main.session, "create_branch", name="b", source="nowhere")
     with pytest.raises(InputError, match="at '77' is not a commit"):
-        call(main.session, "create_branch", branch="b", at="77")
+        call(main.session, "create_branch", name="b", at="77")
     with pytest.raises(BadRequestError, match="'main' of catalog 'polaris' cannot be dropped"):
-        call(main.session, "drop_branch", branch="main")
+        call(main.session, "drop_branch", name="main")
     assert [row[0] for row in call(main.session, "show_branches")] == ["dev", "main"]

@@ -52,7 +52,7 @@ def test_a_session_works_on_a_branch(spark: SparkSession, namespace: str, place:
     run(
         spark,
         f"CREATE TABLE {namespace}.t AS SELECT 1 AS id",
-        "CALL polaris.system.create_branch(branch => 'dev')",
+        "CALL polaris.system.create_branch(name => 'dev')",
     )
     dev = add_catalog(spark, store=place.store, catalog="polaris", branch="dev")
     run(spark, f"INSERT INTO {dev}.{space}.t VALUES (2)", f"INSERT INTO {namespace}.t VALUES (3)")

@@ -1,0 +1,79 @@
+"""`polaris-spark branch`: branches of a catalog by command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polaris_spark
+from tests.cli.catalogs import fill, run, send
+from tests.server.servers import Server, token_file
+
+TOKEN = "dddddddddddddddd"
+
+
+@pytest.fixture(params=["store", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """The arguments that name a store with the table `db.t`, or a server of it."""
+    store = f"sqlite://{tmp_path}/store.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse")) as catalog:
+        fill(catalog)
+    if request.param == "store":
+        yield (store,)
+        return
+    tokens = token_file(tmp_path, {"root": f"{TOKEN} administrator"})
+    with Server(store, "--token-file", str(tokens)) as server:
+        yield "--server", server.uri
+
+
+def told(command: str, *arguments: str) -> Any:
+    """The rows of a command, as JSON."""
+    answer = run("branch", command, *arguments, "--json", POLARIS_SPARK_TOKEN=TOKEN)
+    assert answer.code == 0, answer.err
+    return answer.json
+
+
+def test_a_branch_is_created_shown_dropped_and_restored(place: tuple[str, ...], tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    [made] = told("create", *place, "--name", "dev")
+    assert (made["branch"], made["created"]) == ("dev", True)
+    with polaris_spark.connect(store=store, branch="dev") as dev:
+        send(dev, "DELETE", "namespaces/db/tables/t")
+    shown = {one["branch"]: (one["ahead"], one["behind"]) for one in told("show", *place)}
+    assert shown == {"main": (0, 0), "dev": (1, 0)}
+    with polaris_spark.connect(store=store) as main:
+        send(main, "GET", "namespaces/db/tables/t")
+    [again] = told("create", *place, "--name", "dev", "--if-not-exists")
+    assert again["created"] is False
+    assert told("drop", *place, "--name", "dev") == [{"branch": "dev", "dropped": True}]
+    assert told("drop", *place, "--name", "dev", "--if-exists") == [{"branch": "dev", "dropped": False}]
+    [restored] = told("undrop", *place, "--name", "dev")
+    assert restored["commit-id"] == again["commit-id"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create", "--name", "a@b"), "contains '@' or '#'"),
+        (("create", "--name", "main"), "already has a branch 'main'"),
+        (
+            ("create", "--name", "dev", "--source", "nosuch"),
+            "has no branch 'nosuch'; its branches are: 'main'",
+        ),
+        (("create", "--name", "dev", "--at", "999"), "999"),
+        (("drop", "--name", "main"), "the branch 'main' of catalog 'polaris' cannot be dropped"),
+        (("drop", "--name", "nosuch"), "has no branch 'nosuch'"),
+        (("undrop", "--name", "nosuch"), "has no dropped branch 'nosuch'"),
+    ],
+)
+def test_an_error_is_printed_in_one_line(
+    place: tuple[str, ...], arguments: tuple[str, ...], words: str
+) -> None:
+    command, *options = arguments
+    answer = run("branch", command, *place, *options, POLARIS_SPARK_TOKEN=TOKEN)
+    assert answer.code == 2
+    assert words in answer.err
+    assert len(answer.err.splitlines()) == 1
