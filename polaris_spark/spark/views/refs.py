@@ -53,7 +53,7 @@ class Refs(EntityView[RefRow]):
     """A system view with one row for each branch and tag of each table."""
 
     comment = (
-        "Branches and tags of every table, one row each; branches of catalogs are in the view references; "
+        "Branches and tags of every table, one row each; branches of catalogs are in the view branches; "
         f"{WITHOUT_UNLOADED}"
     )
     kind = TABLE
