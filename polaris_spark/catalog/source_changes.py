@@ -129,7 +129,8 @@ class RefreshNeeds:
         self._names = IndexRoot()
         """Root of the index `names` in the commit of the last call of `at`."""
         self._by_view: dict[bytes, list[SnapshotKey]] = {}
-        """What each view with the strategy `incremental` needs, by its key in the index."""
+        """What each materialized view needs, by its key in the index. Views with the strategy `full` need nothing, but
+        are listed, too, because their strategy may change before the caller's commit."""
 
     def at(self, state: State) -> dict[str, frozenset[int]]:
         """Return the ids of the snapshots that are needed in a commit, by the UUID of the table.
@@ -143,7 +144,7 @@ class RefreshNeeds:
             if decode_key(key).kind == VIEW:
                 self._by_view.pop(key, None)
                 view = None if entry is None else content_of(state, entry.pointer, View)
-                if isinstance(view, View) and is_materialized(view) and strategy_of(view) == "incremental":
+                if isinstance(view, View) and is_materialized(view):
                     path, _, name = decode_key(key)
                     self._by_view[key] = self._needed(state, TableName(path, name), view)
         self._names = names
@@ -154,6 +155,8 @@ class RefreshNeeds:
         return {uuid: frozenset(ids) for uuid, ids in found.items()}
 
     def _needed(self, state: State, name: TableName, view: View) -> list[SnapshotKey]:
+        if strategy_of(view) != "incremental":
+            return []
         record = last_refresh(state, name)
         if record is None or self._now_ms - record.get(REFRESH_START, 0) > refresh_retention_ms(view):
             return []

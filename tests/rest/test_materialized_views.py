@@ -565,6 +565,22 @@ def test_what_refreshes_need_is_found_out_again_after_each_refresh(catalog: Clie
     assert needs.at(views.view()) == {source(catalog, base, -1)["uuid"]: {-1}}
 
 
+def test_what_refreshes_need_is_found_out_again_after_a_view_has_become_incremental(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog, refresh_strategy="full")["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": [source(catalog, base, -1)]}))
+    needs, views = RefreshNeeds(0), catalog.session.catalog
+    before = views.view()
+    assert needs.at(before) == {}
+    call(
+        catalog.session,
+        "alter_materialized_view",
+        view="db.v",
+        set_properties={"refresh-strategy": "incremental"},
+    )
+    assert not views.view().holds(before.reads)
+    assert needs.at(views.view()) == {source(catalog, base, -1)["uuid"]: {-1}}
+
+
 def how(
     catalog: Client, uuid: str, version: int = 1, outside: Sequence[dict[str, Any]] = (), **session: str
 ) -> dict[str, Any]:
