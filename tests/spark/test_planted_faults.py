@@ -19,7 +19,7 @@ from tests.spark.query_shapes import SHAPES
 
 SOURCES = Path(__file__).parents[2] / "jvm-shim/src/main/java/io/polarisspark/incremental"
 SHADED = "org.apache.iceberg.shaded."
-"""The jar uses the copy of Jackson in Iceberg's, which has these packages."""
+"""What the build puts before the names of Jackson's packages, to use the copy of Jackson in Iceberg's jar."""
 TIMEOUT_S = 600
 
 

@@ -17,7 +17,7 @@ from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 
 
 class BranchTask(NamedTuple):
-    """A branch, and the branch main of its catalog."""
+    """A branch, and the head of the branch `main` of the same catalog."""
 
     realm: str
     """Instance id of the realm."""
@@ -26,11 +26,11 @@ class BranchTask(NamedTuple):
     name: str
     head: Head
     main: Head | None
-    """None if the catalog has lost its branch main."""
+    """Head of the branch `main`; None if `main` does not exist."""
 
 
 class BranchRow(NamedTuple):
-    """A branch, and its distance from the branch main; None if their common commits are no longer stored."""
+    """A branch, and its distance from `main`; the distance is None if the common commits are no longer stored."""
 
     branch: BranchTask
     parted: Distance | None
@@ -82,13 +82,13 @@ class Branches(SystemView[BranchTask, BranchRow]):
                 for one in registered
                 if one.name.startswith(prefix)
             }
-            short = {
+            live = {
                 name: msgspec.structs.replace(head, recent=(), slots=())
                 for name, head in heads.items()
                 if not head.sealed  # dropped since it was listed
             }
-            for name, head in short.items():
-                task = BranchTask(realm.record.instance, catalog.name, name, head, short.get(MAIN))
+            for name, head in live.items():
+                task = BranchTask(realm.record.instance, catalog.name, name, head, live.get(MAIN))
                 tasks.append(Weighted(task, 1))
         return tasks
 
