@@ -123,6 +123,21 @@ def _takes(procedure: Procedure, option: str) -> bool:
     return option != "spark" or (_takes(procedure, "master") and not procedure.needs_spark)
 
 
+def command_group(name: str, comment: str, procedures: Mapping[str, Procedure]) -> typer.Typer:
+    """Return the command group `name`, whose commands run procedures.
+
+    Args:
+        comment: the help text of the group.
+        procedures: the procedures, by the names of their commands.
+    Raises:
+        InputError: as by `command_of`.
+    """
+    app = typer.Typer(name=name, help=comment, no_args_is_help=True, add_completion=False)
+    for typed, procedure in procedures.items():
+        app.command(typed)(command_of(procedure, typed))
+    return app
+
+
 def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     """Return a function that typer can use as a command, and that runs a procedure. Its options are the parameters of
     the procedure, and the options that all these commands have.

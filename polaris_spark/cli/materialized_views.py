@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
-from polaris_spark.cli.maintain import command_of
+from polaris_spark.cli.maintain import command_group
 from polaris_spark.jobs.materialized_views import alter, create, drop, explain, refresh, show, stale
-
-app = typer.Typer(
-    name="materialized-view",
-    help="Create, refresh, show, change and drop materialized views.",
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 COMMANDS = {
     "create": create.PROCEDURE,
@@ -26,5 +17,6 @@ COMMANDS = {
 }
 """The procedures by the names of their commands."""
 
-for _name, _procedure in COMMANDS.items():
-    app.command(_name)(command_of(_procedure, _name))
+app = command_group(
+    "materialized-view", "Create, refresh, show, change and drop materialized views.", COMMANDS
+)
