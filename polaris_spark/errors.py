@@ -271,6 +271,14 @@ class CommitFailedError(RequestError):
     type = "CommitFailedException"
 
 
+class MergeConflictError(RequestError):
+    """Two states of a catalog cannot be merged, because both sides changed the same thing in different ways. Nothing
+    was changed. The message names each conflict."""
+
+    status = 409
+    type = "MergeConflictException"
+
+
 class RequestTooLargeError(RequestError):
     status = 413
     type = "RequestTooLargeException"

@@ -156,7 +156,13 @@ def is_behind(draft: TableDraft, append: Append) -> bool:
 
 
 def rebase(
-    draft: TableDraft, append: Append, updates: Sequence[Json], read: ReadList, unique: str
+    draft: TableDraft,
+    append: Append,
+    updates: Sequence[Json],
+    read: ReadList,
+    unique: str,
+    *,
+    parent_list: str | None = None,
 ) -> Rebased:
     """Return the updates that apply an append on top of its branch's head. There are no side effects except those of
     `read`.
@@ -167,6 +173,8 @@ def rebase(
         updates: the updates of the request.
         read: returns the manifest list at a location; raises BadRequestError if the list cannot be read.
         unique: a UUID; the name of the new file is derived from it and from the values that the content depends on.
+        parent_list: location of the manifest list of the append's parent, if the parent itself was rebased; None if the
+            table has it.
     Raises:
         NotRebasedError: the append cannot be rebased.
     """
@@ -176,7 +184,7 @@ def rebase(
         if not _is_in_table(draft, append.manifest_list):
             raise NotRebasedError("the append's manifest list is outside the table's locations")
         mine = read(append.manifest_list)
-        new = _new_manifests(draft, append, mine, read)
+        new = _new_manifests(draft, append, mine, read, parent_list)
         old = None if head is None else read(_list_of(head))
         if old is not None and old.format_version != draft.format_version:
             # Its manifests still lack what the table's format version adds: row ids, which the client assigns.
@@ -267,7 +275,7 @@ def _list_of(snapshot: Json) -> str:
 
 
 def _new_manifests(
-    draft: TableDraft, append: Append, mine: ManifestList, read: ReadList
+    draft: TableDraft, append: Append, mine: ManifestList, read: ReadList, parent_list: str | None
 ) -> Sequence[Manifest]:
     """Check the append's manifest list `mine`, and return the manifests that the append adds, in the order of
     `mine`."""
@@ -279,7 +287,7 @@ def _new_manifests(
     if append.parent is None:
         new: Sequence[Manifest] = mine.manifests
     else:
-        parent = read(_list_of(_snapshot(draft, append.parent)))
+        parent = read(parent_list or _list_of(_snapshot(draft, append.parent)))
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
     if len({manifest[avro.PATH] for manifest in new}) < len(new):

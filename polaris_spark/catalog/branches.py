@@ -1,4 +1,4 @@
-"""Branches of a catalog: create, drop, restore and compare them.
+"""Branches of a catalog: create, drop and restore them.
 
 A branch is a reference, a database row that points to a newest commit. A new branch points to a commit of another
 branch, so it costs one row, however large the catalog is.
@@ -9,22 +9,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.references import head_name, heads_prefix
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
-    HistoryTrimmedError,
     NotFoundError,
     ReferenceGoneError,
 )
 from polaris_spark.names import MAIN, problem_of_part
-from polaris_spark.store.objects import ObjectStore
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""
@@ -35,15 +33,6 @@ class Branch(NamedTuple):
 
     name: str
     head: Head
-
-
-class Distance(NamedTuple):
-    """How far the histories of two branches have parted."""
-
-    ahead: int
-    """Number of commits that only the first branch has."""
-    behind: int
-    """Number of commits that only the second branch has."""
 
 
 def branch_of(catalog: Catalog, name: str) -> CommitReader:
@@ -111,6 +100,8 @@ def create_branch(
         registered = catalog.references.create(reference, operation, source=begin)
     except AlreadyExistsError as error:
         raise AlreadyExistsError(f"catalog {catalog.name!r} already has a branch {name!r}") from error
+    source_commit = Contained(registered.registration.number, registered.source)
+    catalog.references.commit(reference, BeginBranch(registered.registration.generation, source_commit))
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
     return Branch(name, registered.first_head())
 
@@ -143,27 +134,3 @@ def undrop_branch(catalog: Catalog, name: str, operation: Operation) -> Branch:
         ) from error
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
     return Branch(name, registered.first_head())
-
-
-def distance(store: ObjectStore, first: Head, second: Head) -> Distance | None:
-    """Return how far two histories have parted, found by bisection; None if their common commits are no longer stored.
-
-    Args:
-        first: head of a branch.
-        second: head of another branch of the same catalog.
-    """
-    low = max(first.floor_number, second.floor_number)
-    high = min(first.number, second.number)
-
-    def same(number: int) -> bool:
-        return ancestor(store, first, number) == ancestor(store, second, number)
-
-    try:
-        if low > high or not same(low):
-            return None
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if same(middle) else (low, middle - 1)
-    except HistoryTrimmedError:
-        return None
-    return Distance(first.number - low, second.number - low)

@@ -66,7 +66,7 @@ class Builder:
             applied.entries_id,
             parents,
             skips,
-            (),
+            tuple(id for effects in applied.effects for id in effects.merged),
             tuple(roots),
             tuple(roots.values()),
             forgotten,

@@ -404,12 +404,13 @@ class Intents:
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:
-    """Return a change as a part of an intent, or None if it cannot be: a compaction, or a change without log entry."""
+    """Return a change as a part of an intent, or None if it cannot be: a compaction, a merge, or a change without
+    log entry."""
     reads = [*pending.prepared_reads, *memo.reads]
     points = tuple(read for read in reads if isinstance(read, Point))
     ranges = tuple(read for read in reads if isinstance(read, Range))
     effects, operation = memo.effects, pending.change.operation
-    if effects.trees or not effects.entries or len(points) + len(ranges) < len(reads):
+    if effects.trees or effects.merged or not effects.entries or len(points) + len(ranges) < len(reads):
         return None
     return Part(
         operation.id,

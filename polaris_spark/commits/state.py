@@ -306,6 +306,10 @@ class State:
         """Add a log entry of this change."""
         self.effects.entries.append(entry)
 
+    def record_merge(self, commit: int) -> None:
+        """Record that this change merges the content of a commit of another reference (`Commit.merged`)."""
+        self.effects.merged.append(commit)
+
     # Savepoints
 
     def begin(self) -> None:
@@ -339,6 +343,7 @@ class State:
             self._replant(replanted)
         self.effects.files += effects.files
         self.effects.entries += effects.entries
+        self.effects.merged += effects.merged
 
     def _same(self, read: Point | Range | Tree) -> bool:
         index = self._open(read.name)
@@ -361,10 +366,10 @@ class State:
 
 
 class Effects:
-    """Everything that one change writes: index entries, objects, files, log entries and compacted trees, each kind in
-    the order in which it was added."""
+    """Everything that one change writes: index entries, objects, files, log entries, compacted trees and merged
+    commits, each kind in the order in which it was added."""
 
-    __slots__ = ("entries", "files", "objects", "puts", "trees")
+    __slots__ = ("entries", "files", "merged", "objects", "puts", "trees")
 
     def __init__(self) -> None:
         self.puts: list[tuple[str, bytes, Entry | None]] = []
@@ -372,17 +377,18 @@ class Effects:
         self.files: list[tuple[str, bytes]] = []
         self.entries: list[LogEntry] = []
         self.trees: list[ReplacedTree] = []
+        self.merged: list[int] = []
 
     def copy(self) -> Effects:
         """Return a copy. Effects that are added to this object later are not added to the copy."""
         copy = Effects()
         copy.puts, copy.objects = list(self.puts), list(self.objects)
         copy.files, copy.entries = list(self.files), list(self.entries)
-        copy.trees = list(self.trees)
+        copy.trees, copy.merged = list(self.trees), list(self.merged)
         return copy
 
     def __bool__(self) -> bool:
-        return bool(self.puts or self.objects or self.files or self.entries or self.trees)
+        return bool(self.puts or self.objects or self.files or self.entries or self.trees or self.merged)
 
 
 def _take(items: Iterable[tuple[bytes, Entry]], limit: int | None) -> tuple[tuple[bytes, Entry], ...]:

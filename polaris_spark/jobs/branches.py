@@ -54,7 +54,8 @@ def _undrop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
 
 def _show(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import branches, distance
+    from polaris_spark.catalog.branches import branches
+    from polaris_spark.catalog.merge_base import distance
 
     catalog = call.session.catalog
     found = branches(catalog)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.branches import Distance, distance
+from polaris_spark.catalog.merge_base import Distance, distance
 from polaris_spark.catalog.references import heads_prefix
 from polaris_spark.commits.rows import Head
 from polaris_spark.names import MAIN

@@ -1,0 +1,125 @@
+"""Differences between two states of a catalog: which namespaces, tables and views were added, removed, renamed or
+changed.
+
+Entities are recognized by their ids, which renames do not change. Only the parts of the index `names` that the two
+states do not share are read, so the cost depends on the number of differences and not on the size of the catalog.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.entities import NameEntry
+from polaris_spark.catalog.materialized_views import STORAGE, is_materialized
+from polaris_spark.catalog.metadata.rows import MATERIALIZED, ObjectReader, Snapshot, Table, View
+from polaris_spark.catalog.metadata.texts import decode
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, VIEW, Unloaded, id_from
+from polaris_spark.catalog.summaries import number_in
+from polaris_spark.commits.rows import Commit
+from polaris_spark.index import IndexRoot, ShardReader, diff
+from polaris_spark.index.keys import decode_key
+
+
+class Version(NamedTuple):
+    """An entity in one state: its key in the index `names`, and the object id of its content."""
+
+    key: bytes
+    content: int
+
+
+class EntityChange(NamedTuple):
+    """An entity that differs in two states. One of the versions is None if the entity is only in the other state."""
+
+    entity_id: int
+    before: Version | None
+    after: Version | None
+
+
+def changed_entities(read: ShardReader, before: Commit, after: Commit) -> dict[int, EntityChange]:
+    """Return the entities that differ in two states, by entity id, in the order of their names."""
+    found: dict[int, EntityChange] = {}
+    for key, old, new in diff(_names(before), _names(after), read):
+        if old is not None:
+            id = id_from(old.value)
+            found[id] = EntityChange(id, Version(key, old.pointer), found[id].after if id in found else None)
+        if new is not None:
+            id = id_from(new.value)
+            found[id] = EntityChange(id, found[id].before if id in found else None, Version(key, new.pointer))
+    return found
+
+
+def entry_of(entity_id: int, version: Version) -> NameEntry:
+    """Return the entry of a version in the index `names`."""
+    return NameEntry(version.content, entity_id)
+
+
+def _names(commit: Commit) -> IndexRoot:
+    roots: dict[str, IndexRoot] = dict(zip(commit.index_names, commit.index_roots, strict=True))
+    return roots.get(NAMES, IndexRoot())
+
+
+class Described(NamedTuple):
+    """One row of a comparison of two states."""
+
+    kind: str
+    """`namespace`, `table`, `view` or `materialized view`."""
+    name: str
+    change: str
+    """`added`, `removed`, `renamed` or `changed`."""
+    old_name: str | None
+    """The earlier name of a renamed entity."""
+    snapshots_added: int | None
+    """Number of snapshots of a table that only the later state has; None if it is not a table."""
+    rows_added: int | None
+    """Sum of `added-records` of these snapshots."""
+    files_added: int | None
+    """Sum of `added-data-files` of these snapshots."""
+
+
+def described(change: EntityChange, reader: ObjectReader) -> Described | None:
+    """Return a row about a changed entity; None for the storage table of a materialized view, whose row is that of the
+    view."""
+    version = change.after or change.before
+    assert version is not None
+    path, kind, name = decode_key(version.key)
+    if change.before is None or change.after is None:
+        verb = "added" if change.before is None else "removed"
+    else:
+        verb = "renamed" if change.before.key != change.after.key else "changed"
+    value: Table | View | Unloaded | None = None
+    if kind != NAMESPACE:
+        value = (
+            content_of(reader, version.content, Table) if kind == TABLE else reader.get(version.content, View)
+        )
+    label = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}[kind]
+    if isinstance(value, View) and is_materialized(value):
+        label = "materialized view"
+    added: tuple[int | None, int | None, int | None] = (None, None, None)
+    if isinstance(value, Table):
+        if name == STORAGE and MATERIALIZED in value.properties:
+            return None
+        added = (0, 0, 0) if change.after is None else _added(change, value, reader)
+    old = None if change.before is None or verb != "renamed" else ".".join(_parts(change.before.key))
+    return Described(label, ".".join((*path, name)), verb, old, *added)
+
+
+def _added(change: EntityChange, after: Table, reader: ObjectReader) -> tuple[int, int, int]:
+    before = None if change.before is None else content_of(reader, change.before.content, Table)
+    root = before.snapshots if isinstance(before, Table) else IndexRoot()
+    new = [
+        entry.pointer
+        for _, old, entry in diff(root, after.snapshots, reader.read_shards)
+        if old is None and entry is not None
+    ]
+    rows = files = 0
+    for snapshot in reader.get_many(new, Snapshot).values() if new else ():
+        summary = decode(snapshot.text).get("summary") or {}
+        rows += number_in(summary, "added-records") or 0
+        files += number_in(summary, "added-data-files") or 0
+    return len(new), rows, files
+
+
+def _parts(key: bytes) -> tuple[str, ...]:
+    path, _, name = decode_key(key)
+    return (*path, name)

@@ -1,0 +1,217 @@
+"""Which commits of other branches a branch contains, and the base of a merge: the newest common ancestor of two
+branches.
+
+Commits point to the commits before them only as long as those are stored, and a branch often lives longer than the
+history that is kept. So each branch has an index `merges`, a version vector (Parker et al., "Detection of Mutual
+Inconsistency in Distributed Systems", 1983): for each other branch, the newest of its commits that this branch
+contains.
+
+| key | pointer | value |
+| --- | --- | --- |
+| `own` | | id of this branch (8 bytes), number of the commit from which it began (8 bytes) |
+| `of` and the id of another branch (8 bytes) | the newest contained commit of that branch | its number (8 bytes) |
+
+The pointers keep these commits and their content when older history is trimmed, so that a merge finds its base. The
+branch `main` has the id 0 and no entry `own`. The id of another branch is the generation of its first registration.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.errors import HistoryTrimmedError
+from polaris_spark.index import Entry
+from polaris_spark.store.objects import ObjectStore
+
+MERGES = "merges"
+"""Name of the index."""
+
+_OWN = b"own"
+_OTHERS = b"of"
+
+
+class Contained(NamedTuple):
+    """The newest commit of a branch that a state contains."""
+
+    number: int
+    commit: int
+    """Id of the commit."""
+
+
+class Ancestry(NamedTuple):
+    """What a commit contains of each branch."""
+
+    own: int
+    """Id of the commit's own branch."""
+    began: int
+    """Number of the commit from which the branch began; 0 for `main`."""
+    newest: dict[int, Contained]
+    """The newest contained commit of each branch, by the branch's id. That of the own branch is the commit itself."""
+
+
+class Distance(NamedTuple):
+    """How far two branches have parted."""
+
+    ahead: int
+    """Number of commits of the first branch that the second branch does not contain."""
+    behind: int
+    """Number of commits of the second branch that the first branch does not contain."""
+
+
+class BeginBranch(Change[None, None]):
+    """The first commit of a branch, which records from which commit the branch began."""
+
+    def __init__(self, id: int, source: Contained) -> None:
+        """
+        Args:
+            id: id of the branch.
+            source: the commit from which the branch began.
+        """
+        self.operation = Operation(b"", "")
+        self._id = id
+        self._source = source
+
+    def prepare(self, view: State) -> None:
+        return None
+
+    def apply(self, state: State, prepared: None) -> None:
+        before = _ancestry(state.scan(MERGES, b"", None))
+        if before.own != self._id:
+            state.put(MERGES, _OTHERS + _bytes(before.own), _entry(self._source))
+            state.put(MERGES, _OWN, Entry(value=_bytes(self._id) + _bytes(self._source.number)))
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        return None
+
+
+def ancestry_of(at: CommitReader) -> Ancestry:
+    """Return what a commit contains of each branch."""
+    found = _ancestry(tuple(at.index(MERGES).range(b"", None)))
+    found.newest[found.own] = Contained(at.head.number, at.head.commit)
+    return found
+
+
+def record_merge(state: State, source: Ancestry) -> None:
+    """Record in the working state of a branch that it now contains a commit of another branch, and all that this commit
+    contains. Do nothing if it contains them already.
+
+    Args:
+        source: `ancestry_of` the other branch's commit.
+    """
+    mine = _ancestry(state.scan(MERGES, b"", None))
+    new = {
+        branch: newest
+        for branch, newest in source.newest.items()
+        if branch != mine.own and (branch not in mine.newest or mine.newest[branch].number < newest.number)
+    }
+    for branch, newest in new.items():
+        state.put(MERGES, _OTHERS + _bytes(branch), _entry(newest))
+    if new:
+        state.record_merge(source.newest[source.own].commit)
+
+
+def merge_base(store: ObjectStore, one: CommitReader, other: CommitReader) -> Contained:
+    """Return the newest common ancestor of two commits. If there are several, none of which contains another one,
+    return the one with the most commits before it.
+
+    Raises:
+        HistoryTrimmedError: the commits have no common ancestor that is still stored.
+    """
+    a, b = ancestry_of(one), ancestry_of(other)
+    common = [
+        (branch, min(a.newest[branch], b.newest[branch]))
+        for branch in a.newest.keys() & b.newest.keys()
+        if branch != a.own or branch != b.own
+    ]
+    if a.own == b.own:
+        parted = _parted(store, one.head, other.head)
+        if parted is None and not common:
+            raise HistoryTrimmedError(
+                "the two branches have no common commit that is still stored: their history was trimmed"
+            )
+        common += [] if parted is None else [(a.own, parted)]
+    best = [one for one in common if not any(_contains(store, other, one) for other in common)]
+    if not best:
+        raise HistoryTrimmedError("the two states do not descend from a common commit")
+    return max((contained for _, contained in best), key=lambda found: (found.number, found.commit))
+
+
+def distance(store: ObjectStore, first: Head, second: Head) -> Distance | None:
+    """Return how far two branches have parted; None if this can no longer be found out.
+
+    Args:
+        first: head of a branch.
+        second: head of another branch of the same catalog.
+    """
+    a, b = ancestry_of(reader_of(store, first)), ancestry_of(reader_of(store, second))
+    if a.own == b.own:
+        parted = _parted(store, first, second)
+        return (
+            None if parted is None else Distance(first.number - parted.number, second.number - parted.number)
+        )
+    return Distance(_missing(a, b), _missing(b, a))
+
+
+def reader_of(store: ObjectStore, head: Head) -> CommitReader:
+    """Return a reader of the commit of a head."""
+    return CommitReader(store, b"", head, store.get(head.commit, Commit))
+
+
+def _missing(one: Ancestry, other: Ancestry) -> int:
+    """Return the number of commits of the branch of `one` that `other` does not contain."""
+    head = one.newest[one.own].number
+    known = other.newest.get(one.own)
+    began = one.began + 1 if one.own else 0  # without the commit that `BeginBranch` makes
+    return head - (began if known is None else known.number)
+
+
+def _contains(store: ObjectStore, one: tuple[int, Contained], other: tuple[int, Contained]) -> bool:
+    """Whether the commit `one` contains the commit `other`, and is not equal. Both are (branch, commit)."""
+    branch, wanted = other
+    if one == other:
+        return False
+    found = ancestry_of(reader_of(store, Head(one[1].commit, one[1].number, 0))).newest.get(branch)
+    return found is not None and found.number >= wanted.number and one[1].commit != wanted.commit
+
+
+def _parted(store: ObjectStore, one: Head, other: Head) -> Contained | None:
+    """Return the newest commit that two histories have in common, found by bisection; None if it is not stored."""
+    low = max(one.floor_number, other.floor_number)
+    high = min(one.number, other.number)
+
+    def same(number: int) -> bool:
+        return ancestor(store, one, number) == ancestor(store, other, number)
+
+    try:
+        if low > high or not same(low):
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if same(middle) else (low, middle - 1)
+        return Contained(low, ancestor(store, one, low))
+    except HistoryTrimmedError:
+        return None
+
+
+def _ancestry(entries: tuple[tuple[bytes, Entry], ...]) -> Ancestry:
+    own = began = 0
+    newest: dict[int, Contained] = {}
+    for key, entry in entries:
+        if key == _OWN:
+            own, began = int.from_bytes(entry.value[:8], "big"), int.from_bytes(entry.value[8:16], "big")
+        elif key.startswith(_OTHERS):
+            branch = int.from_bytes(key[len(_OTHERS) :], "big")
+            newest[branch] = Contained(int.from_bytes(entry.value, "big"), entry.pointer)
+    return Ancestry(own, began, newest)
+
+
+def _entry(found: Contained) -> Entry:
+    return Entry(found.commit, _bytes(found.number))
+
+
+def _bytes(number: int) -> bytes:
+    return number.to_bytes(8, "big")

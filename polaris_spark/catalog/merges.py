@@ -1,0 +1,224 @@
+"""Operations on whole states of a catalog: compare two states, merge a branch, revert commits, and cherry-pick a
+commit."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.branches import branch_of
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
+from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
+from polaris_spark.catalog.state_merge import Difference, Merged, MergeStates, Strategy
+from polaris_spark.commits.as_of import AsOf, pinned
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.log import commits
+from polaris_spark.commits.rows import Commit, Entries, Head
+from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.errors import BadRequestError, InputError, NotFoundError
+from polaris_spark.index import diff
+from polaris_spark.index.keys import decode_key
+from polaris_spark.store.objects import ObjectStore
+
+
+class Options(NamedTuple):
+    """How conflicts are treated."""
+
+    strategy: Strategy = Strategy.FAIL
+    strategies: Mapping[str, Strategy] = {}
+    """Strategies for single entities, by name."""
+    dry_run: bool = False
+    """Whether to change nothing, and return conflicts as rows."""
+
+
+def state_of(catalog: Catalog, text: str) -> CommitReader:
+    """Return a state of a catalog.
+
+    Args:
+        text: the name of a branch; a point in the history of this catalog's branch (`commits.as_of`); or a branch and a
+            point in its history, separated by `#`.
+    Raises:
+        InputError: the text is none of these.
+        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
+    """
+    branch, separator, point = text.partition("#")
+    if not separator:
+        try:
+            return branch_of(catalog, text)
+        except NotFoundError as no_branch:
+            branch, point = catalog.branch, text
+            try:
+                AsOf.parse(point)
+            except InputError:
+                raise InputError(f"{text!r} is neither a branch nor a commit or time: {no_branch}") from None
+    newest = branch_of(catalog, branch)
+    head = pinned(newest.store, newest.head, AsOf.parse(point, "commit"))
+    return newest if head.commit == newest.head.commit else reader_of(newest.store, head)
+
+
+def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
+    """Return the entities that differ between two states, in the order of their names."""
+    return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
+
+
+def merge_branch(catalog: Catalog, source: str, operation: Operation, options: Options) -> list[Merged]:
+    """Merge a branch into the branch of this catalog.
+
+    Raises:
+        BadRequestError: it is the same branch.
+        HistoryTrimmedError: the common ancestor of the branches is no longer stored.
+        MergeConflictError: both branches changed the same thing.
+        NotFoundError: the branch does not exist.
+    """
+    if source == catalog.branch:
+        raise BadRequestError(f"branch {source!r} cannot be merged into itself")
+
+    def difference(view: State) -> Difference:
+        view.scan(MERGES, b"", None)  # recorded: the base depends on it
+        theirs = branch_of(catalog, source)
+        base = merge_base(theirs.store, view.base, theirs)
+        changes = changed_entities(
+            catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
+        )
+        return _difference(catalog, changes)._replace(ancestry=ancestry_of(theirs))
+
+    return _run(catalog, operation, options, f"merge {source}", difference)
+
+
+def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:
+    """Undo commits of this catalog's branch, by a new commit.
+
+    Args:
+        first: the first commit to revert, by number, id or time.
+        last: the last one.
+    Raises:
+        BadRequestError: the first commit is not before the last one, or has no parent.
+        HistoryTrimmedError: a commit, or the parent of the first one, is no longer stored.
+        MergeConflictError: later commits changed the same things, or what was removed cannot be restored.
+    """
+
+    def difference(view: State) -> Difference:
+        store = view.base.store
+        begin, end = (pinned(store, view.base.head, AsOf.parse(one, "commit")) for one in (first, last))
+        if begin.number > end.number:
+            raise BadRequestError(f"commit {begin.number} is not before commit {end.number}")
+        after, before = reader_of(store, end), _parent(store, view.base.head, begin)
+        changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)
+        found = _difference(catalog, changes)
+        gone = _unrestorable(view, store, found.changes, begin.number, end)
+        return found._replace(gone=gone, restores=True)
+
+    label = f"revert {first}" if first == last else f"revert {first} to {last}"
+    return _run(catalog, operation, options, label, difference)
+
+
+def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Options) -> list[Merged]:
+    """Make the changes of one commit of another branch in the branch of this catalog.
+
+    Args:
+        commit: `<branch>#<commit>`, or a commit of the history of this branch.
+    Raises:
+        InputError: there is no such commit.
+        HistoryTrimmedError: the commit or its parent is no longer stored.
+        MergeConflictError: the branch changed the same things, or files of the commit may be deleted.
+    """
+
+    def difference(view: State) -> Difference:
+        picked = state_of(catalog, commit)
+        branch = commit.partition("#")[0] if "#" in commit else catalog.branch
+        newest = branch_of(catalog, branch)
+        before = _parent(picked.store, newest.head, picked.head)
+        changes = changed_entities(catalog.reader.read_shards, before.commit, picked.commit)
+        gone = {
+            id
+            for id, change in changes.items()
+            if change.after is not None and not _still_there(view, newest, id, change.after)
+        }
+        return _difference(catalog, changes)._replace(gone=frozenset(gone))
+
+    return _run(catalog, operation, options, f"cherry-pick {commit}", difference)
+
+
+def _run(
+    catalog: Catalog, operation: Operation, options: Options, label: str, difference: Any
+) -> list[Merged]:
+    change = MergeStates(
+        catalog.context,
+        operation,
+        difference,
+        label=label,
+        strategy=options.strategy,
+        strategies=options.strategies,
+        dry_run=options.dry_run,
+    )
+    if not options.dry_run:
+        return catalog.commit(change)
+
+    def tried() -> list[Merged]:
+        state = State(catalog.head(), catalog.references.ids.next_id)
+        return change.apply(state, change.prepare(state))
+
+    return catalog.loading(tried, operation.principal)
+
+
+def _difference(catalog: Catalog, changes: dict[int, EntityChange]) -> Difference:
+    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes)
+
+
+def _parent(store: ObjectStore, newest: Head, head: Head) -> CommitReader:
+    """Return the state before a commit of a history.
+
+    Raises:
+        BadRequestError: the commit has no parent.
+        HistoryTrimmedError: the parent is no longer stored.
+    """
+    if head.number == 0:
+        raise BadRequestError("commit 0 is empty and has no parent")
+    return reader_of(store, pinned(store, newest, AsOf(str(head.number - 1), number=head.number - 1)))
+
+
+def _unrestorable(
+    view: State, store: ObjectStore, changes: dict[int, EntityChange], first: int, last: Head
+) -> frozenset[int]:
+    """Return the ids of the entities that the commits removed and that cannot be restored: they were dropped with
+    PURGE, or their content had changed before the drop, so that files of the older content may be deleted."""
+    restored = {id: one.after for id, one in changes.items() if one.before is None and one.after is not None}
+    gone: set[int] = set()
+    if not restored:
+        return frozenset()
+    for _, commit in commits(store, msgspec.structs.replace(last, floor_number=first)):
+        listed = store.get(commit.entries, Entries).entries if commit.entries else ()
+        for entry in listed:
+            version = restored.get(entry.entity)
+            if version is not None and entry.before and not entry.after:
+                is_table = decode_key(version.key).kind == TABLE
+                purged = entry.summary.get("purge") == "true"
+                if purged or (is_table and not _same_snapshots(view, version.content, entry.before)):
+                    gone.add(entry.entity)
+    return frozenset(gone)
+
+
+def _still_there(view: State, newest: CommitReader, id: int, version: Version) -> bool:
+    """Whether the files of a version of an entity still exist: the newest state of its branch has its snapshots."""
+    if decode_key(version.key).kind != TABLE:
+        return True
+    key = newest.index(IDS).get(id_bytes(id))
+    entry = None if key is None else newest.index(NAMES).get(key.value)
+    return entry is not None and _same_snapshots(view, version.content, entry.pointer)
+
+
+def _same_snapshots(view: State, content: int, later: int) -> bool:
+    """Whether a later version of a table still has all snapshots of an earlier one."""
+    if content == later:
+        return True
+    old, new = (content_of(view, one, Table) for one in (content, later))
+    if not isinstance(old, Table) or not isinstance(new, Table):
+        return False
+    return all(after is not None for _, _, after in diff(old.snapshots, new.snapshots, view.read_shards))

@@ -1,0 +1,147 @@
+"""Procedures that compare states of a catalog, merge branches, and revert or cherry-pick commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.errors import InputError
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.merges import Options
+
+
+def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.differences import described
+    from polaris_spark.catalog.merges import compare, state_of
+
+    catalog = call.session.catalog
+    before, after = (state_of(catalog, arguments[name]) for name in ("from_state", "to_state"))
+    for change in compare(catalog, before, after):
+        call.check()
+        row = described(change, catalog.view(after))
+        if row is not None:
+            yield row
+
+
+def _merge(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.merges import merge_branch
+    from polaris_spark.commits.change import Operation
+
+    operation = Operation(b"", call.session.principal)
+    return merge_branch(call.session.catalog, arguments["source"], operation, _options(arguments))
+
+
+def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.merges import revert
+    from polaris_spark.commits.change import Operation
+
+    first = arguments["commit"]
+    last = arguments.get("to", first)
+    return revert(
+        call.session.catalog, first, last, Operation(b"", call.session.principal), _options(arguments)
+    )
+
+
+def _cherry_pick(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.merges import cherry_pick
+    from polaris_spark.commits.change import Operation
+
+    operation = Operation(b"", call.session.principal)
+    return cherry_pick(call.session.catalog, arguments["commit"], operation, _options(arguments))
+
+
+def _options(arguments: Mapping[str, Any]) -> Options:
+    from polaris_spark.catalog.merges import Options
+
+    strategies = {
+        name: _strategy(text, f"the strategy of {name}")
+        for name, text in arguments.get("strategies", {}).items()
+    }
+    strategy = _strategy(arguments.get("strategy", "fail"), "strategy")
+    return Options(strategy, strategies, arguments.get("dry_run", False))
+
+
+def _strategy(text: str | None, label: str) -> Any:
+    from polaris_spark.catalog.state_merge import Strategy
+
+    try:
+        return Strategy((text or "").lower())
+    except ValueError:
+        raise InputError(f"{label} is {text!r}; it must be 'fail', 'ours' or 'theirs'") from None
+
+
+_CONFLICTS = (
+    Parameter(
+        "strategy",
+        "STRING",
+        "what happens to tables and views whose changes conflict: `fail` (the default), `ours` (they stay as they are "
+        "in the branch) or `theirs`",
+    ),
+    Parameter("strategies", "MAP<STRING,STRING>", "strategies of single tables and views, by their names"),
+    Parameter("dry_run", "BOOLEAN", "whether to change nothing, and show conflicts as rows"),
+)
+_MERGED = (
+    Column("kind", "STRING"),
+    Column("name", "STRING"),
+    Column("action", "STRING"),
+    Column("detail", "STRING"),
+)
+DIFF = Procedure(
+    name="diff",
+    comment="Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "
+    "changed.",
+    parameters=(
+        Parameter(
+            "from_state",
+            "STRING",
+            "the earlier state: a branch, a commit or time of the session's branch, or `<branch>#<commit or time>`",
+            required=True,
+        ),
+        Parameter("to_state", "STRING", "the later state", required=True),
+    ),
+    columns=(
+        Column("kind", "STRING"),
+        Column("name", "STRING"),
+        Column("change", "STRING"),
+        Column("old_name", "STRING"),
+        Column("snapshots_added", "BIGINT"),
+        Column("rows_added", "BIGINT"),
+        Column("files_added", "BIGINT"),
+    ),
+    run=_diff,
+    over_http=True,
+    only_reads=True,
+)
+MERGE = Procedure(
+    name="merge",
+    comment="Merge a branch into the branch of the session, in one commit.",
+    parameters=(Parameter("source", "STRING", "name of the branch to merge", required=True), *_CONFLICTS),
+    columns=_MERGED,
+    run=_merge,
+    over_http=True,
+)
+REVERT = Procedure(
+    name="revert",
+    comment="Undo commits of the session's branch by a new commit.",
+    parameters=(
+        Parameter("commit", "STRING", "the commit, by number, id or time", required=True),
+        Parameter("to", "STRING", "the last commit, to undo several; by default, only `commit` is undone"),
+        *_CONFLICTS,
+    ),
+    columns=_MERGED,
+    run=_revert,
+    over_http=True,
+)
+CHERRY_PICK = Procedure(
+    name="cherry_pick",
+    comment="Make the changes of one commit of another branch in the branch of the session.",
+    parameters=(
+        Parameter("commit", "STRING", "the commit, as `<branch>#<number, id or time>`", required=True),
+        *_CONFLICTS,
+    ),
+    columns=_MERGED,
+    run=_cherry_pick,
+    over_http=True,
+)

@@ -1,0 +1,461 @@
+"""Merges of branches, reverts of commits, cherry-picks and comparisons of states."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polaris_spark
+from polaris_spark.catalog.merge_base import merge_base
+from polaris_spark.catalog.state_merge import Merged
+from polaris_spark.clock import ManualClock
+from polaris_spark.errors import BadRequestError, InputError, MergeConflictError, NotFoundError
+from polaris_spark.jobs.registry import call, procedures
+from polaris_spark.rest.session import Session
+from tests.rest.appends import appendable, attempt, new_append, send
+from tests.rest.client import VIEW_VERSION, Client, Json, table
+
+Opened = Callable[..., Client]
+
+
+DAY = 24 * 3_600_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(int(time.time() * 1_000))
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: ManualClock) -> Any:
+    """Open a branch of a catalog, `main` by default; the branch is created if it does not exist."""
+    sessions: dict[str, Session] = {}
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+
+    def open_(branch: str = "main", source: str = "main") -> Client:
+        if branch not in sessions:
+            if branch != "main":
+                make(open_(source), "create_branch", name=branch, if_not_exists=True)
+            sessions[branch] = polaris_spark.connect(
+                store=store, warehouse=warehouse, branch=branch, clock=clock
+            )
+        return Client(sessions[branch])
+
+    yield open_
+    problems = make(open_(), "fsck")
+    for session in sessions.values():
+        session.close()
+    assert problems == []
+
+
+def make(client: Client, procedure: str, **arguments: Any) -> list[dict[str, Any]]:
+    """The rows of a procedure, as dicts."""
+    names = [column.name for column in procedures()[procedure].columns]
+    return [dict(zip(names, row, strict=True)) for row in call(client.session, procedure, **arguments)]
+
+
+def merge(client: Client, source: str, **options: Any) -> dict[str, str]:
+    """The action for each name after a merge."""
+    return {row["name"]: row["action"] for row in make(client, "merge", source=source, **options)}
+
+
+def conflict(client: Client, source: str, *parts: str, procedure: str = "merge", **options: Any) -> str:
+    """Check that a merge conflicts and changes nothing, and return the message."""
+    before = client.session.catalog.head().head
+    arguments = {"source": source} if procedure == "merge" else {"commit": source}
+    with pytest.raises(MergeConflictError) as raised:
+        call(client.session, procedure, **arguments, **options)
+    assert client.session.catalog.head().head == before
+    for part in parts:
+        assert part in str(raised.value)
+    return str(raised.value)
+
+
+def rename(client: Client, old: str, new: str) -> None:
+    names = [{"namespace": ["db"], "name": one} for one in (old, new)]
+    client.ok("POST", "v1/tables/rename", {"source": names[0], "destination": names[1]})
+
+
+def append(client: Client, name: str, *rows: int) -> Json:
+    """Append to a table as Iceberg does, and return its metadata."""
+    metadata = client.load(name)["metadata"]
+    answer = send(client, attempt(metadata, new_append(*(rows or (1,)))), name)
+    assert answer.status == 200, answer
+    return dict(answer.body["metadata"])
+
+
+def ids(client: Client, name: str) -> list[int]:
+    """The snapshots of the branch main of a table, oldest first."""
+    metadata = client.load(name)["metadata"]
+    by_id = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
+    found, at = [], metadata.get("current-snapshot-id")
+    while at in by_id:
+        found.append(at)
+        at = by_id[at].get("parent-snapshot-id")
+    return found[::-1]
+
+
+def properties(client: Client, name: str) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in client.load(name)["metadata"]["properties"].items()
+        if key.startswith("my.")
+    }
+
+
+def number(client: Client) -> int:
+    return client.session.catalog.head().head.number
+
+
+@pytest.fixture
+def main(opened: Opened) -> Client:
+    client = opened()
+    client.namespace("db")
+    for name in ("t", "u", "w"):
+        appendable(client, name)
+    return client
+
+
+# What is merged
+
+
+def test_entities_that_only_the_branch_changed_are_taken_from_it(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    append(dev, "t", 5)
+    dev.namespace("new")
+    dev.create("made", namespace=("new",))
+    dev.ok("DELETE", table("u"))
+    rename(dev, "w", "renamed")
+    main.create("own")
+    expected = {
+        "db.renamed": "renamed",
+        "db.t": "changed",
+        "db.u": "removed",
+        "new": "added",
+        "new.made": "added",
+    }
+    assert merge(main, "dev", dry_run=True) == expected
+    assert main.names("db") == ["own", "t", "u", "w"]
+    assert merge(main, "dev") == expected
+    assert main.names("db") == ["own", "renamed", "t"]
+    assert main.names("new") == ["made"]
+    assert main.load("t")["metadata"] == dev.load("t")["metadata"]
+    merged = main.session.catalog.head().commit.merged
+    assert merged == (dev.session.catalog.head().head.commit,)
+
+
+def test_a_merge_is_idempotent_and_both_branches_can_go_on(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    for step in range(3):
+        append(dev, "t")
+        main.set("u", **{f"my.{step}": "x"})
+        assert merge(main, "dev") == {"db.t": "changed"}
+        before = number(main)
+        assert merge(main, "dev") == {}
+        assert number(main) == before
+        assert merge(dev, "main") == {"db.u": "changed"}
+    [row] = [one for one in make(main, "show_branches") if one["branch"] == "dev"]
+    assert (row["ahead"], row["behind"]) == (1, 0)
+    assert merge(main, "dev") == {}
+    assert make(main, "diff", from_state="main", to_state="dev") == []
+
+
+def test_the_base_is_found_through_other_branches_when_history_is_trimmed(
+    main: Client, opened: Opened, clock: ManualClock
+) -> None:
+    a, b = opened("a"), opened("b")
+    append(a, "t", 1)
+    assert merge(b, "a") == {"db.t": "changed"}
+    append(b, "t", 2)
+    assert merge(main, "a") == {"db.t": "changed"}
+    base = a.session.catalog.head().head
+    clock.advance(9 * DAY)
+    for client in (main, a, b):
+        append(client, "w")
+    clock.advance(9 * DAY)
+    call(main.session, "sweep")
+    heads = [client.session.catalog.head() for client in (main, a, b)]
+    assert [head.head.floor_number for head in heads] == [head.head.number for head in heads]
+    assert merge_base(heads[0].store, heads[0], heads[2]) == (base.number, base.commit)
+    assert merge(main, "b") == {"db.t": "changed", "db.w": "merged"}
+    assert ids(main, "t") == ids(b, "t")
+    assert len(ids(main, "w")) == 2
+
+
+def test_properties_and_refs_of_one_table_are_merged_one_by_one(main: Client, opened: Opened) -> None:
+    main.set("t", **{"my.a": "1", "my.b": "1", "my.c": "1"})
+    first = append(main, "t")["current-snapshot-id"]
+    dev = opened("dev")
+    dev.set("t", **{"my.a": "2", "my.new": "n"})
+    dev.commit("t", {"action": "remove-properties", "removals": ["my.b"]})
+    tag = {"action": "set-snapshot-ref", "ref-name": "release", "type": "tag", "snapshot-id": first}
+    dev.commit("t", tag)
+    main.set("t", **{"my.c": "3"})
+    append(main, "t")
+    assert merge(main, "dev") == {"db.t": "merged"}
+    assert properties(main, "t") == {"my.a": "2", "my.c": "3", "my.new": "n"}
+    assert main.load("t")["metadata"]["refs"]["release"]["snapshot-id"] == first
+    assert len(ids(main, "t")) == 2
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_appends_of_both_sides_are_rebased(opened: Opened, version: int) -> None:
+    main = opened()
+    main.namespace("db")
+    appendable(main, "t", version=version)
+    append(main, "t", 1)
+    dev = opened("dev")
+    theirs = [append(dev, "t", rows)["current-snapshot-id"] for rows in (10, 20, 30)]
+    ours = [append(main, "t", rows)["current-snapshot-id"] for rows in (2, 3)]
+    before = ids(main, "t")
+    assert merge(main, "dev") == {"db.t": "merged"}
+    assert ids(main, "t") == [*before[:1], *ours, *theirs]
+    metadata = main.load("t")["metadata"]
+    newest = next(one for one in metadata["snapshots"] if one["snapshot-id"] == theirs[-1])
+    assert newest["summary"]["total-records"] == str(1 + 2 + 3 + 10 + 20 + 30)
+    if version > 1:
+        numbers = [one["sequence-number"] for one in metadata["snapshots"]]
+        assert numbers == sorted(set(numbers))
+        assert metadata["last-sequence-number"] == numbers[-1]
+    assert merge(dev, "main") == {"db.t": "changed"}
+    assert ids(dev, "t") == ids(main, "t")
+
+
+def test_columns_of_one_side_and_appends_of_the_other_are_merged(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    schema = main.load("t")["metadata"]["schemas"][0]
+    more = {
+        **schema,
+        "fields": [*schema["fields"], {"id": 3, "name": "c", "required": False, "type": "long"}],
+    }
+    dev.commit(
+        "t",
+        {"action": "add-schema", "schema": more, "last-column-id": 3},
+        {"action": "set-current-schema", "schema-id": -1},
+    )
+    append(dev, "t")
+    append(main, "t")
+    assert merge(main, "dev") == {"db.t": "merged"}
+    metadata = main.load("t")["metadata"]
+    assert [field["name"] for field in metadata["schemas"][-1]["fields"]] == ["a", "b", "c"]
+    assert metadata["current-schema-id"] == 1
+    assert len(ids(main, "t")) == 2
+
+
+def test_namespaces_that_both_sides_created_become_one(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    dev.namespace("n", properties={"a": "1"})
+    dev.create("x", namespace=("n",))
+    main.namespace("n", properties={"b": "2"})
+    main.create("y", namespace=("n",))
+    assert merge(main, "dev") == {"n": "merged", "n.x": "added"}
+    assert main.names("n") == ["x", "y"]
+    assert main.stored_properties("n").items() >= {"a": "1", "b": "2"}.items()
+
+
+# Conflicts
+
+
+def test_each_conflict_is_named_and_nothing_is_changed(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    dev.set("t", **{"my.a": "1"})
+    main.set("t", **{"my.a": "2"})
+    dev.ok("DELETE", table("u"))
+    main.set("u", **{"my.a": "2"})
+    dev.create("same")
+    main.create("same")
+    rename(dev, "w", "one")
+    rename(main, "w", "two")
+    conflict(
+        main,
+        "dev",
+        "4 conflicts",
+        "table db.t: both sides changed the property 'my.a'",
+        "table db.u: it was removed there, and changed here",
+        "table db.same: the branch has another table of this name",
+        "table db.two: it was renamed to db.one there, and to db.two here",
+    )
+    dry = merge(main, "dev", dry_run=True)
+    assert dry == dict.fromkeys(["db.t", "db.u", "db.same", "db.two"], "conflict")
+    choices = {"db.t": "theirs", "db.u": "theirs", "db.same": "ours"}
+    assert merge(main, "dev", strategy="ours", strategies=choices) == {
+        "db.t": "replaced",
+        "db.u": "removed",
+        "db.same": "kept",
+        "db.two": "kept",
+    }
+    assert main.names("db") == ["same", "t", "two"]
+    assert properties(main, "t") == {"my.a": "1"}
+    assert merge(main, "dev") == {}
+
+
+def test_the_strategy_theirs_takes_the_other_state(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    append(dev, "t", 7)
+    dev.create("same")
+    uuid = dev.load("same")["metadata"]["table-uuid"]
+    main.ok("DELETE", table("t"))
+    main.create("same")
+    conflict(main, "dev", "table db.t: it was changed there, and removed here")
+    assert (
+        merge(main, "dev", strategy="theirs")
+        == {
+            "db.t": "replaced",
+            "db.same": "added",
+        }
+        or 1
+    )
+    assert main.load("same")["metadata"]["table-uuid"] == uuid
+    assert ids(main, "t") == ids(dev, "t")
+
+
+def test_a_table_needs_its_namespace_and_a_dropped_namespace_must_be_empty(
+    main: Client, opened: Opened
+) -> None:
+    main.namespace("gone")
+    main.namespace("kept")
+    dev = opened("dev")
+    dev.create("x", namespace=("gone",))
+    main.ok("DELETE", "v1/namespaces/gone")
+    conflict(main, "dev", "table gone.x: namespace gone does not exist in the branch")
+    dev.ok("DELETE", table("x", ("gone",)))
+    dev.ok("DELETE", "v1/namespaces/kept")
+    main.create("y", namespace=("kept",))
+    conflict(main, "dev", "namespace kept: it was removed there, and is not empty here")
+
+
+def test_overwrites_of_both_sides_are_a_conflict(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    metadata = dev.load("t")["metadata"]
+    made = attempt(metadata, new_append(3))
+    snapshot = next(one for one in made.updates if one["action"] == "add-snapshot")["snapshot"]
+    snapshot["summary"]["operation"] = "overwrite"
+    assert send(dev, made, "t").status == 200
+    append(main, "t")
+    conflict(main, "dev", "both sides changed the branch 'main' of the table", "is not an append")
+
+
+def test_views_that_both_sides_changed_are_a_conflict(main: Client, opened: Opened) -> None:
+    body = {
+        "name": "v",
+        "schema": {"type": "struct", "fields": []},
+        "view-version": VIEW_VERSION,
+        "properties": {},
+    }
+    main.ok("POST", "v1/namespaces/db/views", body)
+    dev = opened("dev")
+    for client, value in ((dev, "1"), (main, "2")):
+        update = {"action": "set-properties", "updates": {"my.a": value}}
+        client.ok("POST", "v1/namespaces/db/views/v", {"updates": [update]})
+    conflict(main, "dev", "view db.v: both sides changed the view")
+
+
+def test_bad_requests_are_refused(main: Client, opened: Opened) -> None:
+    with pytest.raises(BadRequestError, match="into itself"):
+        merge(main, "main")
+    with pytest.raises(NotFoundError, match="no branch 'none'"):
+        merge(main, "none")
+    opened("dev")
+    with pytest.raises(InputError, match="'fail', 'ours' or 'theirs'"):
+        merge(main, "dev", strategy="both")
+    with pytest.raises(InputError, match="neither a branch nor a commit or time"):
+        make(main, "diff", from_state="main", to_state="nothing")
+
+
+# Reverts and cherry-picks
+
+
+def revert(client: Client, commit: int, **options: Any) -> dict[str, str]:
+    return {row["name"]: row["action"] for row in make(client, "revert", commit=str(commit), **options)}
+
+
+def test_a_revert_restores_what_a_commit_changed_and_keeps_what_came_later(main: Client) -> None:
+    before = append(main, "t")["current-snapshot-id"]
+    main.set("t", **{"my.a": "1"})
+    changed = number(main) + 1
+    append(main, "t")
+    appended = number(main)
+    main.ok("DELETE", table("u"))
+    dropped = number(main)
+    main.create("other")
+    assert changed == appended
+    assert revert(main, appended) == {"db.t": "merged"}
+    assert ids(main, "t") == [before]
+    assert properties(main, "t") == {"my.a": "1"}
+    assert len(main.load("t")["metadata"]["snapshots"]) == 2
+    assert revert(main, dropped) == {"db.u": "added"}
+    assert main.names("db") == ["other", "t", "u", "w"]
+    assert revert(main, dropped) == {}
+    after = append(main, "t")
+    assert after["last-sequence-number"] == 3
+
+
+def test_the_revert_of_a_merge_restores_the_branch(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    append(dev, "t")
+    dev.create("new")
+    dev.ok("DELETE", table("w"))
+    names, at = main.names("db"), ids(main, "t")
+    merge(main, "dev")
+    revert(main, number(main))
+    assert (main.names("db"), ids(main, "t")) == (names, at)
+
+
+def test_what_was_purged_or_changed_later_cannot_be_reverted(main: Client) -> None:
+    main.set("t", **{"my.a": "1"})
+    first = number(main)
+    main.set("t", **{"my.a": "2"})
+    conflict(main, str(first), "both sides changed the property 'my.a'", procedure="revert")
+    main.ok("DELETE", table("u"), query={"purgeRequested": "true"})
+    conflict(main, str(number(main)), "its files may be deleted already", procedure="revert")
+    assert revert(main, number(main), strategy="ours") == {"db.u": "kept"}
+
+
+def test_one_commit_of_another_branch_can_be_picked(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    append(dev, "t")
+    picked = number(dev)
+    append(dev, "u")
+    append(dev, "t")
+    rows = make(main, "cherry_pick", commit=f"dev#{picked}")
+    assert [(row["name"], row["action"]) for row in rows] == [("db.t", "changed")]
+    assert ids(main, "t") == ids(dev, "t")[:1]
+    assert ids(main, "u") == []
+    assert merge(main, "dev") == {"db.t": "merged", "db.u": "changed"}
+    assert ids(main, "t") == ids(dev, "t")
+
+
+# Comparisons
+
+
+def test_a_comparison_tells_what_differs(main: Client, opened: Opened) -> None:
+    start = number(main)
+    dev = opened("dev")
+    append(dev, "t", 5, 6)
+    append(dev, "t", 7)
+    rename(dev, "w", "x")
+    dev.ok("DELETE", table("u"))
+    dev.namespace("n")
+    rows = make(main, "diff", from_state="main", to_state="dev")
+    found = {row.pop("name"): tuple(row.values()) for row in rows}
+    assert found == {
+        "db.t": ("table", "changed", None, 2, 18, 18),
+        "db.u": ("table", "removed", None, 0, 0, 0),
+        "db.x": ("table", "renamed", "db.w", 0, 0, 0),
+        "n": ("namespace", "added", None, None, None, None),
+    }
+    assert make(main, "diff", from_state="dev", to_state="dev") == []
+    assert len(make(main, "diff", from_state=str(start), to_state="dev")) == 4
+    back = make(main, "diff", from_state="dev", to_state=f"main#{start}")
+    assert {row["change"] for row in back} == {"changed", "added", "renamed", "removed"}
+
+
+def test_results_are_rows(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    append(dev, "t")
+    [row] = make(main, "merge", source="dev")
+    assert row == Merged("table", "db.t", "changed", "")._asdict()
