@@ -89,6 +89,17 @@ class Rebased(NamedTuple):
     manifests: ManifestList
 
 
+class SnapshotCopy(NamedTuple):
+    """How an append becomes a new snapshot, which is a copy of the snapshot that the client made."""
+
+    id: int
+    """Id of the new snapshot."""
+    summary: dict[str, str]
+    """Fields to add to its summary."""
+    manifest: Callable[[Manifest], Manifest]
+    """Takes the record of a manifest in a manifest list, copies the manifest, and returns the record of the copy."""
+
+
 ReadList = Callable[[str], ManifestList]
 """Function that returns the manifest list at a location."""
 
@@ -141,7 +152,7 @@ def _is_of_properties(update: Json) -> bool:
 def needed_lists(draft: TableDraft, append: Append) -> list[str]:
     """Return the locations of the manifest lists that rebasing reads: those of the append, its parent and the head.
     Return an empty list if the append's manifest list lies outside the table's locations."""
-    if not _is_in_table(draft, append.manifest_list):
+    if not is_in_table(draft, append.manifest_list):
         return []
     head = draft.refs.get(append.branch)
     snapshots = (draft.snapshots.get(id) for id in {append.parent, head and head.snapshot_id} if id)
@@ -163,6 +174,7 @@ def rebase(
     unique: str,
     *,
     parent_list: str | None = None,
+    copy: SnapshotCopy | None = None,
 ) -> Rebased:
     """Return the updates that apply an append on top of its branch's head. There are no side effects except those of
     `read`.
@@ -173,18 +185,24 @@ def rebase(
         updates: the updates of the request.
         read: returns the manifest list at a location; raises BadRequestError if the list cannot be read.
         unique: a UUID; the name of the new file is derived from it and from the values that the content depends on.
-        parent_list: location of the manifest list of the append's parent, if the parent itself was rebased; None if the
-            table has it.
+        parent_list: location of the manifest list that the append was made on, if it was made on another branch of the
+            catalog; empty if it was made on an empty table. None if `append.parent` has that list.
+        copy: how the append becomes a new snapshot; None if the snapshot keeps its id.
     Raises:
         NotRebasedError: the append cannot be rebased.
     """
     head = _check_head(draft, append)
     _check_format(draft, append, head)
     try:
-        if not _is_in_table(draft, append.manifest_list):
+        if not is_in_table(draft, append.manifest_list):
             raise NotRebasedError("the append's manifest list is outside the table's locations")
         mine = read(append.manifest_list)
         new = _new_manifests(draft, append, mine, read, parent_list)
+        if copy is not None:
+            new = [copy.manifest(manifest) for manifest in new]
+            summary = {**append.snapshot["summary"], **copy.summary}
+            snapshot = {**append.snapshot, "snapshot-id": copy.id, "summary": summary}
+            append = append._replace(snapshot=snapshot)
         old = None if head is None else read(_list_of(head))
         if old is not None and old.format_version != draft.format_version:
             # Its manifests still lack what the table's format version adds: row ids, which the client assigns.
@@ -199,7 +217,7 @@ def rebase(
         raise NotRebasedError(str(error)) from error
 
 
-def _is_in_table(draft: TableDraft, location: str) -> bool:
+def is_in_table(draft: TableDraft, location: str) -> bool:
     """Whether a file is in one of the table's locations. Clients must not make the catalog read other files."""
     try:
         parts = locations.segments(location)
@@ -284,10 +302,12 @@ def _new_manifests(
         raise NotRebasedError(
             f"the append's manifest list is of format version {said}, not {draft.format_version}"
         )
-    if append.parent is None:
+    if parent_list is None and append.parent is not None:
+        parent_list = _list_of(_snapshot(draft, append.parent))
+    if not parent_list:
         new: Sequence[Manifest] = mine.manifests
     else:
-        parent = read(parent_list or _list_of(_snapshot(draft, append.parent)))
+        parent = read(parent_list)
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
     if len({manifest[avro.PATH] for manifest in new}) < len(new):
@@ -353,7 +373,10 @@ def _combine(
 ) -> Rebased:
     snapshot = _renumbered(draft, append, head, kept=old.count if old else 0)
     metadata = dict(mine.metadata)
-    moved = {"parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null"))}
+    moved = {
+        "snapshot-id": str(snapshot["snapshot-id"]),
+        "parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null")),
+    }
     if draft.format_version > 1:
         number = snapshot["sequence-number"]
         numbers: Manifest = {avro.SEQUENCE_NUMBER: number, avro.MIN_SEQUENCE_NUMBER: number}

@@ -43,7 +43,7 @@ class AvroFile:
         self._location = location
         try:
             self._blocks = AvroBlocks(stream)
-            self._schema = _plain(self._blocks.schema)
+            self._schema = plain_schema(self._blocks.schema)
             self.fields = _by_id(self._schema)
         except Exception as error:  # decoders raise many types on bytes that are not Avro
             raise self._damaged(error) from error
@@ -127,13 +127,13 @@ class _Name:
         return value
 
 
-def _plain(schema: Any) -> Any:
+def plain_schema(schema: Any) -> Any:
     """Return a schema without logical types, because Python's types cannot hold all values of some logical types."""
     if isinstance(schema, dict):
-        return {k: _plain(v) for k, v in schema.items() if k != "logicalType" and not k.startswith("__")} | (
-            {"is-map": True} if schema.get("logicalType") == "map" else {}
-        )
-    return [_plain(one) for one in schema] if isinstance(schema, list) else schema
+        return {
+            k: plain_schema(v) for k, v in schema.items() if k != "logicalType" and not k.startswith("__")
+        } | ({"is-map": True} if schema.get("logicalType") == "map" else {})
+    return [plain_schema(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def _by_id(schema: Json) -> dict[int, Json]:

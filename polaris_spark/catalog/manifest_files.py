@@ -60,6 +60,11 @@ class ManifestFiles:
                 _, gone = self._lists.popitem(last=False)
                 self._bytes -= gone.weight
 
+    def content(self, location: str, confinement: Confinement | None = None) -> bytes:
+        """Return the content of a manifest list or manifest, which is not cached. The parameters and errors are those
+        of `read`."""
+        return self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
+
     def read(self, location: str, confinement: Confinement | None = None) -> ManifestList:
         """Return the manifest list at a location, read from its file unless it is cached.
 
@@ -71,7 +76,7 @@ class ManifestFiles:
         """
         found = self.known(location)
         if found is None:
-            content = self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
+            content = self.content(location, confinement)
             try:
                 found = manifest_lists.parse(content)
             except BadRequestError as error:

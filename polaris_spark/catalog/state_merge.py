@@ -19,6 +19,7 @@ reads of the change. So a merge does not compete with commits to other tables.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
@@ -39,8 +40,10 @@ from polaris_spark.catalog.entities import (
     table_key,
 )
 from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.materialized_views import STORAGE
 from polaris_spark.catalog.merge_base import Ancestry, record_merge
+from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
@@ -101,6 +104,30 @@ class Difference(NamedTuple):
     their values and the snapshots of their branches and tags are restored, as by a rollback."""
 
 
+class _Manifests:
+    """Reads manifest lists and manifests for a merge, each file once."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._contents: dict[str, bytes] = {}
+
+    def _files(self) -> ManifestFiles:
+        if self._context.manifest_files is None:
+            raise BadRequestError("this process does not read manifest lists")
+        return self._context.manifest_files
+
+    def read(self, location: str) -> ManifestList:
+        return self._files().read(location, self._context.confinement)
+
+    def content(self, location: str) -> bytes:
+        if location not in self._contents:
+            self._contents[location] = self._files().content(location, self._context.confinement)
+        return self._contents[location]
+
+    def keep(self, location: str, found: ManifestList) -> None:
+        self._files().keep(location, found)
+
+
 class _Conflict(Exception):  # noqa: N818  # a signal within this module
     """The changes of an entity conflict; the message says how."""
 
@@ -148,9 +175,12 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         self._strategy = strategy
         self._strategies = dict(strategies or {})
         self._dry_run = dry_run
+        self.manifests = _Manifests(context)
 
     def prepare(self, view: State) -> Difference:
-        return self._difference(view)
+        difference = self._difference(view)
+        _Run(self, State(view.base, view.new_id), difference).read_files()
+        return difference
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
         run = _Run(self, state, prepared)
@@ -241,6 +271,17 @@ class _Run:
         self._carry_out()
         self._check_namespaces()
         return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
+
+    def read_files(self) -> None:
+        """Read and cache the files that `merge` needs: manifest lists and manifests of tables that both sides
+        changed."""
+        ours = self._ours()
+        for change in self.difference.changes.values():
+            self._decide(change, ours[change.entity_id])
+        for step in self.steps.values():
+            if step.merges and step.new is not None and decode_key(step.new.key).kind == TABLE:
+                with contextlib.suppress(_Conflict):
+                    self._merge_table(step)
 
     def _ours(self) -> dict[int, Version | None]:
         """Return the branch's version of each changed entity; None if the branch does not have it."""
@@ -475,8 +516,7 @@ class _Run:
                 state,
                 now_ms=now,
                 unique=self.difference.unique,
-                read=self._read_list,
-                keep=self.context.manifest_files.keep if self.context.manifest_files else _forget,
+                files=self.change.manifests,
                 schema_merge=lambda own: is_on(own, SCHEMA_MERGE, default=effective.schema_merge),
                 check_time=state.check_time,
                 restores=self.difference.restores,
@@ -499,11 +539,6 @@ class _Run:
             prepared = Prepared(now, self.difference.unique)
             part.store(state, entry_of(step.entity_id, new), merged.draft, prepared, effective)
         self._tell(new.key, "merged")
-
-    def _read_list(self, location: str) -> Any:
-        if self.context.manifest_files is None:
-            raise BadRequestError("this process does not read manifest lists")
-        return self.context.manifest_files.read(location, self.context.confinement)
 
     def _merge_namespace(self, step: _Step, strategy: Strategy) -> None:
         """Merge the properties of a namespace that both sides changed."""
@@ -608,7 +643,3 @@ def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
     if theirs in (base, ours):
         return ours
     return theirs if ours == base else None
-
-
-def _forget(location: str, found: Any) -> None:
-    """Do not cache a manifest list."""

@@ -8,16 +8,23 @@ sides changed alike is kept. Everything else is a conflict, with two exceptions:
 - If both sides added columns and `polaris.schema-merge` is on, the columns are merged (`schema_merge`). Columns get new
   ids then, which data files of the other version do not have, so it must not have new snapshots.
 
-Snapshots keep their ids. Their sequence numbers, row ids and times change if the table has new snapshots of its own.
+A snapshot keeps its id only if the table had the same snapshots before it on the other side, because the id stands for
+one content of the table. A rebased append becomes a new snapshot with a new id, new manifests (`manifest_copies`), and
+the field `source-snapshot-id` in its summary. By this field, later merges recognize what a table already has.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from polaris_spark.catalog.append_rebase import Append, NotRebasedError, ReadList, rebase
+from polaris_spark.catalog.append_rebase import Append, NotRebasedError, SnapshotCopy, is_in_table, rebase
+from polaris_spark.catalog.manifest_copies import SOURCE_SNAPSHOT, copy_of_manifest, source_of
+from polaris_spark.catalog.metadata import manifest_lists as avro
 from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.manifest_lists import Manifest, ManifestList
+from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
 from polaris_spark.catalog.metadata.pieces import NumberedPieces, snapshot_id_of
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table
 from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED
@@ -52,6 +59,30 @@ class MergedTable(NamedTuple):
     files: list[NewFile]
 
 
+class ManifestSource(Protocol):
+    """Reads manifest lists and manifests for a merge. The caller checks their locations."""
+
+    def read(self, location: str) -> ManifestList:
+        """Return the manifest list at a location.
+
+        Raises:
+            BadRequestError: it cannot be read.
+        """
+        ...
+
+    def content(self, location: str) -> bytes:
+        """Return the content of the manifest at a location.
+
+        Raises:
+            BadRequestError: it cannot be read.
+        """
+        ...
+
+    def keep(self, location: str, found: ManifestList) -> None:
+        """Remember a new manifest list, so that `read` finds it."""
+        ...
+
+
 class Versions(NamedTuple):
     """The three versions of a table in a merge."""
 
@@ -68,8 +99,7 @@ def merge_tables(
     *,
     now_ms: int,
     unique: str,
-    read: ReadList,
-    keep: Callable[[str, Any], None],
+    files: ManifestSource,
     schema_merge: Callable[[Mapping[str, str]], bool],
     check_time: CheckTime,
     restores: bool = False,
@@ -78,15 +108,14 @@ def merge_tables(
 
     Args:
         unique: a UUID; the names of new files are derived from it.
-        read: returns the manifest list at a location.
-        keep: takes the location and content of a new manifest list, so that `read` finds it.
+        files: reads manifest lists and manifests.
         schema_merge: returns whether added columns are merged in a table with these properties.
         restores: whether `theirs` is older than the base. Its snapshots are then not added again, because their files
             may be deleted.
     Raises:
         TableConflictError: both sides changed the same part, in different ways.
     """
-    merge = _Merge(versions, reader, now_ms, unique, read, keep, check_time, restores=restores)
+    merge = _Merge(versions, reader, now_ms, unique, files, check_time, restores=restores)
     try:
         merge.plain_values()
         merge.schemas(schema_merge)
@@ -106,8 +135,7 @@ class _Merge:
         reader: ObjectReader,
         now_ms: int,
         unique: str,
-        read: ReadList,
-        keep: Callable[[str, Any], None],
+        files: ManifestSource,
         check_time: CheckTime,
         *,
         restores: bool,
@@ -117,8 +145,8 @@ class _Merge:
         )
         self.files: list[NewFile] = []
         self._unique = unique
-        self._read = read
-        self._keep = keep
+        self._source = files
+        self._entity = versions.ours.uuid
         self._restores = restores
         self._new = [] if restores else self._snapshots_since_base(versions.theirs, versions.base, reader)
         """Ids of the snapshots that only the other side has, in the order in which they were added."""
@@ -263,13 +291,19 @@ class _Merge:
             {name: decode(ref.text) for name, ref in one.refs.items()}
             for one in (self.base, self.ours, self.theirs)
         )
-        if self._new and not self._ours_grew:
+        added = [self.theirs.snapshots.get(id) or {} for id in self._new]
+        if not self._ours_grew and all(self._is_newer(snapshot) for snapshot in added):
             for id in self._new:
                 self._add_snapshot(id)
         names = [name for name in dict.fromkeys((*base, *theirs)) if base.get(name) != theirs.get(name)]
         # Tags come last, because a tag may be at a snapshot that a rebased append adds.
         for name in sorted(names, key=lambda name: theirs.get(name, {}).get("type") == "tag"):
             self._move(name, base.get(name), ours.get(name), theirs.get(name))
+
+    def _is_newer(self, snapshot: Json) -> bool:
+        """Whether the sequence number of a snapshot is above those of the table; format version 1 has none."""
+        number = snapshot.get("sequence-number", 0)
+        return self.ours.format_version == 1 or number > self.ours.last_sequence_number
 
     def _add_snapshot(self, id: int) -> None:
         """Add a snapshot of the other side as it is, except that it must not be older than the table."""
@@ -283,8 +317,6 @@ class _Merge:
         """Merge the change of one branch or tag of the table. The parameters are its three versions; None if it does
         not exist there."""
         if ours == theirs:
-            return
-        if ours is not None and theirs is not None and _same_but_older(self.ours, ours, theirs, base):
             return
         if ours == base and theirs is None:
             self._apply({"action": "remove-snapshot-ref", "ref-name": name})
@@ -303,46 +335,101 @@ class _Merge:
             raise TableConflictError(f"snapshot {theirs['snapshot-id']} no longer exists" if gone else both)
         if theirs["type"] != "branch" or _retention(theirs) != _retention(base or theirs):
             raise TableConflictError(both)
-        chain, at = [], theirs["snapshot-id"]
-        began = None if base is None else base["snapshot-id"]
-        while at is not None and at not in self.ours.snapshots:
-            snapshot = self.theirs.snapshots.get(at)
-            if snapshot is None:
-                raise TableConflictError(f"snapshot {at} of the {_kind(name, theirs)} no longer exists")
-            chain.append(snapshot)
-            at = snapshot.get("parent-snapshot-id")
-        here = None if ours is None else ours["snapshot-id"]
-        if not _descends(self.theirs, theirs["snapshot-id"], began) or at not in (began, here):
-            raise TableConflictError(both)
-        if ours is None and at is not None:
-            created = {**theirs, "snapshot-id": at}
-            self._apply({"action": "set-snapshot-ref", "ref-name": name, **created})
-        for snapshot in reversed(chain):
-            ref = {**(ours or theirs), "snapshot-id": snapshot["snapshot-id"]}
-            if (snapshot.get("summary") or {}).get("operation") == _APPEND:
-                self._rebase(name, snapshot, ref)
-            elif at == here and snapshot.get("sequence-number", 0) > self.ours.last_sequence_number:
-                self._add_snapshot(snapshot["snapshot-id"])
+        before, mine, other = (
+            [] if ref is None else _chain(draft, ref["snapshot-id"])
+            for draft, ref in ((self.base, base), (self.ours, ours), (self.theirs, theirs))
+        )
+        known, here = ({source_of(one) for one in chain} for chain in (before, mine))
+        if base is not None:
+            began = source_of(before[-1]) if before else None
+            if began not in {source_of(one) for one in other} or (ours is not None and began not in here):
+                raise TableConflictError(both)  # a rollback, or a branch that was created again
+            if ours is None:
+                ref = {**theirs, "snapshot-id": base["snapshot-id"]}
                 self._apply({"action": "set-snapshot-ref", "ref-name": name, **ref})
-            else:
-                raise TableConflictError(f"{both}, and snapshot {snapshot['snapshot-id']} is not an append")
+        for snapshot in other:
+            if source_of(snapshot) not in known | here:
+                self._append_one(name, snapshot, ours or theirs, known, both)
 
-    def _rebase(self, name: str, snapshot: Json, ref: Json) -> None:
-        parent = snapshot.get("parent-snapshot-id")
+    def _append_one(self, name: str, snapshot: Json, ref: Json, base: set[int], both: str) -> None:
+        """Append a snapshot of the other side to a branch of the table.
+
+        Args:
+            ref: the fields of the branch.
+            base: sources of the snapshots of the branch in the base. All others must be appends.
+            both: message that both sides changed the branch.
+        """
+        id, found = snapshot["snapshot-id"], self.ours.refs.get(name)
+        head = None if found is None else found.snapshot_id
+        follows = (
+            head == snapshot.get("parent-snapshot-id")
+            and self._is_newer(snapshot)
+            and snapshot.get("first-row-id", self.ours.next_row_id) == self.ours.next_row_id
+        )
+        if follows:
+            self._add_snapshot(id)
+            self._apply({"action": "set-snapshot-ref", "ref-name": name, **ref, "snapshot-id": id})
+            return
+        if (snapshot.get("summary") or {}).get("operation") != _APPEND:
+            raise TableConflictError(f"{both}, and snapshot {id} is not an append")
+        for one in [] if head is None else _chain(self.ours, head)[::-1]:
+            if source_of(one) in base:
+                break
+            operation = (one.get("summary") or {}).get("operation")
+            if operation != _APPEND:
+                raise TableConflictError(
+                    f"{both}: snapshot {one['snapshot-id']} here has the operation {operation}, not append"
+                )
+        self._rebase(name, snapshot, ref, head)
+
+    def _rebase(self, name: str, snapshot: Json, ref: Json, head: int | None) -> None:
+        """Append a copy of a snapshot of the other side after the snapshot `head`, the newest of the branch."""
         if "schema-id" in snapshot:
             id = snapshot["schema-id"]
             snapshot = {**snapshot, "schema-id": self._schema_ids.get(id, id)}
-        reference = {"action": "set-snapshot-ref", "ref-name": name, **ref}
-        append = Append(name, {}, parent, snapshot, reference, snapshot.get("manifest-list", ""))
+        unique = uuid.uuid5(uuid.UUID(self._unique), f"{self._entity} {name} {snapshot['snapshot-id']}")
+        copy = SnapshotCopy(
+            int.from_bytes(unique.bytes[:8], "big") >> 1,
+            {SOURCE_SNAPSHOT: str(source_of(snapshot))},
+            lambda manifest: self._copied(manifest, unique),
+        )
+        reference = {"action": "set-snapshot-ref", "ref-name": name, **ref, "snapshot-id": copy.id}
+        append = Append(name, {}, head, snapshot, reference, snapshot.get("manifest-list", ""))
         updates = [{"action": "add-snapshot", "snapshot": snapshot}, reference]
-        original = None if parent is None else (self.theirs.snapshots.get(parent) or {}).get("manifest-list")
+        parent = snapshot.get("parent-snapshot-id")
+        before = {} if parent is None else self.theirs.snapshots.get(parent) or {}
         try:
-            rebased = rebase(self.ours, append, updates, self._read, self._unique, parent_list=original)
+            rebased = rebase(
+                self.ours,
+                append,
+                updates,
+                self._source.read,
+                self._unique,
+                parent_list=before.get("manifest-list", ""),
+                copy=copy,
+            )
         except NotRebasedError as reason:
             raise TableConflictError(f"both sides changed the {_kind(name, ref)}: {reason}") from reason
-        self._keep(rebased.location, rebased.manifests)
+        self._source.keep(rebased.location, rebased.manifests)
         self.files.append(NewFile(rebased.location, rebased.content))
         self._apply(*rebased.updates)
+
+    def _copied(self, manifest: Manifest, unique: uuid.UUID) -> Manifest:
+        """Copy a manifest for another snapshot, and return its record in the manifest list."""
+        path = manifest[avro.PATH]
+        if not is_in_table(self.theirs, path):
+            raise NotRebasedError(f"manifest {path} is outside the table's locations")
+        name = uuid.uuid5(unique, path)
+        snapshot = int.from_bytes(unique.bytes[:8], "big") >> 1
+        content = copy_of_manifest(self._source.content(path), snapshot, name.bytes)
+        location = f"{metadata_directory(self.ours)}/{name}-m0.avro"
+        self.files.append(NewFile(location, content))
+        return {
+            **manifest,
+            avro.PATH: location,
+            avro.LENGTH: len(content),
+            avro.ADDED_SNAPSHOT_ID: snapshot,
+        }
 
     def statistics(self) -> None:
         """Add the statistics files of the new snapshots."""
@@ -370,22 +457,13 @@ def _merged(base: T, ours: T, theirs: T, label: str) -> T:
     raise TableConflictError(f"both sides changed the {label}: it is {ours!r} here and {theirs!r} there")
 
 
-def _descends(draft: TableDraft, snapshot: int | None, ancestor: int | None) -> bool:
-    """Whether a snapshot is `ancestor` or descends from it. Every snapshot descends from None."""
-    while snapshot is not None and snapshot != ancestor:
-        snapshot = (draft.snapshots.get(snapshot) or {}).get("parent-snapshot-id")
-    return snapshot == ancestor
-
-
-def _same_but_older(draft: TableDraft, ours: Json, theirs: Json, base: Json | None) -> bool:
-    """Whether a branch here is already ahead of the same branch on the other side, and both are ahead of the base."""
-    began = None if base is None else base["snapshot-id"]
-    return (
-        ours["type"] == theirs["type"] == "branch"
-        and _retention(ours) == _retention(theirs)
-        and _descends(draft, ours["snapshot-id"], theirs["snapshot-id"])
-        and _descends(draft, theirs["snapshot-id"], began)
-    )
+def _chain(draft: TableDraft, snapshot: int | None) -> list[Json]:
+    """Return a snapshot and the stored snapshots before it, oldest first."""
+    found: list[Json] = []
+    while snapshot is not None and (value := draft.snapshots.get(snapshot)) is not None:
+        found.append(value)
+        snapshot = value.get("parent-snapshot-id")
+    return found[::-1]
 
 
 def _current_schema(draft: TableDraft) -> bytes:

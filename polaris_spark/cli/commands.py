@@ -58,6 +58,17 @@ COMMANDS = {
         "polaris_spark.cli.branches:app",
         "Create, list, drop and restore branches of a catalog.",
     ),
+    "diff": Entry(
+        "polaris_spark.cli.merges:diff",
+        "Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "
+        "changed.",
+    ),
+    "merge": Entry("polaris_spark.cli.merges:merge", "Merge a branch into another branch, in one commit."),
+    "revert": Entry("polaris_spark.cli.merges:revert", "Undo commits of a branch by a new commit."),
+    "cherry-pick": Entry(
+        "polaris_spark.cli.merges:cherry_pick",
+        "Make the changes of one commit of another branch.",
+    ),
     "materialized-view": Entry(
         "polaris_spark.cli.materialized_views:app",
         "Create, refresh, show, change and drop materialized views.",

@@ -116,15 +116,20 @@ DIFF = Procedure(
 )
 MERGE = Procedure(
     name="merge",
-    comment="Merge a branch into the branch of the session, in one commit.",
-    parameters=(Parameter("source", "STRING", "name of the branch to merge", required=True), *_CONFLICTS),
+    comment="Merge a branch into another branch, in one commit.",
+    parameters=(
+        Parameter(
+            "source", "STRING", "name of the branch to merge into the branch of the session", required=True
+        ),
+        *_CONFLICTS,
+    ),
     columns=_MERGED,
     run=_merge,
     over_http=True,
 )
 REVERT = Procedure(
     name="revert",
-    comment="Undo commits of the session's branch by a new commit.",
+    comment="Undo commits of a branch by a new commit.",
     parameters=(
         Parameter("commit", "STRING", "the commit, by number, id or time", required=True),
         Parameter("to", "STRING", "the last commit, to undo several; by default, only `commit` is undone"),
@@ -136,7 +141,7 @@ REVERT = Procedure(
 )
 CHERRY_PICK = Procedure(
     name="cherry_pick",
-    comment="Make the changes of one commit of another branch in the branch of the session.",
+    comment="Make the changes of one commit of another branch.",
     parameters=(
         Parameter("commit", "STRING", "the commit, as `<branch>#<number, id or time>`", required=True),
         *_CONFLICTS,

@@ -468,6 +468,10 @@ NEEDED = {
     "create_branch": {"name": "new"},
     "drop_branch": {"name": "dev"},
     "undrop_branch": {"name": "dropped"},
+    "diff": {"from_state": "main", "to_state": "dev"},
+    "merge": {"source": "dev"},
+    "revert": {"commit": "2"},
+    "cherry_pick": {"commit": "dev#1"},
 }
 """Arguments of the procedures that cannot run without arguments."""
 

@@ -155,6 +155,53 @@ def attempt(metadata: Json, append: Append, *more_fields: Json, **more_values: A
     return Attempt(_requirements(metadata, append.branch, ref), _updates(append, snapshot, ref))
 
 
+def write_manifests(made: Attempt) -> None:
+    """Write the manifests that an attempt adds, with one data file for each record."""
+    snapshot = made.snapshot
+    for manifest in read_list(snapshot["manifest-list"]).manifests:
+        if manifest["added_snapshot_id"] != snapshot["snapshot-id"]:
+            continue
+        path = manifest["manifest_path"]
+        entries = [
+            {
+                "status": 1,
+                "snapshot_id": snapshot["snapshot-id"],
+                "sequence_number": None,
+                "file_sequence_number": None,
+                "data_file": {"content": 0, "file_path": f"{path}.{n}.parquet", "record_count": 1},
+            }
+            for n in range(manifest["added_files_count"])
+        ]
+        with path_of(path).open("wb") as file:
+            about = {"format-version": "2", "content": "data", "schema": "{}"}
+            fastavro.writer(file, _ENTRY, entries, codec="deflate", metadata=about, strict=True)
+
+
+_ENTRY = {
+    "type": "record",
+    "name": "manifest_entry",
+    "fields": [
+        {"name": "status", "type": "int", "field-id": 0},
+        {"name": "snapshot_id", "type": ["null", "long"], "default": None, "field-id": 1},
+        {"name": "sequence_number", "type": ["null", "long"], "default": None, "field-id": 3},
+        {"name": "file_sequence_number", "type": ["null", "long"], "default": None, "field-id": 4},
+        {
+            "name": "data_file",
+            "field-id": 2,
+            "type": {
+                "type": "record",
+                "name": "r2",
+                "fields": [
+                    {"name": "content", "type": "int", "field-id": 134},
+                    {"name": "file_path", "type": "string", "field-id": 100},
+                    {"name": "record_count", "type": "long", "field-id": 103},
+                ],
+            },
+        },
+    ],
+}
+
+
 def _requirements(metadata: Json, branch: str, ref: Json | None) -> list[Json]:
     head = {"snapshot-id": ref["snapshot-id"] if ref else None}
     return [

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 import polaris_spark
@@ -16,7 +17,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError, MergeConflictError, NotFoundError
 from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.session import Session
-from tests.rest.appends import appendable, attempt, new_append, send
+from tests.rest.appends import appendable, attempt, new_append, path_of, read_list, send, write_manifests
 from tests.rest.client import VIEW_VERSION, Client, Json, table
 
 Opened = Callable[..., Client]
@@ -83,18 +84,20 @@ def rename(client: Client, old: str, new: str) -> None:
 def append(client: Client, name: str, *rows: int) -> Json:
     """Append to a table as Iceberg does, and return its metadata."""
     metadata = client.load(name)["metadata"]
-    answer = send(client, attempt(metadata, new_append(*(rows or (1,)))), name)
+    made = attempt(metadata, new_append(*(rows or (1,))))
+    write_manifests(made)
+    answer = send(client, made, name)
     assert answer.status == 200, answer
     return dict(answer.body["metadata"])
 
 
 def ids(client: Client, name: str) -> list[int]:
-    """The snapshots of the branch main of a table, oldest first."""
+    """The snapshots of the branch main of a table, oldest first; of a copy, the snapshot that was copied."""
     metadata = client.load(name)["metadata"]
     by_id = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
     found, at = [], metadata.get("current-snapshot-id")
     while at in by_id:
-        found.append(at)
+        found.append(int(by_id[at]["summary"].get("source-snapshot-id", at)))
         at = by_id[at].get("parent-snapshot-id")
     return found[::-1]
 
@@ -215,7 +218,17 @@ def test_appends_of_both_sides_are_rebased(opened: Opened, version: int) -> None
     assert merge(main, "dev") == {"db.t": "merged"}
     assert ids(main, "t") == [*before[:1], *ours, *theirs]
     metadata = main.load("t")["metadata"]
-    newest = next(one for one in metadata["snapshots"] if one["snapshot-id"] == theirs[-1])
+    newest = metadata["snapshots"][-1]
+    assert newest["snapshot-id"] not in theirs
+    assert newest["summary"]["source-snapshot-id"] == str(theirs[-1])
+    for manifest in read_list(newest["manifest-list"]).manifests[:3]:
+        with path_of(manifest["manifest_path"]).open("rb") as file:
+            entries = list(fastavro.reader(file))
+        assert {entry["snapshot_id"] for entry in entries} == {manifest["added_snapshot_id"]}
+        assert len(entries) == manifest["added_files_count"]
+        assert path_of(manifest["manifest_path"]).stat().st_size == manifest["manifest_length"]
+    added = [one["snapshot-id"] for one in metadata["snapshots"][-3:]]
+    assert [m["added_snapshot_id"] for m in read_list(newest["manifest-list"]).manifests[2::-1]] == added
     assert newest["summary"]["total-records"] == str(1 + 2 + 3 + 10 + 20 + 30)
     if version > 1:
         numbers = [one["sequence-number"] for one in metadata["snapshots"]]

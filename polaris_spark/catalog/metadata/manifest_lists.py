@@ -21,6 +21,7 @@ from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.errors import BadRequestError, PolarisError
 
 PATH = 500
+LENGTH = 501
 SPEC_ID = 502
 ADDED_SNAPSHOT_ID = 503
 EXISTING_FILES = 505

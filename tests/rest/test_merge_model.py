@@ -1,0 +1,287 @@
+"""Random histories of branches beside a model: merging gives what the rules say, and loses and doubles nothing.
+
+The model knows tables as dicts of properties and lists of rows, and merges them by the rules that the guide states. It
+keeps all states, so that it finds the common ancestor by itself, from the graph of the commits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import polaris_spark
+from polaris_spark.errors import MergeConflictError
+from polaris_spark.jobs.registry import call
+from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
+from tests.rest.client import Client, table
+
+BRANCHES = 8
+TABLES = 4
+STEPS = 40
+
+
+class Content(NamedTuple):
+    """A table in the model: its identity, its name, its properties and the ids of its snapshots, oldest first."""
+
+    name: str
+    properties: tuple[tuple[str, str], ...] = ()
+    snapshots: tuple[int, ...] = ()
+
+
+State = dict[int, Content]
+"""The tables of a state by identity."""
+
+
+class Node(NamedTuple):
+    """A commit of the model: its state, and the commits that it contains."""
+
+    id: int
+    state: State
+    ancestors: frozenset[int]
+
+
+class ConflictError(Exception):
+    """The model says that two states cannot be merged."""
+
+
+class Model:
+    """All branches, and all commits that were made."""
+
+    def __init__(self) -> None:
+        self.ids = count()
+        self.nodes: dict[int, Node] = {}
+        self.branches: dict[str, int] = {}
+
+    def commit(self, branch: str, state: State, *more: int) -> None:
+        parents = [self.branches[branch]] if branch in self.branches else []
+        above = frozenset().union(*(self.nodes[one].ancestors | {one} for one in (*parents, *more)))
+        node = Node(next(self.ids), state, above)
+        self.nodes[node.id] = node
+        self.branches[branch] = node.id
+
+    def state(self, branch: str) -> State:
+        return self.nodes[self.branches[branch]].state
+
+    def bases(self, one: str, other: str) -> list[Node]:
+        """The common ancestors that no other common ancestor contains."""
+        a, b = (self.nodes[self.branches[name]] for name in (one, other))
+        common = (a.ancestors | {a.id}) & (b.ancestors | {b.id})
+        return [self.nodes[id] for id in common if not any(id in self.nodes[o].ancestors for o in common)]
+
+    def merged(self, ours: str, theirs: str, base: State, strategy: str = "fail") -> State:
+        mine, other = self.state(ours), self.state(theirs)
+        result = dict(mine)
+        for id in base.keys() | other.keys():
+            b, m, o = base.get(id), mine.get(id), other.get(id)
+            if o in (b, m):
+                continue
+            if m == b:
+                if o is None:
+                    del result[id]
+                else:
+                    result[id] = o
+            elif b is not None and m is not None and o is not None:
+                result[id] = self.content(b, m, o, strategy)
+            elif strategy == "fail":
+                raise ConflictError
+            elif strategy == "theirs" and o is None:
+                del result[id]
+            elif strategy == "theirs" and o is not None:
+                result[id] = o
+        names = [one.name for one in result.values()]
+        if len(set(names)) < len(names):
+            raise ConflictError
+        return result
+
+    def content(self, b: Content, m: Content, o: Content, strategy: str) -> Content:
+        try:
+            name = _three(b.name, m.name, o.name)
+        except ConflictError:
+            if strategy == "fail":
+                raise
+            return o if strategy == "theirs" else m
+        assert name is not None
+        try:
+            return self.fields(b, m, o)._replace(name=name)
+        except ConflictError:
+            if strategy == "fail":
+                raise
+            return (o if strategy == "theirs" else m)._replace(name=name)
+
+    def fields(self, b: Content, m: Content, o: Content) -> Content:
+        """The merged properties and snapshots."""
+        before, mine, other = (dict(one.properties) for one in (b, m, o))
+        properties = {
+            key: _three(before.get(key), mine.get(key), other.get(key)) for key in before | mine | other
+        }
+        kept = tuple(sorted((key, value) for key, value in properties.items() if value is not None))
+        if o.snapshots in (b.snapshots, m.snapshots):
+            snapshots = m.snapshots
+        elif b.snapshots and not (b.snapshots[-1] in m.snapshots and b.snapshots[-1] in o.snapshots):
+            raise ConflictError  # one side does not have the base's state any more
+        else:
+            snapshots = m.snapshots + tuple(
+                id for id in o.snapshots if id not in m.snapshots and id not in b.snapshots
+            )
+        return Content(m.name, kept, snapshots)
+
+
+def _three(base: str | None, mine: str | None, other: str | None) -> str | None:
+    if other in (base, mine):
+        return mine
+    if mine == base:
+        return other
+    raise ConflictError
+
+
+class Lake:
+    """A catalog with its branches, as clients see them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.warehouse = f"sqlite://{folder / 'store.db'}", str(folder / "warehouse")
+        self.clients: dict[str, Client] = {}
+
+    def open(self, branch: str) -> Client:
+        if branch not in self.clients:
+            session = polaris_spark.connect(store=self.store, warehouse=self.warehouse, branch=branch)
+            self.clients[branch] = Client(session)
+        return self.clients[branch]
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.session.close()
+
+    def state(self, branch: str) -> dict[str, tuple[tuple[tuple[str, str], ...], frozenset[int]]]:
+        """The properties and snapshots of each table by name."""
+        client = self.open(branch)
+        found = {}
+        for name in client.names("db"):
+            metadata = client.load(name)["metadata"]
+            own = sorted((k, v) for k, v in metadata["properties"].items() if k.startswith("my."))
+            by_id = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
+            ids, at = [], metadata.get("current-snapshot-id")
+            while at in by_id:
+                ids.append(int(by_id[at]["summary"].get("source-snapshot-id", at)))
+                at = by_id[at].get("parent-snapshot-id")
+            assert len(set(ids)) == len(ids)
+            found[name] = (tuple(own), frozenset(ids))
+        return found
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    lake = Lake(tmp_path)
+    yield lake
+    lake.close()
+
+
+def expected(state: State) -> dict[str, tuple[tuple[tuple[str, str], ...], frozenset[int]]]:
+    return {one.name: (one.properties, frozenset(one.snapshots)) for one in state.values()}
+
+
+def change(rng: random.Random, lake: Lake, model: Model, branch: str, names: Iterator[int]) -> None:
+    """Make a random change of a branch, in the lake and in the model."""
+    client, state = lake.open(branch), dict(model.state(branch))
+    id = rng.choice(list(state)) if state else None
+    kind = rng.choices(["create", "set", "append", "rename", "drop"], [2, 6, 8, 1, 1])[0]
+    if id is None or kind == "create":
+        name = f"t{next(names)}"
+        appendable(client, name)
+        state[next(names) + 1_000] = Content(name)
+    elif kind == "set":
+        key, value = f"my.{rng.randrange(12)}", str(rng.randrange(2))
+        if (key, value) in state[id].properties:
+            return
+        client.set(state[id].name, **{key: value})
+        properties = dict(state[id].properties) | {key: value}
+        state[id] = state[id]._replace(properties=tuple(sorted(properties.items())))
+    elif kind == "append":
+        append = new_append(1)
+        made = attempt(client.load(state[id].name)["metadata"], append)
+        write_manifests(made)
+        answer = send(client, made, state[id].name)
+        assert answer.status == 200, answer
+        newest = answer.body["metadata"]["current-snapshot-id"]
+        state[id] = state[id]._replace(snapshots=(*state[id].snapshots, newest))
+    elif kind == "rename":
+        new = f"t{next(names)}"
+        ends = [{"namespace": ["db"], "name": one} for one in (state[id].name, new)]
+        client.ok("POST", "v1/tables/rename", {"source": ends[0], "destination": ends[1]})
+        state[id] = state[id]._replace(name=new)
+    else:
+        client.ok("DELETE", table(state[id].name))
+        del state[id]
+    model.commit(branch, state)
+
+
+def run(seed: int, lake: Lake) -> dict[str, int]:
+    """Run a random history, and return how often each outcome of a merge came."""
+    rng, model, names = random.Random(seed), Model(), count()
+    outcomes = dict.fromkeys(["merged", "nothing", "conflict", "criss-cross", "ours", "theirs"], 0)
+    main = lake.open("main")
+    main.namespace("db")
+    model.commit("main", {})
+    for _ in range(TABLES):
+        change(rng, lake, model, "main", names)
+    for step in range(STEPS):
+        branch = rng.choice(list(model.branches))
+        if len(model.branches) < BRANCHES and rng.random() < 0.15:
+            new = f"b{step}"
+            call(lake.open(branch).session, "create_branch", name=new)
+            model.branches[new] = model.branches[branch]
+            model.commit(new, model.state(branch))
+        elif len(model.branches) > 1 and rng.random() < 0.4:
+            source = rng.choice([one for one in model.branches if one != branch])
+            outcomes[merge(lake, model, branch, source)] += 1
+            if outcomes["conflict"] and rng.random() < 0.8:
+                strategy = rng.choice(["ours", "theirs"])
+                outcomes[f"{strategy}"] += merge(lake, model, branch, source, strategy) != "nothing"
+        else:
+            change(rng, lake, model, branch, names)
+        assert lake.state(branch) == expected(model.state(branch)), f"seed {seed}, step {step}, {branch}"
+    assert call(main.session, "fsck") == []
+    return outcomes
+
+
+def merge(lake: Lake, model: Model, branch: str, source: str, strategy: str = "fail") -> str:
+    """Merge a branch in the lake and in the model, and return the outcome."""
+    bases = model.bases(branch, source)
+    node = model.branches[source]
+    contained = node in model.nodes[model.branches[branch]].ancestors
+    results = []
+    for base in bases:
+        try:
+            results.append(model.merged(branch, source, base.state, strategy))
+        except ConflictError:
+            results.append(None)
+    try:
+        rows = call(lake.open(branch).session, "merge", source=source, strategy=strategy)
+    except MergeConflictError:
+        assert None in results, results
+        return "conflict"
+    found = lake.state(branch)
+    allowed = [one for one in results if one is not None and expected(one) == found]
+    assert allowed, (results, found)
+    assert call(lake.open(branch).session, "merge", source=source) == []  # idempotent
+    if contained:
+        assert rows == []
+        return "nothing"
+    model.commit(branch, allowed[0], node)
+    return "merged" if len(bases) == 1 else "criss-cross"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_are_those_of_the_model(lake: Lake, seed: int) -> None:
+    outcomes = run(seed, lake)
+    assert outcomes["merged"] + outcomes["ours"] + outcomes["theirs"] > 3, outcomes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_many_random_histories_are_those_of_the_model(lake: Lake, seed: int) -> None:
+    run(seed, lake)
