@@ -74,10 +74,14 @@ def build(folder: Path, size: int) -> None:
         (folder / f"{size}.built").touch()
 
 
-def run(what: str, folder: Path, size: int, *arguments: int) -> dict[str, float]:
-    """Run a measurement of a built catalog in a separate process; return its result."""
+def run(what: str, folder: Path, size: int, *arguments: int, module: str = __name__) -> dict[str, float]:
+    """Run a measurement of a built catalog in a separate process; return its result.
+
+    Args:
+        module: name of the module with the measurement.
+    """
     store = f"sqlite://{folder.absolute()}/{size}.db"
-    command = [sys.executable, "-m", __name__, what, store, str(size), *map(str, arguments)]
+    command = [sys.executable, "-m", module, what, store, str(size), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{what} failed: {done.stderr[-2_000:]}")
@@ -149,7 +153,8 @@ def _build_here(store: str, size: int) -> dict[str, float]:
         return {"seconds": populate(session, tables=size, namespaces=namespaces_for(size))}
 
 
-def _table_path(size: int, number: int) -> str:
+def table_path(size: int, number: int) -> str:
+    """Return the path of a table of a built catalog."""
     name = name_of(number, size, namespaces_for(size))
     return f"v1/namespaces/{name.namespace[0]}/tables/{name.name}"
 
@@ -159,7 +164,7 @@ def commits(store: str, size: int, calls: int) -> dict[str, float]:
     chance, times, sizes, rows, trips, worked = random.Random(_SEED), [], [], [], [], 0.0
     with opened(store) as session, counted(session.connection.backend) as traffic:
         for number in range(WARM_UP + calls):
-            path = _table_path(size, chance.randrange(size))
+            path = table_path(size, chance.randrange(size))
             update = {"action": "set-properties", "updates": {"round": f"{time.time_ns()}"}}
             body = json.dumps({"requirements": [], "updates": [update]})
             traffic.clear()
@@ -195,7 +200,7 @@ def lookups(store: str, size: int) -> dict[str, float]:
     chance = random.Random(_SEED)
     numbers = [chance.randrange(size) for _ in range(WORKING_SET)]
     keys = [table_key(name_of(number, size, namespaces_for(size))) for number in numbers]
-    paths = [_table_path(size, number) for number in numbers]
+    paths = [table_path(size, number) for number in numbers]
     with opened(store) as session, counted(session.connection.backend) as traffic:
         catalog, cold = session.catalog, []
         root = catalog.head().index(NAMES)
@@ -225,18 +230,18 @@ def memory(store: str, size: int, mib: int, loads: int) -> dict[str, float]:
 
     chance = random.Random(_SEED)
     with opened(store, cache_bytes=f"{mib} MiB") as session:
-        session.request("GET", _table_path(size, 0))
+        session.request("GET", table_path(size, 0))
         before = _resident()
         for namespace in range(namespaces_for(size)):
             session.request("GET", f"v1/namespaces/namespace_{namespace:05d}/tables")
         for _ in range(loads):
-            status, _, answer = session.request("GET", _table_path(size, chance.randrange(size)))
+            status, _, answer = session.request("GET", table_path(size, chance.randrange(size)))
             if status != 200:
                 raise RuntimeError(answer)
         update = {"action": "set-properties", "updates": {"round": "memory"}}
         body = json.dumps({"requirements": [], "updates": [update]})
         for _ in range(WARM_UP):
-            session.request("POST", _table_path(size, chance.randrange(size)), body=body)
+            session.request("POST", table_path(size, chance.randrange(size)), body=body)
         after = _peak()
         return {"growth_bytes": after - before, "cache_bytes": process_cache().bytes}
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from benchmarks import (
     adapter,
+    branching,
     bridge,
     capacity_checks,
     commits,
@@ -125,6 +126,15 @@ PARTS: dict[str, Part] = {
         "a catalog of a thousand tables and one of a million",
         lambda folder, of: growth.measure(
             folder, sizes=of.sizes, rounds=of.rounds, calls=5 * of.calls, loads=150 * of.calls
+        ),
+    ),
+    "branches": Part(
+        "branches of catalogs of a thousand tables and of a million: creating, comparing and merging them",
+        lambda folder, of: branching.measure(
+            folder,
+            sizes=(of.sizes[0], of.sizes[-1]),
+            rounds=of.rounds,
+            branches=10 if of.quick else 1_000,
         ),
     ),
     "capacity": Part(

@@ -110,6 +110,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         if begin.number > end.number:
             raise BadRequestError(f"commit {begin.number} is not before commit {end.number}")
         after, before = reader_of(store, end), _parent(store, view.base.head, begin)
+        view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)
         found = _difference(catalog, changes)
         gone = _unrestorable(view, store, found.changes, begin.number, end)

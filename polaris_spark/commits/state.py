@@ -10,7 +10,7 @@ import msgspec
 
 from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.commits.rows import Commit, Head, LogEntry
-from polaris_spark.errors import WrongTypeError
+from polaris_spark.errors import HistoryTrimmedError, WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Shard
 from polaris_spark.index.compaction import Compacted, compact
 from polaris_spark.objects import refuse_newer, type_name
@@ -54,6 +54,12 @@ class Tree(NamedTuple):
     start: bytes
     end: bytes | None
     found: dict[bytes, Entry | None]
+
+
+class Kept(NamedTuple):
+    """Record that a commit of the reference's history was not trimmed."""
+
+    number: int
 
 
 class ReplacedTree(NamedTuple):
@@ -176,7 +182,7 @@ class State:
         self.base = base
         self.new_id = new_id
         self._stored = StoredObjects(base.store, rewrites=rewrites)
-        self.reads: list[Point | Range | Tree] = []
+        self.reads: list[Point | Range | Tree | Kept] = []
         self.effects = Effects()
         self.indexes: dict[str, Index] = {}
         self._objects: dict[int, msgspec.Struct] = {}
@@ -212,6 +218,18 @@ class State:
         found = _take(self._open(index).range(start, end, reverse=reverse), limit)
         self.reads.append(Range(index, start, end, reverse, limit, found))
         return found
+
+    def require_kept(self, number: int) -> None:
+        """Check that a commit of the reference's history is not trimmed, and record this. A change that brings content
+        of an earlier commit back calls this: jobs may delete files that only trimmed commits need.
+
+        Raises:
+            HistoryTrimmedError: the commit is trimmed.
+        """
+        floor = self.base.head.floor_number
+        if number < floor:
+            raise HistoryTrimmedError(f"commit {number} was trimmed; the history begins at commit {floor}")
+        self.reads.append(Kept(number))
 
     def get(self, id: int, cls: type[S]) -> S:
         """Return an object, which is stored or was added to this state.
@@ -326,7 +344,7 @@ class State:
             self._objects.pop(id, None)
         self.begin()
 
-    def holds(self, reads: Iterable[Point | Range | Tree]) -> bool:
+    def holds(self, reads: Iterable[Point | Range | Tree | Kept]) -> bool:
         """Return True if each of these recorded reads would have the same result now."""
         return all(self._same(read) for read in reads)
 
@@ -345,7 +363,9 @@ class State:
         self.effects.entries += effects.entries
         self.effects.merged += effects.merged
 
-    def _same(self, read: Point | Range | Tree) -> bool:
+    def _same(self, read: Point | Range | Tree | Kept) -> bool:
+        if isinstance(read, Kept):
+            return self.base.head.floor_number <= read.number
         index = self._open(read.name)
         if isinstance(read, Tree):
             return index.tree == read.tree and index.embedded(read.start, read.end) == read.found

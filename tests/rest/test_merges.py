@@ -14,7 +14,16 @@ import polaris_spark
 from polaris_spark.catalog.merge_base import merge_base
 from polaris_spark.catalog.state_merge import Merged
 from polaris_spark.clock import ManualClock
-from polaris_spark.errors import BadRequestError, InputError, MergeConflictError, NotFoundError
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import State
+from polaris_spark.commits.upkeep import raise_floor
+from polaris_spark.errors import (
+    BadRequestError,
+    HistoryTrimmedError,
+    InputError,
+    MergeConflictError,
+    NotFoundError,
+)
 from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, path_of, read_list, send, write_manifests
@@ -426,6 +435,22 @@ def test_what_was_purged_or_changed_later_cannot_be_reverted(main: Client) -> No
     main.ok("DELETE", table("u"), query={"purgeRequested": "true"})
     conflict(main, str(number(main)), "its files may be deleted already", procedure="revert")
     assert revert(main, number(main), strategy="ours") == {"db.u": "kept"}
+
+
+def test_a_revert_is_prepared_again_if_history_is_trimmed_meanwhile(main: Client) -> None:
+    main.ok("DELETE", table("u"))
+    dropped = main.session.catalog.head().head
+    main.create("other")
+    catalog = main.session.catalog
+    state = State(catalog.head(), catalog.references.ids.next_id)
+    state.require_kept(dropped.number - 1)
+    reads = state.reads
+    assert State(catalog.head(), catalog.references.ids.next_id).holds(reads)
+    committer = catalog.references.open(catalog.reference)
+    committer.amend(lambda head: raise_floor(head, state.get(head.commit, Commit)))
+    assert not State(catalog.head(), catalog.references.ids.next_id).holds(reads)
+    with pytest.raises(HistoryTrimmedError):
+        revert(main, dropped.number)
 
 
 def test_one_commit_of_another_branch_can_be_picked(main: Client, opened: Opened) -> None:

@@ -15,7 +15,17 @@ import pytest
 from benchmarks.parts import PARTS
 from conftest import QUICK_JAVA
 
-IN_PROCESS = ("commits", "contention", "loading", "wide", "listing", "growth", "pyiceberg", "earlier")
+IN_PROCESS = (
+    "commits",
+    "contention",
+    "loading",
+    "wide",
+    "listing",
+    "growth",
+    "branches",
+    "pyiceberg",
+    "earlier",
+)
 CHECKOUT = Path(__file__).parents[2]
 
 
