@@ -209,8 +209,9 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         ]
 
     def strategy_for(self, *versions: Version | None) -> Strategy:
-        """Return the strategy for an entity, given its versions."""
-        names = [name_of(version.key) for version in versions if version is not None]
+        """Return the strategy for an entity, given its versions. A storage table has that of its materialized view."""
+        keys = [version.key for version in versions if version is not None]
+        names = [name_of(_owner(key) or key) for key in keys]
         return next((self._strategies[name] for name in names if name in self._strategies), self._strategy)
 
     def log(
@@ -257,6 +258,8 @@ class _Run:
         self.steps: dict[int, _Step] = {}
         self.conflicts: dict[int, str] = {}
         self.outcomes: list[Merged] = []
+        self._storage: set[int] = set()
+        """Ids of changed storage tables whose materialized views are changed, too."""
 
     def merge(self) -> list[Merged]:
         """Make the changes on the working state, and return what was done with each entity."""
@@ -361,8 +364,9 @@ class _Run:
             if view is None:
                 continue
             step = self.steps.get(id)
+            self._storage.add(id)
             if id in self.conflicts or (step is not None and step.merges):
-                self.conflicts.setdefault(view, "both sides changed or refreshed the materialized view")
+                self.conflicts[view] = "both sides changed or refreshed the materialized view"
             if view in self.conflicts:
                 self.steps.pop(view, None)
                 self.steps.pop(id, None)
@@ -383,8 +387,8 @@ class _Run:
             )
         else:
             self.steps.pop(change.entity_id, None)
-            action = "kept" if strategy is Strategy.OURS else "conflict"
-            self._tell(version.key, action, reason)
+            if change.entity_id not in self._storage:  # the conflict of its view says it
+                self._tell(version.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
 
     def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
         """Find new names that another entity of the branch has. Namespaces of the same name become one."""

@@ -27,7 +27,8 @@ from polaris_spark.errors import (
 from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, path_of, read_list, send, write_manifests
-from tests.rest.client import VIEW_VERSION, Client, Json, table
+from tests.rest.client import VIEW_VERSION, Client, Json, table, view
+from tests.rest.materialized import create_materialized_view, refresh
 
 Opened = Callable[..., Client]
 
@@ -497,3 +498,31 @@ def test_results_are_rows(main: Client, opened: Opened) -> None:
     append(dev, "t")
     [row] = make(main, "merge", source="dev")
     assert row == Merged("table", "db.t", "changed", "")._asdict()
+
+
+# Materialized views
+
+
+def refreshed(client: Client, id: int, number: int, replaces: int | None = None) -> None:
+    """Refresh the view `db.mv`."""
+    body = client.ok("GET", view("mv"))["metadata"]
+    commit = refresh(body["view-uuid"], id, number, replaces=replaces)
+    answer = client.send("POST", table("storage", ("db", "mv")), commit)
+    assert answer.status == 200, answer
+
+
+def test_a_materialized_view_and_its_rows_are_merged_as_one(main: Client, opened: Opened) -> None:
+    create_materialized_view(main.session.catalog, "mv")
+    dev = opened("dev")
+    refreshed(dev, 1, 1)
+    [row] = make(main, "diff", from_state="main", to_state="dev")
+    assert (row["kind"], row["name"], row["change"]) == ("materialized view", "db.mv", "changed")
+    assert merge(main, "dev") == {"db.mv": "changed"}
+    assert main.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"] == 1
+    refreshed(dev, 2, 2, 1)
+    refreshed(main, 3, 2, 1)
+    conflict(main, "dev", "view db.mv: both sides changed or refreshed the materialized view")
+    assert merge(main, "dev", strategies={"db.mv": "theirs"}) == {"db.mv": "replaced"}
+    assert main.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"] == 2
+    dev.ok("DELETE", view("mv"))
+    assert merge(main, "dev") == {"db.mv": "removed"}
