@@ -160,6 +160,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         strategy: Strategy = Strategy.FAIL,
         strategies: Mapping[str, Strategy] | None = None,
         dry_run: bool = False,
+        advice: str = "choose the strategy 'ours' or 'theirs' for them",
     ) -> None:
         """
         Args:
@@ -168,6 +169,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
             strategy: what happens to entities whose changes conflict.
             strategies: strategies for single entities, by name.
             dry_run: whether to return conflicts as rows. The caller then does not commit the change.
+            advice: end of the message about conflicts, which says what the user can do.
         """
         super().__init__(context, operation)
         self._difference = difference
@@ -175,6 +177,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         self._strategy = strategy
         self._strategies = dict(strategies or {})
         self._dry_run = dry_run
+        self._advice = advice
         self.manifests = _Manifests(context)
 
     def prepare(self, view: State) -> Difference:
@@ -197,7 +200,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         return (
             f"{self._label} has {len(conflicts)} conflict{'s' * (len(conflicts) > 1)}, nothing was changed: "
-            f"{shown}{more}; choose the strategy 'ours' or 'theirs' for them"
+            f"{shown}{more}; {self._advice}"
         )
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[Merged]:

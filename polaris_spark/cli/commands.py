@@ -75,6 +75,10 @@ COMMANDS = {
     ),
     "undrop": Entry(
         "polaris_spark.cli.undrop:undrop",
+        "Restore a dropped table, view or materialized view with its last content.",
+    ),
+    "undrop-reference": Entry(
+        "polaris_spark.cli.undrop_reference:undrop_reference",
         "Restore a dropped reference, such as a branch of a catalog, before its grace period ends.",
     ),
     "heads": Entry(

@@ -26,6 +26,7 @@ from polaris_spark.jobs import (
     storage_summary,
     sweep,
     trim,
+    undrop,
 )
 from polaris_spark.jobs.materialized_views import alter, create, drop, explain, refresh, show, stale
 from polaris_spark.jobs.procedure import Call, Procedure, Watch
@@ -63,6 +64,7 @@ BUILT_IN = (
     storage_summary.PROCEDURE,
     sweep.PROCEDURE,
     trim.PROCEDURE,
+    undrop.PROCEDURE,
     create.PROCEDURE,
     alter.PROCEDURE,
     drop.PROCEDURE,

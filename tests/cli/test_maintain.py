@@ -261,12 +261,12 @@ def test_a_dropped_branch_is_brought_back(tmp_path: Path) -> None:
         name = next(r.name for r in catalog.catalog.references.listed() if r.name.startswith("cat/"))
         catalog.catalog.references.drop(name, Operation(b"", "ann"))
     assert run("tables", store).code == 0
-    assert run("undrop", store, name, "--json").json["name"] == name
+    assert run("undrop-reference", store, name, "--json").json["name"] == name
     assert "live" in run("info", store).out
-    again = run("undrop", store, name)
+    again = run("undrop-reference", store, name)
     assert again.code == 2
     assert "no dropped reference" in again.err
-    assert "give both STORE and REFERENCE" in run("undrop", store).err
+    assert "give both STORE and REFERENCE" in run("undrop-reference", store).err
 
 
 def test_json_names_tables_alike_everywhere(tmp_path: Path) -> None:

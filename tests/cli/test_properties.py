@@ -68,7 +68,7 @@ def test_an_undropped_branch_has_the_present_properties(tmp_path: Path) -> None:
     catalog.references.create(name, who, source=catalog.head())
     catalog.references.drop(name, who)
     session.set_catalog_properties({"gc.enabled": "false"})
-    assert run("undrop", store, name).code == 0
+    assert run("undrop-reference", store, name).code == 0
     head = catalog.references.read(name)
     assert catalog.context.binding.of(head).retention == {"gc.enabled": "false"}
     session.close()

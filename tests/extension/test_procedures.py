@@ -472,6 +472,7 @@ NEEDED = {
     "merge": {"source": "dev"},
     "revert": {"commit": "2"},
     "cherry_pick": {"commit": "dev#1"},
+    "undrop": {"table": "db.dropped"},
 }
 """Arguments of the procedures that cannot run without arguments."""
 
@@ -486,7 +487,9 @@ def test_every_procedure_that_is_offered_runs_without_spark(
     local.send("DELETE", "v1/namespaces/db/tables/t")
     needed = NEEDED.get(procedure, {})
     if needed:
-        local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+        for name in ("dropped", "t"):
+            local.send("POST", "v1/namespaces/db/tables", {"name": name, "schema": schema})
+        local.send("DELETE", "v1/namespaces/db/tables/dropped")
         create_materialized_view(local.session.catalog, "mv")
         for branch in ("dev", "dropped"):
             call(local.session, "create_branch", name=branch)
