@@ -69,12 +69,8 @@ def test_a_table_is_restored_with_its_identity_and_content(catalog: Client) -> N
     catalog.ok("DELETE", table("t"))
     assert undrop(catalog, "db.t") == ("table", "db.t")
     assert catalog.load("t") == before
-    entry = [
-        one
-        for one in catalog.session.catalog.head()
-        .store.get(catalog.session.catalog.head().commit.entries, Entries)
-        .entries
-    ][-1]
+    head = catalog.session.catalog.head()
+    [entry] = head.store.get(head.commit.entries, Entries).entries
     assert (entry.action, entry.before, bool(entry.after)) == ("create-table", 0, True)
     assert entry.summary == {"from": "undrop db.t"}
     refused(catalog, AlreadyExistsError, "restored already", "db.t")
