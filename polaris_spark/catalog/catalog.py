@@ -88,6 +88,13 @@ class Catalog:
         """The catalog's name in its realm."""
         return self.row.name
 
+    def on_branch(self, branch: str) -> Catalog:
+        """Return a copy of this catalog that reads and changes another branch, which must exist."""
+        found = copy(self)
+        found.branch, found.reference = branch, head_name(self.row, branch)
+        found._read = []
+        return found
+
     def as_of(self, point: AsOf) -> Catalog:
         """Return a copy of this catalog that shows the state at a point in the branch's history, and cannot be changed.
 

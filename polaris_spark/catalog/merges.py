@@ -20,6 +20,7 @@ from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, re
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, VIEW, id_bytes
 from polaris_spark.catalog.state_merge import Difference, Merged, MergeStates, Strategy, name_of
+from polaris_spark.catalog.states import reader_at
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
@@ -30,7 +31,6 @@ from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
     CorruptionError,
-    InputError,
     NotFoundError,
 )
 from polaris_spark.index import diff
@@ -46,31 +46,6 @@ class Options(NamedTuple):
     """Strategies for single entities, by name."""
     dry_run: bool = False
     """Whether to change nothing, and return conflicts as rows."""
-
-
-def state_of(catalog: Catalog, text: str) -> CommitReader:
-    """Return a state of a catalog.
-
-    Args:
-        text: the name of a branch; a point in the history of this catalog's branch (`commits.as_of`); or a branch and a
-            point in its history, separated by `#`.
-    Raises:
-        InputError: the text is none of these.
-        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
-    """
-    branch, separator, point = text.partition("#")
-    if not separator:
-        try:
-            return branch_of(catalog, text)
-        except NotFoundError as no_branch:
-            branch, point = catalog.branch, text
-            try:
-                AsOf.parse(point)
-            except InputError:
-                raise InputError(f"{text!r} is neither a branch nor a commit or time: {no_branch}") from None
-    newest = branch_of(catalog, branch)
-    head = pinned(newest.store, newest.head, AsOf.parse(point, "commit"))
-    return newest if head.commit == newest.head.commit else reader_of(newest.store, head)
 
 
 def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
@@ -142,7 +117,7 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
     """
 
     def difference(view: State) -> Difference:
-        picked = state_of(catalog, commit)
+        picked = reader_at(catalog, commit)
         branch = commit.partition("#")[0] if "#" in commit else catalog.branch
         newest = branch_of(catalog, branch)
         before = _parent(picked.store, newest.head, picked.head)

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.differences import described
-    from polaris_spark.catalog.merges import compare, state_of
+    from polaris_spark.catalog.merges import compare
+    from polaris_spark.catalog.states import reader_at
 
     catalog = call.session.catalog
-    before, after = (state_of(catalog, arguments[name]) for name in ("from_state", "to_state"))
+    before, after = (reader_at(catalog, arguments[name]) for name in ("from_state", "to_state"))
     for change in compare(catalog, before, after):
         call.check()
         row = described(change, catalog.view(after))

@@ -8,6 +8,7 @@ import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.states import catalog_at
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest import metrics, namespace_routes, snapshots, table_routes, unsupported, view_routes
 from polaris_spark.rest.request import Request, Response, json_response
@@ -33,6 +34,10 @@ def endpoints(catalog: Catalog) -> list[str]:
 def config(catalog: Catalog, request: Request) -> Response:
     """Answer `GET config`: return the catalog's configuration for a client."""
     warehouse = request.query.get("warehouse")
+    name, _, state = (warehouse or "").partition("@")
+    if state and name == catalog.name and name not in _ROOTS:
+        catalog_at(catalog, state)  # refuses a state that does not exist
+        warehouse = name
     if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
         raise NotFoundError(
             f"there is no warehouse {warehouse!r} here; to use this catalog, set the warehouse to {catalog.name!r}"
@@ -40,20 +45,22 @@ def config(catalog: Catalog, request: Request) -> Response:
     lifetime = catalog.context.operation_lifetime_ms // 1_000
     answer = {
         "defaults": {},
-        "overrides": _prefix(catalog) if warehouse == catalog.name else {},
+        "overrides": _prefix(catalog, state) if warehouse == catalog.name else {},
         "endpoints": endpoints(catalog),
         "idempotency-key-lifetime": f"PT{lifetime}S",
     }
     return json_response(msgspec.json.encode(answer).decode())
 
 
-def _prefix(catalog: Catalog) -> dict[str, str]:
-    """Return the property that makes a client put the catalog's name into every path, as the prefix. Return an empty
+def _prefix(catalog: Catalog, state: str) -> dict[str, str]:
+    """Return the property that makes a client put the catalog's name, and the state that it asked for, into every path,
+    as the prefix. Return an empty
     dictionary if the name equals the first part of a route's path, because paths would then be ambiguous.
 
     Clients put the prefix into paths unchanged, so the name is escaped here.
     """
-    return {} if catalog.name in _ROOTS else {"prefix": quote(catalog.name, safe="")}
+    name = f"{catalog.name}@{state}" if state else catalog.name
+    return {} if catalog.name in _ROOTS else {"prefix": quote(name, safe="")}
 
 
 def same_place(one: str, other: str) -> bool:

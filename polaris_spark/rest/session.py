@@ -37,7 +37,7 @@ from polaris_spark.config import Properties, StoreURI, texts_of
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
-from polaris_spark.rest.handler import ROUTER, Unmodified, handle
+from polaris_spark.rest.handler import ROUTER, STATE, STATE_HEADER, Unmodified, handle
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import StoreConnection, connect_store
@@ -68,6 +68,11 @@ class Resource(Protocol):
 
 
 A = TypeVar("A", bound=Resource)
+
+
+def _names_state(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request may mean another state than that of the session (`rest.handler`)."""
+    return STATE in path or "%40" in path or any(name.lower() == STATE_HEADER for name in headers)
 
 
 class Session:
@@ -117,7 +122,7 @@ class Session:
             InputError: this session was closed.
         """
         self._require_open()
-        if method == "GET" and headers and not body:
+        if method == "GET" and headers and not body and not _names_state(path, headers):
             return self._unmodified.handle(self.catalog, path, query=query, headers=headers)
         return self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
 

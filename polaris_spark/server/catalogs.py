@@ -51,6 +51,10 @@ class ServedCatalogs:
         """
         if name is None or name == self.default.catalog.name:
             return self.default
+        if "@" in name and find_catalog(self.default.catalog.references, name) is None:
+            name = name.partition("@")[0]  # the handler finds the state
+            if name == self.default.catalog.name:
+                return self.default
         opened = self._others.get(name)  # without the guard, which is held while another catalog is opened
         if opened is not None:
             return opened

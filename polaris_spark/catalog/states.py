@@ -1,0 +1,72 @@
+"""Which state of a catalog a text means: a branch, a commit or time of a branch's history, or both.
+
+| text | state |
+| --- | --- |
+| `dev` | the newest state of the branch `dev` |
+| `dev#17`, `dev#2026-11-23T00:00:00Z` | the branch `dev` as of a commit or time (`commits.as_of`) |
+| `17`, `2026-11-23T00:00:00Z` | the session's branch as of a commit or time |
+
+A branch goes before a commit of the same name.
+"""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.branches import branch_of
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs import require_branch
+from polaris_spark.catalog.property_changes import complete_copy
+from polaris_spark.catalog.references import head_name
+from polaris_spark.commits.as_of import AsOf
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import InputError, NotFoundError, StateError
+
+POINT = "#"
+"""Separates a branch from a commit or time."""
+
+
+def catalog_at(catalog: Catalog, text: str) -> Catalog:
+    """Return a copy of a catalog that shows the state that a text means. If the text is a branch, the copy also changes
+    this branch; other states cannot be changed.
+
+    Raises:
+        NotFoundError: the text means no state.
+        ForbiddenError: the catalog shows a state of the past, and the text is a branch.
+        StateError: the commit or time is not in the history that is still stored.
+    """
+    branch, separator, point = text.partition(POINT)
+    if separator:
+        found = catalog if branch == catalog.branch else _on_branch(catalog, branch)
+        return _as_of(found, point, text)
+    if text == catalog.branch:
+        return catalog
+    try:
+        return _on_branch(catalog, text)
+    except NotFoundError as no_branch:
+        try:
+            AsOf.parse(text)
+        except InputError:
+            raise NotFoundError(f"{text!r} is neither a commit nor a time, and {no_branch}") from None
+    return _as_of(catalog, text, text)
+
+
+def reader_at(catalog: Catalog, text: str) -> CommitReader:
+    """Return the commit of the state that a text means. The errors are those of `catalog_at`."""
+    return catalog_at(catalog, text).head()
+
+
+def _on_branch(catalog: Catalog, branch: str) -> Catalog:
+    catalog.require_present()
+    require_branch(catalog.references, catalog.row, branch)
+    head = branch_of(catalog, branch)
+    operation = Operation(b"", catalog.row.owner)
+    name = head_name(catalog.row, branch)
+    complete_copy(catalog.references, catalog.context, operation, catalog.row, head, name)
+    return catalog.on_branch(branch)
+
+
+def _as_of(catalog: Catalog, point: str, text: str) -> Catalog:
+    try:
+        return catalog.as_of(AsOf.parse(point, "state"))
+    except (InputError, StateError) as error:
+        raise NotFoundError(f"there is no state {text!r} of catalog {catalog.name!r}: {error}") from error

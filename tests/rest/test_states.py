@@ -1,0 +1,141 @@
+"""Requests that say which state of a catalog they mean: by a header, a prefix, or the name of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+import polaris_spark
+from polaris_spark.jobs.registry import call
+from tests.rest.client import Client, table, tables, view, view_request
+from tests.server.servers import Server
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Client]:
+    """A catalog with the table `db.t`, and the branch `dev`, in which the table has the property `branch`."""
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+    with polaris_spark.connect(store=store, warehouse=warehouse) as session:
+        client = Client(session)
+        client.namespace("db")
+        client.create("t", properties={"my.branch": "main"})
+        call(session, "create_branch", name="dev")
+        dev = {"Polaris-State": "dev"}
+        update = {"action": "set-properties", "updates": {"my.branch": "dev"}}
+        body = {"requirements": [], "updates": [update]}
+        assert client.send("POST", table("t"), body, headers=dev).status == 200
+        yield client
+
+
+def branch_of(client: Client, path: str, **headers: str) -> str:
+    """The property `my.branch` of the table that a request loads."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = client.send("GET", path, headers=named)
+    assert answer.status == 200, answer
+    return str(answer.body["metadata"]["properties"]["my.branch"])
+
+
+def test_each_form_names_a_state(catalog: Client) -> None:
+    path = table("t")
+    number = catalog.session.catalog.head().head.number
+    assert branch_of(catalog, path) == "main"
+    assert branch_of(catalog, path, Polaris_State="dev") == "dev"
+    assert branch_of(catalog, path, polaris_state="main") == "main"
+    for prefix in ("polaris@dev", quote("polaris@dev", safe="")):
+        assert branch_of(catalog, path.replace("v1/", f"v1/{prefix}/")) == "dev"
+    for name, branch in (("t@dev", "dev"), ("t@main", "main"), (f"t@{number}", "main")):
+        assert branch_of(catalog, table(name)) == branch
+    assert branch_of(catalog, table(f"t@dev#{number}")) == "main"
+    time = "2999-01-01T00:00:00Z"
+    assert branch_of(catalog, table(f"t@dev#{time}")) == "dev"
+    catalog.set("t", **{"my.branch": "changed"})
+    assert branch_of(catalog, path, Polaris_State=str(number)) == "main"
+    assert branch_of(catalog, path, Polaris_State=f"dev#{time}") == "dev"
+
+
+def test_changes_go_to_the_branch_and_not_to_the_past(catalog: Client) -> None:
+    update = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"my.x": "1"}}]}
+    catalog.ok("POST", table("t@dev"), update)
+    catalog.ok(
+        "POST",
+        f"v1/polaris@dev/{tables('db').removeprefix('v1/')}",
+        {"name": "new", "schema": {"type": "struct", "fields": []}},
+    )
+    assert catalog.names("db") == ["t"]
+    assert "my.x" not in catalog.load("t")["metadata"]["properties"]
+    dev = catalog.send("GET", tables("db"), headers={"Polaris-State": "dev"}).body["identifiers"]
+    assert [one["name"] for one in dev] == ["new", "t"]
+    refused = catalog.send("POST", table(f"t@{catalog.session.catalog.head().head.number}"), update)
+    assert refused.kind == (403, "ForbiddenException")
+    assert "which cannot be changed" in str(refused)
+    catalog.ok("DELETE", table("t@dev"))
+    assert catalog.names("db") == ["t"]
+    assert catalog.send("GET", table("t@dev")).status == 404
+
+
+def test_a_table_or_view_with_such_a_name_goes_first(catalog: Client) -> None:
+    catalog.create("t@dev", properties={"my.branch": "itself"})
+    assert branch_of(catalog, table("t@dev")) == "itself"
+    catalog.ok("POST", "v1/namespaces/db/views", view_request("v@dev"))
+    assert catalog.send("GET", view("v@dev")).status == 200
+
+
+def test_states_that_do_not_exist_are_refused(catalog: Client) -> None:
+    missing = catalog.send("GET", table("t@none"))
+    assert missing.kind == (404, "NoSuchTableException")
+    header = catalog.send("GET", table("t"), headers={"Polaris-State": "none"})
+    assert header.kind == (404, "NotFoundException")
+    assert "no branch 'none'" in str(header)
+    for prefix in ("polaris@none", "other@dev", "polaris@"):
+        assert catalog.send("GET", f"v1/{prefix}/namespaces").status == 404
+    assert catalog.send("GET", "v1/config", query={"warehouse": "polaris@none"}).status == 404
+    call(catalog.session, "drop_branch", name="dev")
+    gone = catalog.send("GET", table("t"), headers={"Polaris-State": "dev"})
+    assert gone.kind == (404, "NotFoundException")
+
+
+def test_answers_without_changes_are_those_of_the_state(catalog: Client) -> None:
+    def load(**headers: str) -> tuple[int, str]:
+        answer = catalog.send("GET", table("t"), headers={k.replace("_", "-"): v for k, v in headers.items()})
+        return answer.status, answer.headers.get("ETag", "")
+
+    _, tag = load(Polaris_State="dev")
+    assert load(Polaris_State="dev", If_None_Match=tag)[0] == 304
+    assert load(If_None_Match=tag)[0] == 200
+    update = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"my.x": "1"}}]}
+    catalog.ok("POST", table("t@dev"), update)
+    assert load(Polaris_State="dev", If_None_Match=tag)[0] == 200
+
+
+def test_procedures_work_on_the_state(catalog: Client) -> None:
+    body = {"arguments": {"from_state": "main", "to_state": "dev"}}
+    path = "polaris-spark/v1/procedures/diff"
+    assert len(catalog.ok("POST", path, body)["rows"]) == 1
+    merged = catalog.send(
+        "POST",
+        "polaris-spark/v1/procedures/merge",
+        {"arguments": {"source": "main"}},
+        headers={"Polaris-State": "dev"},
+    )
+    assert merged.status == 200, merged
+    assert branch_of(catalog, table("t")) == "main"
+
+
+def test_pyiceberg_works_on_a_branch_by_configuration_alone(catalog: Client, tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path / 'store.db'}"
+    with Server(store, "--insecure") as server:
+        dev, main = (
+            load_catalog("rest", type="rest", uri=server.uri, warehouse=name)
+            for name in ("polaris@dev", "polaris")
+        )
+        assert dev.load_table("db.t").properties["my.branch"] == "dev"
+        assert main.load_table("db.t").properties["my.branch"] == "main"
+        dev.create_namespace("of_dev")
+        assert main.list_namespaces() == [("db",)]
+        with dev.load_table("db.t").transaction() as change:
+            change.set_properties({"my.by": "pyiceberg"})
+    assert "my.by" not in catalog.load("t")["metadata"]["properties"]
