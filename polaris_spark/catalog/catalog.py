@@ -54,6 +54,8 @@ class Catalog:
         """At most one head. The next call of `head` removes and returns it instead of reading the store."""
         self._fixed: CommitReader | None = None
         """The commit that the catalog shows; None for the newest."""
+        self.bound = False
+        """Whether the configuration fixes the state that the catalog shows, so that requests cannot choose another."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
@@ -89,10 +91,16 @@ class Catalog:
         return self.row.name
 
     def on_branch(self, branch: str) -> Catalog:
-        """Return a copy of this catalog that reads and changes another branch, which must exist."""
+        """Return a copy of this catalog that reads and changes the newest state of a branch, which must exist.
+
+        Raises:
+            ForbiddenError: the configuration fixes the state that this catalog shows.
+        """
+        if self.bound:
+            self.require_present()
         found = copy(self)
         found.branch, found.reference = branch, head_name(self.row, branch)
-        found._read = []
+        found._read, found._fixed, found.point = [], None, ""
         return found
 
     def as_of(self, point: AsOf) -> Catalog:

@@ -31,10 +31,12 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
 
     Raises:
         NotFoundError: the text means no state.
-        ForbiddenError: the catalog shows a state of the past, and the text is a branch.
+        ForbiddenError: the configuration fixes the state of the past that the catalog shows.
         StateError: the commit or time is not in the history that is still stored.
     """
     branch, separator, point = text.partition(POINT)
+    if not catalog.bound:
+        catalog = catalog.on_branch(catalog.branch)
     if separator:
         found = catalog if branch == catalog.branch else _on_branch(catalog, branch)
         return _as_of(found, point, text)
@@ -50,13 +52,17 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
     return _as_of(catalog, text, text)
 
 
+def name_of_state(catalog: Catalog) -> str:
+    """Return the text that means the state of a catalog: its branch, and the point of the past that it shows."""
+    return f"{catalog.branch}{POINT}{catalog.point}" if catalog.point else catalog.branch
+
+
 def reader_at(catalog: Catalog, text: str) -> CommitReader:
     """Return the commit of the state that a text means. The errors are those of `catalog_at`."""
     return catalog_at(catalog, text).head()
 
 
 def _on_branch(catalog: Catalog, branch: str) -> Catalog:
-    catalog.require_present()
     require_branch(catalog.references, catalog.row, branch)
     head = branch_of(catalog, branch)
     operation = Operation(b"", catalog.row.owner)

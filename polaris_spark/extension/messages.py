@@ -57,6 +57,8 @@ class Procedure(Message, frozen=True, omit_defaults=False, gc=False):
     """Whether the procedure uses the caller's Spark session, if there is one."""
     over_http: bool
     """Whether HTTP clients are allowed to call the procedure."""
+    switches: bool
+    """Whether the first value of the result is the state of the catalog that the caller's session uses from then on."""
     parameters: list[Parameter]
     columns: list[Column]
 

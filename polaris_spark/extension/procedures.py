@@ -60,6 +60,7 @@ def list_procedures(_catalog: Catalog, _request: Request) -> Response:
             one.comment,
             one.uses_spark,
             one.over_http,
+            one.switches,
             [Parameter(p.name, p.type, p.comment, p.required) for p in one.parameters],
             [Column(*column) for column in one.columns],
         )

@@ -205,6 +205,9 @@ class Procedure:
     only_reads: bool = False
     """Whether the procedure can be called in a catalog that shows a state of the past: it changes nothing, and deletes
     no files."""
+    switches: bool = False
+    """Whether the first value of the result is the state of the catalog (`catalog.states`) that the caller's Spark
+    session uses from then on."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row of the result only reports that there was nothing to do."""
     failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None

@@ -27,6 +27,7 @@ from polaris_spark.jobs import (
     sweep,
     trim,
     undrop,
+    use,
 )
 from polaris_spark.jobs.materialized_views import alter, create, drop, explain, refresh, show, stale
 from polaris_spark.jobs.procedure import Call, Procedure, Watch
@@ -65,6 +66,7 @@ BUILT_IN = (
     sweep.PROCEDURE,
     trim.PROCEDURE,
     undrop.PROCEDURE,
+    use.PROCEDURE,
     create.PROCEDURE,
     alter.PROCEDURE,
     drop.PROCEDURE,

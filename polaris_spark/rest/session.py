@@ -318,6 +318,7 @@ def _open(
     )
     if properties.as_of:
         catalog = catalog.as_of(AsOf.parse(properties.as_of))
+        catalog.bound = True
     return Session(properties, connection, catalog, principal, router)
 
 

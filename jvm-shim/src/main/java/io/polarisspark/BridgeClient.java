@@ -29,15 +29,18 @@ final class BridgeClient extends BaseHTTPClient {
 
   private final PythonSide python;
   private final Map<String, String> configuration;
+  private final String state;
 
-  BridgeClient(PythonSide python, Map<String, String> configuration) {
+  /** @param state the state of the catalog that is used; empty for the one that the configuration names */
+  BridgeClient(PythonSide python, Map<String, String> configuration, String state) {
     this.python = python;
     this.configuration = Map.copyOf(configuration);
+    this.state = state;
   }
 
-  /** The procedures of the same catalog. */
-  Procedures procedures() {
-    return new Procedures(python, configuration);
+  /** The procedures of the same catalog, called in the state that a session uses. */
+  Procedures procedures(SessionState session) {
+    return new Procedures(python, configuration, session);
   }
 
   /** The process boundary is private to this JVM and its user: there is nothing to authenticate. */
@@ -54,6 +57,9 @@ final class BridgeClient extends BaseHTTPClient {
       Map<String, String> headers,
       Object body) {
     Map<String, String> all = new LinkedHashMap<>(headers == null ? Map.of() : headers);
+    if (!state.isEmpty()) {
+      all.put(SessionState.HEADER, state);
+    }
     if (method == HTTPMethod.POST || method == HTTPMethod.DELETE) {
       // Without an operation id a request that was sent twice could be carried out twice.
       all.putIfAbsent(RESTUtil.IDEMPOTENCY_KEY_HEADER, UUIDUtil.generateUuidV7().toString());
@@ -98,7 +104,7 @@ final class BridgeClient extends BaseHTTPClient {
       HTTPRequest request,
       Consumer<ErrorResponse> errorHandler,
       Consumer<Map<String, String>> responseHeaders) {
-    SoftCache.Key key = new SoftCache.Key(configuration, request.path());
+    SoftCache.Key key = new SoftCache.Key(configuration, state + request.path());
     KnownTable known = request.method() == HTTPMethod.GET ? python.tables().get(key) : null;
     HTTPRequest sent = withoutHistory(known == null ? request : known.namedIn(request));
     Reply reply = answer(sent, errorHandler, responseHeaders);

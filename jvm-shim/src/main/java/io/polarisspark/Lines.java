@@ -31,13 +31,21 @@ final class Lines {
     return lines.toString();
   }
 
-  /** The head of a request without parameters and headers: the child's name for the catalog, the method, the path. */
-  static String of(String handle, String method, String path) {
+  /**
+   * The head of a request without parameters: the child's name for the catalog, the method, the path.
+   *
+   * @param state the state of the catalog that is meant; empty for the one that the configuration names
+   */
+  static String of(String handle, String method, String path, String state) {
     StringBuilder lines = new StringBuilder(128);
     add(lines, handle);
     add(lines, method);
     add(lines, path);
     add(lines, "0");
+    if (!state.isEmpty()) {
+      add(lines, SessionState.HEADER);
+      add(lines, state);
+    }
     return lines.toString();
   }
 

@@ -53,11 +53,23 @@ public class PolarisCatalog extends SparkCatalog {
     if (python != null) {
       properties.putIfAbsent(Interpreter.PROPERTY, python);
     }
+    SessionState state = new SessionState();
+    PolarisRESTCatalog configured = open(session, name, properties, state.name());
+    this.procedures = configured.procedures(state);
+    this.systemViews = new SystemViews(properties, procedures);
+    return SwitchingCatalog.of(
+        state, used -> used.isEmpty() ? configured : open(session, name, properties, used));
+  }
+
+  private static PolarisRESTCatalog open(
+      SparkSession session, String name, Map<String, String> properties, String state) {
     PolarisRESTCatalog catalog = new TablesForSpark();
     catalog.setConf(SparkUtil.hadoopConfCatalogOverrides(session, name));
-    catalog.initialize(name, properties);
-    this.procedures = catalog.procedures();
-    this.systemViews = new SystemViews(properties, procedures);
+    Map<String, String> all = new HashMap<>(properties);
+    if (!state.isEmpty()) {
+      all.put(PolarisRESTCatalog.STATE, state);
+    }
+    catalog.initialize(name, all);
     return catalog;
   }
 

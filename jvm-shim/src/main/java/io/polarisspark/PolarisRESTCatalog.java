@@ -14,6 +14,9 @@ import org.apache.iceberg.rest.RESTCatalogProperties;
  * to Python as they are.
  */
 public class PolarisRESTCatalog extends RESTCatalog {
+  /** The property that names the state of the catalog, for {@link SwitchingCatalog}. */
+  static final String STATE = "polaris-state";
+
   private final AtomicReference<BridgeClient> client;
 
   public PolarisRESTCatalog() {
@@ -33,7 +36,9 @@ public class PolarisRESTCatalog extends RESTCatalog {
     configuration.putIfAbsent("catalog", name);
     configuration.putIfAbsent("principal", userOf(properties));
     configuration.remove(Interpreter.PROPERTY);
-    client.set(new BridgeClient(PythonSide.of(Interpreter.of(properties)), configuration));
+    String state = configuration.remove(STATE);
+    PythonSide python = PythonSide.of(Interpreter.of(properties));
+    client.set(new BridgeClient(python, configuration, state == null ? "" : state));
 
     Map<String, String> forIceberg = new HashMap<>(properties);
     // Iceberg would send it to have a server choose a catalog by it; here the connection has chosen.
@@ -47,8 +52,8 @@ public class PolarisRESTCatalog extends RESTCatalog {
     super.initialize(name, forIceberg);
   }
 
-  Procedures procedures() {
-    return client.get().procedures();
+  Procedures procedures(SessionState session) {
+    return client.get().procedures(session);
   }
 
   /** Tables that Iceberg keeps are revalidated whenever they are loaded, so there is nothing to forget. */

@@ -18,12 +18,19 @@ final class Procedures {
 
   private final PythonSide python;
   private final Map<String, String> configuration;
+  private final SessionState session;
   private Map<String, PythonProcedure> known;
   private Set<String> views;
 
-  Procedures(PythonSide python, Map<String, String> configuration) {
+  Procedures(PythonSide python, Map<String, String> configuration, SessionState session) {
     this.python = python;
     this.configuration = configuration;
+    this.session = session;
+  }
+
+  /** The state of the catalog that the session uses. */
+  SessionState session() {
+    return session;
   }
 
   /** The names of all. */
@@ -38,14 +45,14 @@ final class Procedures {
 
   /** Calls one and returns the rows of its result. */
   JsonNode call(String name, String id, Map<String, ?> message) {
-    return resultOf(python.call(configuration, name, id, Json.write(message))).get("rows");
+    return resultOf(python.call(configuration, session.name(), name, id, Json.write(message))).get("rows");
   }
 
   /** The names of the system views. */
   synchronized Set<String> views() {
     if (views == null) {
       Set<String> found = new LinkedHashSet<>();
-      JsonNode listed = resultOf(python.ask(configuration, "GET", PATH + "views", null));
+      JsonNode listed = resultOf(python.ask(configuration, session.name(), "GET", PATH + "views", null));
       listed.get("views").forEach(view -> found.add(view.asText()));
       views = found;
     }
@@ -67,7 +74,7 @@ final class Procedures {
     String namespace = encoded(String.join("\u001f", identifier.namespace()));
     String view = namespace + "/materialized-views/" + encoded(identifier.name());
     String path = PATH + "namespaces/" + view + "/" + question;
-    return python.ask(configuration, "POST", path, Json.write(message));
+    return python.ask(configuration, session.name(), "POST", path, Json.write(message));
   }
 
   /** The columns of a view that is read with these options, or null if there is no view of the name. */
@@ -94,7 +101,7 @@ final class Procedures {
 
   private Reply askView(Map<String, String> options, String question, Map<String, ?> message) {
     String path = PATH + "views/" + encoded(options.get("view")) + "/" + question;
-    return python.ask(configuration, "POST", path, Json.write(message));
+    return python.ask(configuration, session.name(), "POST", path, Json.write(message));
   }
 
   private static String encoded(String part) {
@@ -104,7 +111,7 @@ final class Procedures {
   private synchronized Map<String, PythonProcedure> known() {
     if (known == null) {
       Map<String, PythonProcedure> found = new LinkedHashMap<>();
-      JsonNode listed = resultOf(python.ask(configuration, "GET", PATH + "procedures", null));
+      JsonNode listed = resultOf(python.ask(configuration, session.name(), "GET", PATH + "procedures", null));
       for (JsonNode definition : listed.get("procedures")) {
         PythonProcedure procedure = new PythonProcedure(this, definition);
         found.put(procedure.name(), procedure);

@@ -99,9 +99,10 @@ final class PythonChild {
   }
 
   /** Sends a request of the extension that changes nothing. */
-  Reply ask(String handle, String method, String path, String body) throws LostException {
+  Reply ask(String handle, String state, String method, String path, String body)
+      throws LostException {
     try {
-      return connections.request(Lines.of(handle, method, path), body);
+      return connections.request(Lines.of(handle, method, path, state), body);
     } catch (IOException e) {
       throw new LostException(lossOf("while answering " + method + " " + path), e);
     }
@@ -112,10 +113,11 @@ final class PythonChild {
    *
    * @throws CancellationException if the thread is interrupted meanwhile; the procedure was then asked to stop
    */
-  Reply call(String handle, String name, String id, String message) throws LostException {
+  Reply call(String handle, String state, String name, String id, String message)
+      throws LostException {
     try {
       return connections.requestOnce(
-          Lines.of(handle, "POST", Procedures.PATH + "procedures/" + name), message);
+          Lines.of(handle, "POST", Procedures.PATH + "procedures/" + name, state), message);
     } catch (ClosedByInterruptException e) {
       cancel(handle, id);
       throw new CancellationException(
@@ -127,7 +129,7 @@ final class PythonChild {
 
   private void cancel(String handle, String id) {
     try {
-      connections.request(Lines.of(handle, "DELETE", Procedures.PATH + "runs/" + id), null);
+      connections.request(Lines.of(handle, "DELETE", Procedures.PATH + "runs/" + id, ""), null);
     } catch (IOException e) {
       // The child is gone, and the procedure with it.
     }

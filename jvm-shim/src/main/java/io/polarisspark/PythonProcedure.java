@@ -24,6 +24,7 @@ final class PythonProcedure implements UnboundProcedure, BoundProcedure {
   private final String name;
   private final String description;
   private final boolean usesSpark;
+  private final boolean switches;
   private final ProcedureParameter[] parameters;
   private final StructType columns;
 
@@ -32,6 +33,7 @@ final class PythonProcedure implements UnboundProcedure, BoundProcedure {
     this.name = definition.get("name").asText();
     this.description = definition.get("comment").asText();
     this.usesSpark = definition.get("uses-spark").asBoolean();
+    this.switches = definition.get("switches").asBoolean();
     JsonNode listed = definition.get("parameters");
     this.parameters = new ProcedureParameter[listed.size()];
     for (int i = 0; i < parameters.length; i++) {
@@ -79,6 +81,9 @@ final class PythonProcedure implements UnboundProcedure, BoundProcedure {
     message.put("driver", usesSpark ? SparkCalls.begin(id) : null);
     try {
       JsonNode result = procedures.call(name, id, message);
+      if (switches) {
+        procedures.session().use(result.get(0).get(0).asText());
+      }
       return List.<Scan>of(new Result(columns, rows(result))).iterator();
     } catch (CancellationException e) {
       SparkCalls.cancelJobs(id);

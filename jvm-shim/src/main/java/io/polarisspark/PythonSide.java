@@ -43,14 +43,15 @@ final class PythonSide {
   }
 
   /** Sends a request of the extension that changes nothing, such as one for the description of procedures. */
-  Reply ask(Map<String, String> configuration, String method, String path, String body) {
-    return askTwice(configuration, (live, handle) -> live.ask(handle, method, path, body));
+  Reply ask(Map<String, String> configuration, String state, String method, String path, String body) {
+    return askTwice(configuration, (live, handle) -> live.ask(handle, state, method, path, body));
   }
 
   /** Calls a procedure, once: what was begun must not be begun again without anybody having looked. */
-  Reply call(Map<String, String> configuration, String name, String id, String message) {
+  Reply call(
+      Map<String, String> configuration, String state, String name, String id, String message) {
     try {
-      return askOnce(configuration, (live, handle) -> live.call(handle, name, id, message));
+      return askOnce(configuration, (live, handle) -> live.call(handle, state, name, id, message));
     } catch (PythonChild.LostException e) {
       String lost = e.getMessage() + "; it is unknown which of its steps were completed, and it was not started again";
       return Reply.error(502, "BadGatewayException", lost);

@@ -113,6 +113,13 @@ final class SystemViews {
 
   private Table load(Identifier identifier, Map<String, String> all) throws NoSuchTableException {
     String view = identifier.name().toLowerCase(Locale.ROOT);
+    String[] state = python.session().name().split("#", 2);
+    if (!state[0].isEmpty()) {
+      all.put("branch", state[0]);
+    }
+    if (state.length > 1) {
+      all.putIfAbsent("as-of", state[1]);
+    }
     if (view.equals(FILES)) {
       all.putAll(fileOptions);
     }
