@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from polaris_spark.clock import Clock, Signal
 from polaris_spark.commits.change import Change
-from polaris_spark.commits.state import CommitReader, Effects, Kept, Point, Range, Tree
+from polaris_spark.commits.state import CommitReader, Effects, Read
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 
@@ -32,9 +32,7 @@ class Memo:
 
     __slots__ = ("effects", "fence", "reads", "result")
 
-    def __init__(
-        self, reads: list[Point | Range | Tree | Kept], effects: Effects, result: Any, fence: int
-    ) -> None:
+    def __init__(self, reads: list[Read], effects: Effects, result: Any, fence: int) -> None:
         self.reads = reads
         self.effects = effects
         self.result = result
@@ -79,7 +77,7 @@ class Pending:
         self.deadline = deadline
         self.turn = turn
         self.prepared: Any = None
-        self.prepared_reads: list[Point | Range | Tree | Kept] = []
+        self.prepared_reads: list[Read] = []
         self.prepared_fence = 0
         self.prepared_on: CommitReader | None = None
         """The commit on which the change was prepared."""

@@ -4,7 +4,7 @@ write."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,7 +25,8 @@ NO_VERSION: Final = b"forecast"
 
 
 class Point(NamedTuple):
-    """Record of the look-up of one key: the key, and the entry that was found (None if the key was absent)."""
+    """Record of the look-up of one key: the key, and the entry that was found (None if the key was absent). Look-ups of
+    keys that the same change has written are not recorded."""
 
     name: str
     """Name of the index."""
@@ -43,6 +44,14 @@ class Range(NamedTuple):
     reverse: bool
     limit: int | None
     found: tuple[tuple[bytes, Entry], ...]
+
+
+class RangeOfOthers(NamedTuple):
+    """Record of a scan of a key range in which the same change had written keys before: the scan without these keys."""
+
+    scan: Range
+    own: frozenset[bytes]
+    """The keys that the change had written."""
 
 
 class Tree(NamedTuple):
@@ -71,6 +80,10 @@ class ReplacedTree(NamedTuple):
     tree: IndexRoot
     absorbed: tuple[bytes, ...]
     """Keys of the embedded changes that the new tree contains."""
+
+
+Read: TypeAlias = Point | Range | RangeOfOthers | Tree | Kept
+"""Record of one read of a change."""
 
 
 class StoredObjects:
@@ -182,12 +195,14 @@ class State:
         self.base = base
         self.new_id = new_id
         self._stored = StoredObjects(base.store, rewrites=rewrites)
-        self.reads: list[Point | Range | Tree | Kept] = []
+        self.reads: list[Read] = []
         self.effects = Effects()
         self.indexes: dict[str, Index] = {}
         self._objects: dict[int, msgspec.Struct] = {}
         self._shards = _Shards(self._objects, self._stored)
         self._savepoints: dict[str, Any] = {}
+        self._written: dict[str, set[bytes]] = {}
+        """Keys that the change has written, by index."""
         self.check_time: CheckTime = unlimited
         """Called by a change at each of its steps; raises an error if the change has taken too long."""
 
@@ -196,13 +211,16 @@ class State:
     def lookup(self, index: str, key: bytes) -> Entry | None:
         """Return the entry of `key` in an index, or None if the key is absent, and record the read."""
         found = self._open(index).get(key)
-        self.reads.append(Point(index, key, found))
+        if key not in self._written.get(index, ()):
+            self.reads.append(Point(index, key, found))
         return found
 
     def lookup_many(self, index: str, keys: list[bytes]) -> list[Entry | None]:
         """Return the entry of each key in an index (None: absent), in the order of `keys`, and record the reads."""
-        found = self._open(index).get_many(keys)
-        self.reads.extend(Point(index, key, entry) for key, entry in zip(keys, found, strict=True))
+        found, own = self._open(index).get_many(keys), self._written.get(index, ())
+        self.reads.extend(
+            Point(index, key, entry) for key, entry in zip(keys, found, strict=True) if key not in own
+        )
         return found
 
     def scan(
@@ -215,8 +233,14 @@ class State:
         reverse: bool = False,
     ) -> tuple[tuple[bytes, Entry], ...]:
         """Return up to `limit` entries with start <= key < end, in key order or reverse order, and record the read."""
-        found = _take(self._open(index).range(start, end, reverse=reverse), limit)
-        self.reads.append(Range(index, start, end, reverse, limit, found))
+        opened, written = self._open(index), self._written.get(index, ())
+        found = _take(opened.range(start, end, reverse=reverse), limit)
+        read = Range(index, start, end, reverse, limit, found)
+        own = frozenset(key for key in written if start <= key and (end is None or key < end))
+        if own:
+            self.reads.append(RangeOfOthers(read._replace(found=_scanned(opened, read, own)), own))
+        else:
+            self.reads.append(read)
         return found
 
     def require_kept(self, number: int) -> None:
@@ -281,11 +305,13 @@ class State:
     def put(self, index: str, key: bytes, entry: Entry) -> None:
         """Set the entry of `key` in an index."""
         self._writable(index).put(key, entry)
+        self._written.setdefault(index, set()).add(key)
         self.effects.puts.append((index, key, entry))
 
     def remove(self, index: str, key: bytes) -> None:
         """Remove `key` from an index."""
         self._writable(index).remove(key)
+        self._written.setdefault(index, set()).add(key)
         self.effects.puts.append((index, key, None))
 
     def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
@@ -335,6 +361,7 @@ class State:
         self.reads = []
         self.effects = Effects()
         self._savepoints = {}
+        self._written = {}
 
     def undo(self) -> None:
         """Undo every effect of the change that started with the last `begin`."""
@@ -344,7 +371,7 @@ class State:
             self._objects.pop(id, None)
         self.begin()
 
-    def holds(self, reads: Iterable[Point | Range | Tree | Kept]) -> bool:
+    def holds(self, reads: Iterable[Read]) -> bool:
         """Return True if each of these recorded reads would have the same result now."""
         return all(self._same(read) for read in reads)
 
@@ -363,15 +390,17 @@ class State:
         self.effects.entries += effects.entries
         self.effects.merged += effects.merged
 
-    def _same(self, read: Point | Range | Tree | Kept) -> bool:
+    def _same(self, read: Read) -> bool:
         if isinstance(read, Kept):
             return self.base.head.floor_number <= read.number
+        if isinstance(read, RangeOfOthers):
+            return _scanned(self._open(read.scan.name), read.scan, read.own) == read.scan.found
         index = self._open(read.name)
         if isinstance(read, Tree):
             return index.tree == read.tree and index.embedded(read.start, read.end) == read.found
         if isinstance(read, Point):
             return index.get(read.key) == read.found
-        return _take(index.range(read.start, read.end, reverse=read.reverse), read.limit) == read.found
+        return _scanned(index, read) == read.found
 
     def _open(self, name: str) -> Index:
         return self.indexes.get(name) or self.base.index(name)
@@ -409,6 +438,14 @@ class Effects:
 
     def __bool__(self) -> bool:
         return bool(self.puts or self.objects or self.files or self.entries or self.trees or self.merged)
+
+
+def _scanned(index: Index, scan: Range, own: Collection[bytes] = ()) -> tuple[tuple[bytes, Entry], ...]:
+    """Return the entries that a scan finds in an index, without those whose keys are in `own`."""
+    entries: Iterable[tuple[bytes, Entry]] = index.range(scan.start, scan.end, reverse=scan.reverse)
+    if own:
+        entries = ((key, entry) for key, entry in entries if key not in own)
+    return _take(entries, scan.limit)
 
 
 def _take(items: Iterable[tuple[bytes, Entry]], limit: int | None) -> tuple[tuple[bytes, Entry], ...]:

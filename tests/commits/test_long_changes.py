@@ -16,6 +16,7 @@ from polaris_spark.commits.committer import APART_SIZE, Committer
 from polaris_spark.commits.group import Pending
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError, TryAgainError
+from polaris_spark.index import Entry
 
 from .support import Add, committer, number
 
@@ -173,3 +174,45 @@ def test_long_changes_of_a_batch_share_the_time_of_the_batch(c: Committer, clock
     assert [pending.must_prepare for pending in pendings] == [True] * 4 + [False]
     assert [pending.too_long for pending in pendings] == [True] * 4 + [False]
     assert pendings[-1].result == 1
+
+
+class Rereads(Long):
+    """A long change that reads what it has written."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        state.put("other", b"m", Entry(value=b"1"))
+        assert state.lookup("other", b"m") == Entry(value=b"1")
+        assert state.lookup_many("other", [b"m", b"z"])[0] == Entry(value=b"1")
+        state.remove("other", b"gone")
+        self.scanned = [key for key, _ in state.scan("other", b"a", None, limit=1)]
+        return super().apply(state, prepared)
+
+
+class Put(Add):
+    """Set a key of the index that `Rereads` scans."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__("c")
+        self._key = key
+
+    def apply(self, state: State, prepared: object) -> int:
+        state.put("other", self._key, Entry(value=b"theirs"))
+        return super().apply(state, prepared)
+
+
+def test_a_long_change_may_read_what_it_has_written(c: Committer, clock: ManualClock) -> None:
+    c.commit(Put(b"gone"))
+    change = Rereads(c, clock, steps=100, large=True)
+    assert c.commit(change) == 1
+    assert (len(change.apart), change.scanned) == (1, [b"m"])
+
+
+@pytest.mark.parametrize(("key", "runs"), [(b"b", 2), (b"z", 2), (b"A", 1), (b"m", 1), (b"gone", 1)])
+def test_of_what_others_wrote_meanwhile_only_what_was_read_counts(
+    c: Committer, clock: ManualClock, key: bytes, runs: int
+) -> None:
+    change = Rereads(c, clock, steps=100, large=True)
+    change.meanwhile = [lambda: c.commit(Put(key))]
+    assert c.commit(change) == 1
+    assert len(change.apart) == runs
+    assert change.scanned == [min(b"m", key) if key >= b"a" and key != b"gone" else b"m"]
