@@ -49,3 +49,27 @@ def problem_of_part(name: str) -> str | None:
     if name in _DOT_SEGMENTS:
         return "is removed from paths by HTTP clients, so an object of this name could not be addressed"
     return problem_of(name)
+
+
+_TRANSACTION = "@"
+"""First character of the names of transactions' branches. Names of other branches do not contain it."""
+
+
+def transaction_name(end_ms: int, unique: str) -> str:
+    """Return the name of the branch of a transaction.
+
+    Args:
+        end_ms: when the transaction ends by itself, in milliseconds since 1970.
+    """
+    return f"{_TRANSACTION}{end_ms:x}-{unique}"
+
+
+def transaction_end_ms(branch: str) -> int | None:
+    """Return when the transaction of a branch ends by itself, in milliseconds since 1970; None if the branch is not
+    that of a transaction."""
+    if not branch.startswith(_TRANSACTION):
+        return None
+    try:
+        return int(branch[1:].partition("-")[0], 16)
+    except ValueError:
+        return None

@@ -22,7 +22,7 @@ from polaris_spark.errors import (
     NotFoundError,
     ReferenceGoneError,
 )
-from polaris_spark.names import MAIN, problem_of_part
+from polaris_spark.names import MAIN, problem_of_part, transaction_end_ms
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""
@@ -51,11 +51,12 @@ def branch_of(catalog: Catalog, name: str) -> CommitReader:
 
 
 def names_of(catalog: Catalog) -> list[str]:
-    """Return the names of all branches of a catalog that are not dropped, in their order."""
+    """Return the names of all branches of a catalog that are not dropped, in their order, without those of
+    transactions."""
     prefix = heads_prefix(catalog.row)
-    listed = catalog.references.listed()
-    names = [one for one in listed if one.name.startswith(prefix) and one.registration.state == "live"]
-    return [one.name.removeprefix(prefix) for one in names]
+    live = [one.name for one in catalog.references.listed() if one.registration.state == "live"]
+    names = [name.removeprefix(prefix) for name in live if name.startswith(prefix)]
+    return [name for name in names if transaction_end_ms(name) is None]
 
 
 def branches(catalog: Catalog) -> list[Branch]:

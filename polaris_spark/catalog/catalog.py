@@ -19,7 +19,7 @@ from polaris_spark.catalog.rows import CatalogRow, Unloaded
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import CommitReader, State, StoredObjects, reading_state
+from polaris_spark.commits.state import CommitReader, Read, State, StoredObjects, reading_state
 from polaris_spark.errors import ForbiddenError, ReferenceGoneError, WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
@@ -54,6 +54,8 @@ class Catalog:
         """At most one head. The next call of `head` removes and returns it instead of reading the store."""
         self._fixed: CommitReader | None = None
         """The commit that the catalog shows; None for the newest."""
+        self._recorded: dict[str, list[list[Read]]] = {}
+        """Lists to which the reads of a branch are added, by the name of the branch. All copies share this dict."""
         self.bound = False
         """Whether the configuration fixes the state that the catalog shows, so that requests cannot choose another."""
         self.metrics = MetricsReports(
@@ -151,7 +153,23 @@ class Catalog:
 
     def view(self, at: CommitReader | None = None) -> State:
         """Return a `State` for reading the commit `at`. If `at` is None, read the newest commit from the store."""
-        return reading_state(self.head() if at is None else at)
+        state = reading_state(self.head() if at is None else at)
+        if self._recorded and self.branch in self._recorded:
+            self._recorded[self.branch].append(state.reads)
+        return state
+
+    @property
+    def records_reads(self) -> bool:
+        """Whether the reads of this branch are recorded."""
+        return self.branch in self._recorded
+
+    def record_reads(self, branch: str, reads: list[list[Read]] | None) -> None:
+        """From now on, add what is read of a branch by states of `view` to `reads`, a list for each state. If `reads`
+        is None, no longer record reads."""
+        if reads is None:
+            self._recorded.pop(branch, None)
+        else:
+            self._recorded[branch] = reads
 
     def commit(self, change: Change[P, R]) -> R:
         """Commit a change to this branch, and return the change's result. Lazily imported tables and views that the

@@ -100,7 +100,7 @@ def record_merge(state: State, source: Ancestry) -> None:
     contains. Do nothing if it contains them already.
 
     Args:
-        source: `ancestry_of` the other branch's commit.
+        source: `ancestry_of` the other branch's commit, perhaps without that branch itself.
     """
     mine = _ancestry(state.scan(MERGES, b"", None))
     new = {
@@ -110,7 +110,7 @@ def record_merge(state: State, source: Ancestry) -> None:
     }
     for branch, newest in new.items():
         state.put(MERGES, _OTHERS + _bytes(branch), _entry(newest))
-    if new:
+    if new and source.own in source.newest:
         state.record_merge(source.newest[source.own].commit)
 
 

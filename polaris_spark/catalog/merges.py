@@ -4,7 +4,7 @@ commit, and restore a dropped table."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
-from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.commits.state import CommitReader, Read, State
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -35,6 +35,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.index import diff
 from polaris_spark.index.keys import decode_key
+from polaris_spark.names import transaction_end_ms
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -53,9 +54,20 @@ def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list
     return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
 
 
-def merge_branch(catalog: Catalog, source: str, operation: Operation, options: Options) -> list[Merged]:
+def merge_branch(
+    catalog: Catalog,
+    source: str,
+    operation: Operation,
+    options: Options,
+    *,
+    label: str = "",
+    reads: Sequence[Read] = (),
+) -> list[Merged]:
     """Merge a branch into the branch of this catalog.
 
+    Args:
+        label: what is done, for messages and the log; by default, the merge of the branch.
+        reads: what must not have changed in the branch of this catalog.
     Raises:
         BadRequestError: it is the same branch.
         HistoryTrimmedError: the common ancestor of the branches is no longer stored.
@@ -72,9 +84,12 @@ def merge_branch(catalog: Catalog, source: str, operation: Operation, options: O
         changes = changed_entities(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
-        return _difference(catalog, changes)._replace(ancestry=ancestry_of(theirs))
+        ancestry = ancestry_of(theirs)
+        if transaction_end_ms(source) is not None:  # it will be dropped, and never merged again
+            del ancestry.newest[ancestry.own]
+        return _difference(catalog, changes)._replace(ancestry=ancestry, reads=reads)
 
-    return _run(catalog, operation, options, f"merge {source}", difference)
+    return _run(catalog, operation, options, label or f"merge {source}", difference)
 
 
 def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:

@@ -20,7 +20,7 @@ reads of the change. So a merge does not compete with commits to other tables.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
 from polaris_spark.catalog.table_merge import TableConflictError, Versions, merge_tables
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import Point, Read, State
 from polaris_spark.errors import BadRequestError, ForbiddenError, MergeConflictError
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key, subtree
@@ -99,6 +99,8 @@ class Difference(NamedTuple):
     """`ancestry_of` the other branch's commit; None if the change is not the merge of a branch."""
     gone: frozenset[int] = frozenset()
     """Ids of entities whose content in the other state cannot be used, because its files may be deleted already."""
+    reads: Sequence[Read] = ()
+    """What must not have changed in the branch: what a transaction read, as it was when it began."""
     restores: bool = False
     """Whether the other state is older than the base. Tables that are in both states then get no older content: only
     their values and the snapshots of their branches and tags are restored, as by a rollback."""
@@ -186,6 +188,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         return difference
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
+        _refuse_changed(state, prepared.reads)
         run = _Run(self, state, prepared)
         merged = run.merge()
         conflicts = [one for one in merged if one.action == "conflict"]
@@ -650,3 +653,24 @@ def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
     if theirs in (base, ours):
         return ours
     return theirs if ours == base else None
+
+
+def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
+    """Check that what a transaction read is unchanged, and record this.
+
+    Raises:
+        MergeConflictError: something has changed; the message names it.
+    """
+    for read in reads:
+        if not state.holds([read]):
+            raise MergeConflictError(
+                f"the transaction cannot be committed, nothing was changed: {_described(read)} was read in it, and has "
+                "been changed since it began; roll it back and repeat it"
+            )
+    state.reads.extend(reads)
+
+
+def _described(read: Read) -> str:
+    if isinstance(read, Point):
+        return f"{KINDS[decode_key(read.key).kind]} {name_of(read.key)}"
+    return "the list of a namespace"

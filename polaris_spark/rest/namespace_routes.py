@@ -15,9 +15,10 @@ from polaris_spark.catalog.namespace_changes import (
     require_location,
     with_default_location,
 )
-from polaris_spark.catalog.rows import NAMESPACE, Namespace
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, NoSuchNamespaceError
+from polaris_spark.index.keys import children
 from polaris_spark.rest import messages
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
@@ -57,6 +58,8 @@ def list_namespaces(catalog: Catalog, request: Request) -> Response:
     above = _parent(view, parent) if parent else ()
     if token is None:
         require_namespace(view, above)
+    if catalog.records_reads:
+        view.scan(NAMES, *children(above, NAMESPACE))
     listed = list_names(view.base, catalog.reference, above, NAMESPACE, token=token, size=size)
     names = [[*above, name] for name in listed.names]
     return json_response(messages.encode(messages.ListNamespacesResponse(names, listed.next)))

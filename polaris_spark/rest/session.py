@@ -6,7 +6,8 @@ import getpass
 import logging
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -29,6 +30,8 @@ from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED
+from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.transactions import Transactions, isolation_of
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.change import Operation
@@ -141,6 +144,26 @@ class Session:
         )
         found._resources, found._closed, found._closing = self._resources, self._closed, self._closing
         return found
+
+    @contextmanager
+    def transaction(self, *, isolation: str = "serializable") -> Iterator[Session]:
+        """Carry out a transaction: yield a session that sees one state of the catalog and its own changes. When the
+        block ends, all its changes take effect in one commit. If the block raises an error, nothing changes.
+
+        Args:
+            isolation: `serializable` or `snapshot` (`catalog.transactions`).
+        Raises:
+            InputError: the isolation is none of these.
+            MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
+        """
+        transactions, operation = self.resource(Transactions), Operation(b"", self.principal)
+        begun = transactions.begin(self.catalog, operation, isolation_of(isolation))
+        try:
+            yield self.derive(catalog=catalog_at(self.catalog, begun.state))
+            transactions.commit(begun, operation)
+        except BaseException:
+            transactions.roll_back(begun, operation)
+            raise
 
     def resource(self, cls: type[A]) -> A:
         """Return this session's only object of class `cls`. It is created at the first call and closed with the

@@ -30,7 +30,7 @@ from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.purge import purge
 from polaris_spark.catalog.registration import RegisterTable
-from polaris_spark.catalog.rows import TABLE, Unloaded
+from polaris_spark.catalog.rows import NAMES, TABLE, Unloaded
 from polaris_spark.catalog.table_changes import CommitTable, CommitTables, CreateTable, TableCommit
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import State
@@ -43,6 +43,7 @@ from polaris_spark.errors import (
     StorageFullError,
     TryAgainError,
 )
+from polaris_spark.index.keys import children
 from polaris_spark.rest import messages
 from polaris_spark.rest.namespace_routes import PAGES, namespace_of, page
 from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
@@ -118,6 +119,8 @@ def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
     view = catalog.view()
     if token is None:
         require_namespace(view, namespace)
+    if catalog.records_reads:
+        view.scan(NAMES, *children(namespace, kind))
     listed = list_names(view.base, catalog.reference, namespace, kind, token=token, size=size)
     above = list(namespace)
     identifiers = [messages.Identifier(above, name) for name in listed.names]

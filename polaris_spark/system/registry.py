@@ -35,12 +35,14 @@ from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.commits.upkeep import fence as raise_fence
 from polaris_spark.errors import (
+    NotFoundError,
     OutcomeUnknownError,
     RealmMovedError,
     ReferenceGoneError,
     TryAgainError,
 )
 from polaris_spark.ids import IdGenerator
+from polaris_spark.names import transaction_end_ms
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 from polaris_spark.system.recovery.lost import refuse_lost
@@ -262,7 +264,8 @@ class References:
         return registered
 
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
-        """End the registrations of the references that were dropped at least the grace period ago.
+        """Drop the branches of transactions whose time is over. End the registrations of the references that were
+        dropped at least the grace period ago.
 
         These references can no longer be restored, so their objects and files can be deleted. Jobs that delete objects
         or files look in the registry to see whether a reference can still be restored. They do not decide this by their
@@ -271,7 +274,13 @@ class References:
         Args:
             grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
         """
-        self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
+        now_ms = self.ids.now_ms()
+        for registered in self.listed():
+            end = transaction_end_ms(registered.name.rpartition("/")[2])
+            if registered.registration.state == "live" and end is not None and end < now_ms:
+                with contextlib.suppress(NotFoundError):  # it has just ended
+                    self.drop(registered.name, operation)
+        self.end(expired(self.listed(), now_ms, grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> None:
         """End the registrations of dropped references, so that they can no longer be restored. Skip registrations that

@@ -544,7 +544,19 @@ def test_an_administrator_checks_only_the_served_realm(admin: Asking, local: Ask
 
 
 NEED_SPARK = ["create_materialized_view", "refresh", "refresh_stale"]
-LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm", "use", *NEED_SPARK]
+LOCAL_ONLY = [
+    "adopt",
+    "import_catalog",
+    "load_imported",
+    "migrate_realm",
+    "purge_realm",
+    "begin",
+    "commit",
+    "rollback",
+    "savepoint",
+    "use",
+    *NEED_SPARK,
+]
 
 
 @pytest.mark.parametrize("procedure", LOCAL_ONLY)

@@ -1,4 +1,4 @@
-"""SQL that says which state of the catalog it means: `use`, and names such as `t@dev`; and merges."""
+"""SQL that says which state of the catalog it means: `use`, and names such as `t@dev`; merges and transactions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from tests.spark.sql import rows, run
 pytestmark = pytest.mark.spark
 
 ERRORS = (PySparkException, Py4JJavaError)
+
+
+def another(spark: SparkSession) -> SparkSession:
+    """A further session with the same catalog."""
+    other = spark.newSession()
+    for name, value in spark.conf.getAll.items():
+        if name.startswith("spark.sql.catalog.polaris"):
+            other.conf.set(name, value)
+    return other
 
 
 @pytest.fixture
@@ -49,10 +58,7 @@ def test_names_of_tables_say_which_state_is_meant(spark: SparkSession, dev: str)
 
 
 def test_a_session_uses_a_branch_until_it_uses_another(spark: SparkSession, dev: str) -> None:
-    other = spark.newSession()
-    for name, value in spark.conf.getAll.items():
-        if name.startswith("spark.sql.catalog.polaris"):
-            other.conf.set(name, value)
+    other = another(spark)
     assert rows(spark, "CALL polaris.system.use('dev')")[0][0] == "dev"
     assert rows(spark, f"SELECT id FROM {dev}.t") == [(1,), (2,)]
     assert rows(other, f"SELECT id FROM {dev}.t") == [(1,)]
@@ -111,3 +117,61 @@ def test_a_branch_is_compared_and_merged_by_sql(spark: SparkSession, dev: str) -
     assert [row.id for row in read.table(f"{dev}.t").collect()] == [2]
     run(spark, f"INSERT INTO {dev}.t VALUES (4)", f"DELETE FROM {dev}.t WHERE id = 1")
     assert rows(spark, f"SELECT id FROM {dev}.t") == [(2,), (3,), (4,)]
+
+
+def test_statements_of_a_transaction_take_effect_together(spark: SparkSession, namespace: str) -> None:
+    other = another(spark)
+    run(
+        spark,
+        f"CREATE TABLE {namespace}.t AS SELECT 1 AS id",
+        f"CREATE TABLE {namespace}.u AS SELECT 1 AS id",
+    )
+    run(
+        spark,
+        "CALL polaris.system.begin()",
+        f"INSERT INTO {namespace}.t VALUES (2)",
+        f"CREATE TABLE {namespace}.made AS SELECT sum(id) AS id FROM {namespace}.t",
+        f"CREATE VIEW {namespace}.v AS SELECT id FROM {namespace}.made",
+        f"UPDATE {namespace}.u SET id = 7",
+        "CALL polaris.system.savepoint('here')",
+        f"DROP TABLE {namespace}.t",
+        "CALL polaris.system.rollback('here')",
+        f"ALTER TABLE {namespace}.u RENAME TO {namespace}.renamed",
+    )
+    assert rows(spark, f"SELECT id FROM {namespace}.t") == [(1,), (2,)]
+    assert rows(spark, f"SELECT id FROM {namespace}.v") == [(3,)]
+    assert rows(other, f"SELECT id FROM {namespace}.t") == [(1,)]
+    assert {row[1] for row in rows(other, f"SHOW TABLES IN {namespace}")} == {"t", "u"}
+    done = rows(spark, "CALL polaris.system.commit()")
+    assert {(name.rpartition(".")[2], action) for _, _, name, action in done} == {
+        ("made", "added"),
+        ("renamed", "renamed"),
+        ("t", "changed"),
+        ("v", "added"),
+    }
+    for session in (spark, other):
+        assert rows(session, f"SELECT id FROM {namespace}.v") == [(3,)]
+        assert rows(session, f"SELECT id FROM {namespace}.renamed") == [(7,)]
+
+
+def test_a_transaction_fails_if_what_it_read_has_changed(spark: SparkSession, namespace: str) -> None:
+    other = another(spark)
+    run(
+        spark,
+        f"CREATE TABLE {namespace}.t AS SELECT 1 AS id",
+        f"CREATE TABLE {namespace}.u AS SELECT 1 AS id",
+    )
+    for session, (read, changed) in ((spark, ("t", "u")), (other, ("u", "t"))):
+        run(
+            session,
+            "CALL polaris.system.begin(isolation => 'serializable')",
+            f"INSERT INTO {namespace}.{changed} SELECT sum(id) + 1 FROM {namespace}.{read}",
+        )
+    run(spark, "CALL polaris.system.commit()")
+    with pytest.raises(ERRORS, match="was read in it, and has been changed since it began"):
+        run(other, "CALL polaris.system.commit()")
+    run(other, "CALL polaris.system.rollback()")
+    assert rows(other, f"SELECT id FROM {namespace}.t") == [(1,)]
+    assert rows(other, f"SELECT id FROM {namespace}.u") == [(1,), (2,)]
+    with pytest.raises(ERRORS, match="no transaction is open"):
+        run(other, "CALL polaris.system.commit()")

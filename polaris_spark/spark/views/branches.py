@@ -10,7 +10,7 @@ import msgspec
 from polaris_spark.catalog.merge_base import Distance, distance
 from polaris_spark.catalog.references import heads_prefix
 from polaris_spark.commits.rows import Head
-from polaris_spark.names import MAIN
+from polaris_spark.names import MAIN, transaction_end_ms
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
@@ -85,7 +85,7 @@ class Branches(SystemView[BranchTask, BranchRow]):
             live = {
                 name: msgspec.structs.replace(head, recent=(), slots=())
                 for name, head in heads.items()
-                if not head.sealed  # dropped since it was listed
+                if not head.sealed and transaction_end_ms(name) is None  # sealed: dropped since it was listed
             }
             for name, head in live.items():
                 task = BranchTask(realm.record.instance, catalog.name, name, head, live.get(MAIN))

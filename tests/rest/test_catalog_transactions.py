@@ -1,0 +1,287 @@
+"""Transactions of the whole catalog: what they see, what they forbid, and how they end.
+
+The histories have the names of Adya ("Weak Consistency", 1999) and of Kleppmann's Hermitage. Objects are tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+import polaris_spark
+from polaris_spark.catalog.merge_base import MERGES
+from polaris_spark.catalog.states import catalog_at
+from polaris_spark.clock import ManualClock
+from polaris_spark.errors import BadRequestError, InputError, MergeConflictError, NotFoundError
+from polaris_spark.jobs.registry import call
+from polaris_spark.rest.session import Session
+from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
+from tests.rest.client import Client, table
+
+BOTH = pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(int(time.time() * 1_000))
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[], Client]]:
+    """Open further sessions of one catalog, which has the tables `db.t` and `db.u`, both with the value 0."""
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+    sessions: list[Session] = []
+
+    def open_() -> Client:
+        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse, clock=clock))
+        return Client(sessions[-1])
+
+    first = open_()
+    first.namespace("db")
+    for name in ("t", "u"):
+        appendable(first, name)
+        write(first, name, 0)
+    yield open_
+    assert call(first.session, "fsck") == []
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def main(opened: Callable[[], Client]) -> Client:
+    return opened()
+
+
+def write(client: Client, name: str, value: int) -> None:
+    client.set(name, **{"my.value": str(value)})
+
+
+def read(client: Client, name: str) -> int:
+    return int(client.load(name)["metadata"]["properties"]["my.value"])
+
+
+class Tx:
+    """A transaction that a test steps through."""
+
+    def __init__(self, client: Client, isolation: str) -> None:
+        self._context: AbstractContextManager[Session] = client.session.transaction(isolation=isolation)
+        self.client = Client(self._context.__enter__())
+
+    def commit(self) -> None:
+        self._context.__exit__(None, None, None)
+
+    def roll_back(self) -> None:
+        assert not self._context.__exit__(RuntimeError, RuntimeError("rolled back"), None)
+
+    def refused(self, *parts: str) -> None:
+        with pytest.raises(MergeConflictError) as raised:
+            self.commit()
+        for part in parts:
+            assert part in str(raised.value)
+
+
+@BOTH
+def test_changes_are_seen_by_nobody_before_the_commit_and_take_effect_in_one(
+    main: Client, opened: Callable[[], Client], isolation: str
+) -> None:
+    """G0, G1a, G1b and G1c: no dirty write, aborted read, intermediate read or circular flow of information."""
+    other = opened()
+    before = main.session.catalog.head().head.number
+    tx = Tx(main, isolation)
+    write(tx.client, "t", 1)
+    write(tx.client, "t", 2)
+    tx.client.create("made")
+    tx.client.namespace("new")
+    tx.client.ok("DELETE", table("u"))
+    assert (read(tx.client, "t"), tx.client.names("db")) == (2, ["made", "t"])
+    for client in (main, other):
+        assert (read(client, "t"), client.names("db")) == (0, ["t", "u"])
+    tx.commit()
+    for client in (main, other):
+        assert (read(client, "t"), client.names("db")) == (2, ["made", "t"])
+    assert main.session.catalog.head().head.number == before + 1
+    assert [row[0] for row in call(main.session, "show_branches")] == ["main"]
+
+
+@BOTH
+def test_nothing_is_left_of_a_transaction_that_is_rolled_back(main: Client, isolation: str) -> None:
+    before = main.session.catalog.head().head
+    tx = Tx(main, isolation)
+    write(tx.client, "t", 1)
+    tx.client.create("made")
+    tx.roll_back()
+    assert main.session.catalog.head().head == before
+    with pytest.raises(ZeroDivisionError), main.session.transaction() as session:
+        write(Client(session), "t", 1 // 0)
+    assert main.session.catalog.head().head == before
+
+
+@BOTH
+def test_a_transaction_reads_one_state(main: Client, isolation: str) -> None:
+    """OTV, PMP and G-single: no observed transaction vanishes, no phantom, no read skew within the transaction."""
+    tx = Tx(main, isolation)
+    assert read(tx.client, "t") == 0
+    write(main, "t", 1)
+    write(main, "u", 1)
+    main.create("made")
+    assert (read(tx.client, "t"), read(tx.client, "u"), tx.client.names("db")) == (0, 0, ["t", "u"])
+    tx.roll_back()
+
+
+@BOTH
+def test_an_update_is_not_lost(main: Client, isolation: str) -> None:
+    """P4: of two transactions that change what both have read, the second one fails."""
+    one, two = Tx(main, isolation), Tx(main, isolation)
+    for tx in (one, two):
+        write(tx.client, "t", read(tx.client, "t") + 1)
+        write(tx.client, "t", read(tx.client, "t") + 10)
+    one.commit()
+    two.client.set("t", **{"my.value": "3"})
+    two.refused("table db.t")
+    assert read(main, "t") == 11
+
+
+def test_write_skew_is_forbidden_by_serializable_and_allowed_by_snapshot(main: Client) -> None:
+    """G2-item: each reads both tables, and changes another one."""
+    for isolation in ("serializable", "snapshot"):
+        one, two = Tx(main, isolation), Tx(main, isolation)
+        for tx in (one, two):
+            assert read(tx.client, "t") + read(tx.client, "u") >= 0
+        write(one.client, "t", 5)
+        write(two.client, "u", 5)
+        one.commit()
+        if isolation == "serializable":
+            two.refused("table db.t was read in it, and has been changed since it began")
+            assert read(main, "u") == 0
+            write(main, "t", 0)
+        else:
+            two.commit()
+            assert (read(main, "t"), read(main, "u")) == (5, 5)
+
+
+def test_phantoms_are_forbidden_by_serializable_and_allowed_by_snapshot(main: Client) -> None:
+    """G2: each lists the namespace, and adds to it what the other one did not see."""
+    for isolation in ("serializable", "snapshot"):
+        one, two = Tx(main, isolation), Tx(main, isolation)
+        for name, tx in ((f"one_{isolation}", one), (f"two_{isolation}", two)):
+            assert name not in tx.client.names("db")
+            tx.client.create(name)
+        one.commit()
+        if isolation == "serializable":
+            two.refused("the list of a namespace was read in it")
+        else:
+            two.commit()
+    assert main.names("db") == ["one_serializable", "one_snapshot", "t", "two_snapshot", "u"]
+
+
+def test_a_name_that_was_looked_up_in_vain_counts_as_read(main: Client) -> None:
+    tx = Tx(main, "serializable")
+    assert tx.client.send("HEAD", table("made")).status == 404
+    write(tx.client, "u", 1)
+    main.create("made")
+    tx.refused("table db.made was read in it")
+
+
+def test_what_was_not_read_may_change(main: Client) -> None:
+    tx = Tx(main, "serializable")
+    write(tx.client, "t", read(tx.client, "t") + 1)
+    write(main, "u", 7)
+    main.create("made")
+    tx.commit()
+    assert (read(main, "t"), read(main, "u")) == (1, 7)
+
+
+def test_appends_of_snapshot_transactions_do_not_conflict(main: Client) -> None:
+    one, two = Tx(main, "snapshot"), Tx(main, "snapshot")
+    for tx in (one, two):
+        made = attempt(tx.client.load("t")["metadata"], new_append(3))
+        write_manifests(made)
+        assert send(tx.client, made, "t").status == 200
+    one.commit()
+    two.commit()
+    snapshots = main.load("t")["metadata"]["snapshots"]
+    assert [one["summary"]["total-records"] for one in snapshots] == ["3", "6"]
+
+
+def test_renames_and_views_and_drops_are_carried_out_together(main: Client) -> None:
+    tx = Tx(main, "serializable")
+    ends = [{"namespace": ["db"], "name": one} for one in ("t", "moved")]
+    tx.client.ok("POST", "v1/tables/rename", {"source": ends[0], "destination": ends[1]})
+    tx.client.create("t")
+    tx.client.ok("DELETE", table("u"))
+    tx.client.create("u", properties={"my.value": "9"})
+    tx.commit()
+    assert main.names("db") == ["moved", "t", "u"]
+    assert (read(main, "moved"), read(main, "u")) == (0, 9)
+
+
+def test_ten_tables_cost_less_than_ten_commits(main: Client) -> None:
+    for number in range(10):
+        main.create(f"n{number}")
+    before = main.session.catalog.head().head.number
+    with main.session.transaction() as session:
+        for number in range(10):
+            write(Client(session), f"n{number}", number)
+    assert main.session.catalog.head().head.number == before + 1
+    assert [read(main, f"n{number}") for number in range(10)] == list(range(10))
+
+
+def test_mistakes_are_refused(main: Client) -> None:
+    with (
+        pytest.raises(InputError, match="'serializable' or 'snapshot'"),
+        main.session.transaction(isolation="no"),
+    ):
+        pass
+    tx = Tx(main, "snapshot")
+    with pytest.raises(BadRequestError, match="a transaction is open"), tx.client.session.transaction():
+        pass
+    tx.commit()
+    for procedure in ("commit", "rollback", "savepoint"):
+        with pytest.raises(NotFoundError, match="no transaction is open"):
+            call(main.session, procedure, **({"name": "a"} if procedure == "savepoint" else {}))
+
+
+def test_savepoints_undo_a_part_of_the_changes(main: Client) -> None:
+    def at(state: str) -> Client:
+        return Client(main.session.derive(catalog=catalog_at(main.session.catalog, state)))
+
+    [(state, *_)] = call(main.session, "begin")
+    write(at(state), "t", 1)
+    call(at(state).session, "savepoint", name="one")
+    write(at(state), "t", 2)
+    at(state).create("made")
+    with pytest.raises(NotFoundError, match="no savepoint 'two'; its savepoints are: one"):
+        call(at(state).session, "rollback", savepoint="two")
+    [(after,)] = call(at(state).session, "rollback", savepoint="one")
+    assert (read(at(after), "t"), at(after).names("db")) == (1, ["t", "u"])
+    write(at(after), "u", 5)
+    [(parent, *_), _] = call(at(after).session, "commit")
+    assert parent == "main"
+    assert (read(main, "t"), read(main, "u"), main.names("db")) == (1, 5, ["t", "u"])
+
+
+def test_an_abandoned_transaction_ends_by_itself(main: Client, clock: ManualClock) -> None:
+    [(state, *_)] = call(main.session, "begin")
+    write(Client(main.session.derive(catalog=catalog_at(main.session.catalog, state))), "t", 1)
+    clock.advance(61 * 60_000)
+    call(main.session, "sweep")
+    live = [one.name for one in main.session.catalog.references.listed() if one.registration.state == "live"]
+    assert not [name for name in live if "@" in name]
+    with pytest.raises(NotFoundError):
+        catalog_at(main.session.catalog, state)
+
+
+def test_merges_within_a_transaction_are_remembered(main: Client) -> None:
+    call(main.session, "create_branch", name="dev")
+    dev = Client(main.session.derive(catalog=catalog_at(main.session.catalog, "dev")))
+    write(dev, "t", 4)
+    with main.session.transaction() as session:
+        call(session, "merge", source="dev")
+    assert read(main, "t") == 4
+    assert call(main.session, "merge", source="dev") == []
+    entries = list(main.session.catalog.head().index(MERGES).range(b"", None))
+    assert len(entries) == 1  # the branch `dev`; none of the transaction
