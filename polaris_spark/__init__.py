@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from polaris_spark.extension import connect
     from polaris_spark.rest.session import Session
     from polaris_spark.spark.session import configure
+    from polaris_spark.spark.transactions import transaction
 
 _LAZY = {
     "Session": "polaris_spark.rest.session",
     "connect": "polaris_spark.extension",
     "configure": "polaris_spark.spark.session",
+    "transaction": "polaris_spark.spark.transactions",
 }
 
 
@@ -34,4 +36,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Session", "__version__", "configure", "connect"]
+__all__ = ["Session", "__version__", "configure", "connect", "transaction"]

@@ -21,7 +21,9 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -93,8 +95,29 @@ class PolarisCatalog(RestCatalog):
         shown = {key: value for key, value in self._given.items() if {key, key.replace("_", "-")} & others}
         return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}
 
+    @contextmanager
+    def transaction(self, *, isolation: str = "serializable") -> Iterator[PolarisCatalog]:
+        """Carry out a transaction: yield a catalog that sees one state and its own changes. When the block ends, all
+        its changes take effect in one commit. If the block raises an error, nothing changes.
+
+        Args:
+            isolation: `serializable` or `snapshot` (`catalog.transactions`).
+        Raises:
+            MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
+        """
+        with self._opened.transaction(isolation=isolation) as session:
+            found = copy(self)
+            found._opened = session
+            found._session = self._create_session_of(session)
+            found._kept = LRUCache(KEPT_TEXT_BYTES, getsizeof=lambda kept: kept.bytes)
+            yield found
+
     def _create_session(self) -> Any:
-        return _InProcess(self._opened)
+        return self._create_session_of(self._opened)
+
+    @staticmethod
+    def _create_session_of(session: Session) -> Any:
+        return _InProcess(session)
 
     def _refresh_token(self) -> None:
         """Do nothing, because requests in this process need no token."""
