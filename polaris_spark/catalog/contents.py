@@ -253,6 +253,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             is_storage = self._store_view(state, draft, where, prepared, effective)
         if isinstance(draft, TableDraft) and not state.allows(Table):
             draft.overflow_bound = math.inf
+        summary = draft.summary()
         value, objects = draft.freeze(state.new_id, entity_id=entity_id, metadata_location=where)
         assert isinstance(value, self.cls)
         if existing_file is not None:
@@ -277,7 +278,6 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         else:
             put(state, key, NameEntry(content, entity_id))
         before_id = found.content if found else 0
-        summary = draft.summary()
         if existing_file is not None:
             summary |= unconfirmed_summary(value)
         self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)

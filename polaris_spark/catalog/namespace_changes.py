@@ -27,6 +27,7 @@ from polaris_spark.catalog.metadata.bounds import (
     require_properties_within,
     require_within,
 )
+from polaris_spark.catalog.metadata.change_details import bounded, property_details
 from polaris_spark.catalog.rows import NAMES, Namespace
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -122,7 +123,8 @@ class CreateNamespace(TimedChange[Namespace]):
         namespace = Namespace(state.new_id(), now, self.operation.principal, properties)
         content = state.add(namespace)
         add_entity(state, key, content, namespace.entity_id)
-        self.record(state, now, namespace.entity_id, key, after=content)
+        summary = bounded(property_details({}, properties, properties))
+        self.record(state, now, namespace.entity_id, key, after=content, summary=summary)
         return namespace
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Namespace:
@@ -201,6 +203,9 @@ class UpdateNamespace(TimedChange[PropertiesUpdated]):
                 key,
                 before=found.content,
                 after=after,
+                summary=bounded(
+                    property_details(before.properties, properties, (*self.updates, *self.removals))
+                ),
                 result=msgspec.msgpack.encode(answer),
             )
         return answer

@@ -160,15 +160,25 @@ def _drawn_change(change: Json, widths: tuple[int, int]) -> Text:
 
 
 def told(summary: dict[str, str]) -> str:
-    """Return the summary of a log entry as a short text. If the entry is about a snapshot, the text is the snapshot's
-    operation with counts of records and files. Otherwise the text consists of the value of the field `action` and of
-    the other fields."""
+    """Return the summary of a log entry as a short text. If the entry is about a snapshot, the text begins with the
+    snapshot's operation and counts of records and files, and leaves out the client's own fields. Otherwise it consists
+    of the fields that say what changed, or of the names of the updates if there are no such fields."""
+    from polaris_spark.catalog.metadata.change_details import is_detail
+
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
-        return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")
-    rest = {name: text for name, text in summary.items() if name not in ("action", "snapshot-id")}
+        begin = ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")
+        rest = {name: text for name, text in summary.items() if is_detail(name)}
+    else:
+        rest = {name: text for name, text in summary.items() if name not in (*_UPDATES, "snapshot-id")}
+        updates = next((summary[name] for name in _UPDATES if name in summary), "")
+        begin = "" if any(map(is_detail, rest)) else updates.replace(",", ", ")
     flags = [_flag(name, text) for name, text in rest.items() if text or name.startswith("set ")]
-    return ", ".join(filter(None, (summary.get("action", "").replace(",", ", "), *flags)))
+    return ", ".join(filter(None, (begin, *flags)))
+
+
+_UPDATES = ("updates", "action")
+"""Names of the field with the names of the updates; `action` in entries that earlier releases wrote."""
 
 
 def _flag(name: str, text: str) -> str:

@@ -95,8 +95,19 @@ def test_an_append_says_what_was_added(catalog: Client) -> None:
     before = len(logged(catalog))
     open_table(catalog).append(ROWS)
     entry = one_more(catalog, before)
-    assert "add-snapshot" in entry.summary["action"]
+    assert entry.summary["operation"] == "append"
     assert "3" in entry.summary.values()
+
+
+def test_changes_of_properties_say_which(catalog: Client) -> None:
+    before = len(logged(catalog))
+    catalog.ok("POST", f"{path('db')}/properties", {"updates": {"owner": "ada", "k": "1"}, "removals": []})
+    assert one_more(catalog, before).summary == {"set owner": "ada", "set k": "1"}
+    catalog.ok("POST", f"{path('db')}/properties", {"updates": {"k": "1"}, "removals": ["owner"]})
+    assert one_more(catalog, before + 1).summary == {"unset": "owner"}
+    catalog.create()
+    catalog.set("t", comment="tea")
+    assert one_more(catalog, before + 3).summary == {"updates": "set-properties", "set comment": "tea"}
 
 
 def test_a_registration_and_a_purge_are_named(catalog: Client, tmp_path: Path) -> None:

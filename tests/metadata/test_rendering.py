@@ -121,7 +121,8 @@ def test_updates_can_follow_an_import_at_once() -> None:
         [11],
     )
     assert (
-        draft.summary()["action"] == "register,remove-statistics,remove-partition-statistics,remove-snapshots"
+        draft.summary()["updates"]
+        == "register,remove-statistics,remove-partition-statistics,remove-snapshots"
     )
 
 

@@ -48,7 +48,6 @@ def test_snapshots_keep_their_order_and_their_unknown_fields() -> None:
 def test_the_summary_for_the_log_tells_what_was_added() -> None:
     draft = Catalog().create().append(11)
     assert draft.summary() == {
-        "action": "add-snapshot,set-snapshot-ref",
         "snapshot-id": "11",
         "operation": "append",
         "added-data-files": "1",

@@ -48,7 +48,11 @@ def test_the_property_format_version_upgrades_and_reserved_names_are_not_stored(
     draft = catalog.commit(properties(format_version="2", uuid="x", snapshot_count="9", mine="1"))
     assert catalog.table.format_version == 2
     assert catalog.table.properties == {"write.parquet.compression-codec": "zstd", "mine": "1"}
-    assert draft.summary() == {"action": "upgrade-format-version,set-properties"}
+    assert draft.summary() == {
+        "updates": "upgrade-format-version,set-properties",
+        "set mine": "1",
+        "format-version": "2",
+    }
 
 
 def test_a_property_commit_reads_nothing_and_writes_the_table_only() -> None:
@@ -133,7 +137,7 @@ def test_a_table_is_built_from_nothing_by_the_updates_of_a_create_transaction() 
     assert (found["format-version"], found["table-uuid"], found["location"]) == (1, UUID, LOCATION)
     assert (found["current-schema-id"], found["default-spec-id"], found["default-sort-order-id"]) == (0, 0, 1)
     assert (found["last-column-id"], found["last-partition-id"]) == (4, 1000)
-    assert draft.summary()["action"].startswith("create,assign-uuid,")
+    assert draft.summary()["updates"].startswith("create,assign-uuid,")
 
 
 def test_an_unpartitioned_unsorted_table_is_built_from_nothing() -> None:

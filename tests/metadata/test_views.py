@@ -137,7 +137,13 @@ def test_a_view_is_replaced_as_icebergs_rest_client_does() -> None:
     assert ([s["schema-id"] for s in found["schemas"]], found["current-version-id"]) == ([0, 1], 2)
     assert found["versions"][1] == version("select 2", id=2, schema_id=1)
     assert [entry["version-id"] for entry in found["version-log"]] == [1, 2]
-    assert draft.summary() == {"action": "add-schema,add-view-version,set-current-view-version"}
+    assert draft.summary() == {
+        "updates": "add-schema,add-view-version,set-current-view-version",
+        "add-column x": "int",
+        "drop-column id": "long required",
+        "drop-column at": "timestamptz",
+        "drop-column tags": "list",
+    }
 
 
 def test_an_equal_version_is_used_again_and_logged_at_the_time_of_the_change() -> None:
@@ -261,7 +267,7 @@ def test_what_is_imported_is_exported_field_by_field(indent: int | None) -> None
     views = Views()
     draft = views.store(parse_view(json.dumps(METADATA, indent=indent), now_ms=NOW))
     assert views.json() == METADATA
-    assert draft.summary() == {"action": "register"}
+    assert draft.summary() == {"updates": "register"}
 
 
 @pytest.mark.parametrize("name", [name for name in METADATA if name not in ("properties", "later")])

@@ -17,6 +17,7 @@ from polaris_spark.catalog.metadata.bounds import (
     require_properties_growth,
     require_totals_growth,
 )
+from polaris_spark.catalog.metadata.change_details import table_details
 from polaris_spark.catalog.metadata.overflow import PROPERTY_CODEC, REF_CODEC, Frozen, SpilledValues, spill
 from polaris_spark.catalog.metadata.pieces import IndexedPieces, NumberedPieces
 from polaris_spark.catalog.metadata.rows import (
@@ -41,6 +42,9 @@ STATISTICS_QUOTA = 512
 """Maximum size of the part of the statistics index that a table's row embeds, in bytes; it applies separately to the
 index of partition statistics."""
 
+_ORDINARY = frozenset({"add-snapshot", "set-snapshot-ref"})
+"""The updates of an ordinary commit of data."""
+
 _PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
 
@@ -51,13 +55,18 @@ class TableDraft(TableValues):
     __slots__ = ()
 
     def summary(self) -> dict[str, str]:
-        """Return a description of the changes for the audit log. `action` lists the distinct actions, joined by commas.
+        """Return a description of the changes for the audit log. Call this before `freeze`.
 
-        If snapshots were added, the other items are the id, the operation and the counts of the last added snapshot.
+        `updates` lists the distinct updates, joined by commas; it is missing for a commit that only adds snapshots and
+        moves branches to them. If snapshots were added, there are the id, the operation, the counts and the client's
+        own fields of the last added snapshot. The other items are described in `change_details`.
         """
         actions = dict.fromkeys(action for action, _ in self.changes)
-        first = [self.origin] if self.base is None else []
-        return {"action": ",".join((*first, *actions)), **self.summary_of_snapshot}
+        found = dict(self.summary_of_snapshot)
+        if self.base is None or not found.get("operation") or actions.keys() - _ORDINARY:
+            first = [self.origin] if self.base is None else []
+            found["updates"] = ",".join((*first, *actions))
+        return found if self.origin == "register" else found | table_details(self)
 
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None

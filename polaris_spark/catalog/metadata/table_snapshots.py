@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polaris_spark.catalog.metadata.bounds import require_within
+from polaris_spark.catalog.metadata.change_details import client_fields
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.pieces import IndexedPieces
@@ -70,6 +71,7 @@ def add_snapshot(draft: TableDraft, update: Json) -> None:
     draft.highest_sequence_number = max(draft.highest_sequence_number, number)
     draft.snapshots.add(id, encode(snapshot), draft.take_order())
     draft.added_snapshots[id] = snapshot["timestamp-ms"]
+    draft.added_parents[id] = snapshot.get("parent-snapshot-id")
     draft.record("add-snapshot", id)
     _summarize(draft, snapshot)
 
@@ -299,4 +301,5 @@ def _summarize(draft: TableDraft, snapshot: Json) -> None:
         "snapshot-id": str(snapshot["snapshot-id"]),
         "operation": operation,
         **counts,
+        **client_fields(summary),
     }

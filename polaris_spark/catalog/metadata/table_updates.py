@@ -131,7 +131,7 @@ def set_properties(draft: TableDraft, update: Json) -> None:
     require_booleans(changed)
     if changed:
         draft.own_properties().update(changed)
-        draft.record("set-properties")
+        draft.record("set-properties", tuple(changed))
 
 
 def require_booleans(properties: Mapping[str, str]) -> None:
@@ -154,7 +154,7 @@ def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
         properties = draft.own_properties()
         for name in removed:
             properties.pop(name, None)
-        draft.record("remove-properties")
+        draft.record("remove-properties", tuple(removed))
 
 
 def upgrade_format_version(draft: TableDraft, update: Json) -> None:

@@ -63,6 +63,7 @@ class TableValues:
         "_start",
         "_statistics",
         "added",
+        "added_parents",
         "added_snapshots",
         "base",
         "changes",
@@ -144,6 +145,8 @@ class TableValues:
         self.last_added_sort_order_id: int | None = None
         self.added_snapshots: dict[int, int] = {}
         """Ids of the snapshots that this draft added, with their timestamps in milliseconds since 1970 UTC."""
+        self.added_parents: dict[int, int | None] = {}
+        """Ids of the snapshots that this draft added, with the ids of their parents."""
         self.log_entries: list[LogEntry] = []
         """Entries that this draft adds to the snapshot log."""
         self.summary_of_snapshot: dict[str, str] = {}

@@ -13,6 +13,7 @@ import msgspec
 
 from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.bounds import require_properties_growth
+from polaris_spark.catalog.metadata.change_details import bounded, column_details, property_details
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import (
     EMPTY_VIEW,
@@ -25,7 +26,7 @@ from polaris_spark.catalog.metadata.rows import (
     ViewVersion,
     WithNew,
 )
-from polaris_spark.catalog.metadata.schemas import schema_form
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, schema_form
 from polaris_spark.catalog.metadata.texts import Json, invalid, parse_int
 from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
 from polaris_spark.clock import CheckTime, unlimited
@@ -34,6 +35,7 @@ from polaris_spark.errors import BadRequestError
 _SAME_VERSION = ("summary", "representations", "default-catalog", "default-namespace", "schema-id")
 _HISTORY_SIZE = "version.history.num-entries"
 _HISTORY_SIZE_DEFAULT = 10
+_PROPERTIES = frozenset({"set-properties", "remove-properties"})
 _DROP_DIALECT = "replace.drop-dialect.allowed"
 
 
@@ -126,9 +128,34 @@ class ViewDraft:
         return self._properties
 
     def summary(self) -> dict[str, str]:
-        """Return a description of the changes for the audit log: `action` lists the actions, comma-separated."""
+        """Return a description of the changes for the audit log. Call this before `freeze`.
+
+        `updates` lists the distinct updates, joined by commas. The other items are described in `change_details`.
+        """
         first = [self.origin] if self.base is None else []
-        return {"action": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
+        found = {"updates": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
+        if self.origin == "register":
+            return found
+        if self.current_version_id != self._start.current_version_id or self.base is None:
+            found |= self._column_details()
+        names = [name for action, detail in self.changes if action in _PROPERTIES for name in detail or ()]
+        if self.base is None:
+            names += self.properties
+        details = property_details(self._start.properties, self.properties, names)
+        if self.base is not None and self.location != self.base.location:
+            details["location"] = self.location
+        return found | bounded(details)
+
+    def _column_details(self) -> dict[str, str]:
+        after = _columns(self.versions, self.schemas, self.current_version_id)
+        if after is None:
+            return {}
+        before = None
+        if self.base is not None:
+            versions = NumberedPieces(ViewVersion, self.base.versions, self.reader, version_form)
+            schemas = NumberedPieces(Schema, self.base.schemas, self.reader, schema_form)
+            before = _columns(versions, schemas, self.base.current_version_id)
+        return bounded(column_details(before, after, by_name=True))
 
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
@@ -232,6 +259,12 @@ class ViewDraft:
         if size <= 0:
             raise invalid(f"{_HISTORY_SIZE} must be positive but was {text[:200]}")
         return size
+
+
+def _columns(versions: NumberedPieces, schemas: NumberedPieces, version_id: int) -> SchemaIndex | None:
+    version = versions.get(version_id)
+    schema = None if version is None else schemas.get(version["schema-id"])
+    return None if schema is None else SchemaIndex(schema)
 
 
 def version_form(version: Json) -> object:

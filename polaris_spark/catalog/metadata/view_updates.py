@@ -231,7 +231,7 @@ def _set_properties(draft: ViewDraft, update: Json) -> None:
     changed = get_text_map(update, newer_name(update, "updates", "updated"))
     if changed:
         draft.own_properties().update(changed)
-        draft.record("set-properties")
+        draft.record("set-properties", tuple(changed))
 
 
 _UPDATES: dict[str, Callable[[ViewDraft, Json], None]] = {
