@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from polaris_spark.commit_notes import PROPERTY as NOTE
 from polaris_spark.databases import FILE_SCHEMES, database_of
 from polaris_spark.errors import InputError, StoreURIError
 from polaris_spark.names import MAIN
@@ -210,6 +211,8 @@ class Properties:
     of the same name takes precedence."""
     create_parent_namespaces: bool = True
     """Whether missing parents of new namespaces are created."""
+    commit_notes: Mapping[str, str] = field(default_factory=dict)
+    """Properties under `polaris.commit.`, without the prefix: notes on the changes of this session."""
     own: Mapping[str, str] = field(default_factory=dict)
     """The given properties that this package defines (`PROPERTIES`), as unparsed text by property name."""
     other: Mapping[str, str] = field(default_factory=dict)
@@ -234,12 +237,15 @@ class Properties:
         store_options: dict[str, str | Secret] = {}
         own: dict[str, str] = {}
         other: dict[str, str] = {}
+        notes: dict[str, str] = {}
         for name, text in given.items():
             if name == "store":
                 continue
             if name.startswith("store."):
                 option = name[len("store.") :]
                 store_options[option] = Secret(text) if _is_hidden(uri, option, text) else text
+            elif name.startswith(NOTE):
+                notes[name.removeprefix(NOTE)] = text
             elif name in PROPERTIES:
                 value = PROPERTIES[name].parse(name, text)
                 own[name] = text
@@ -252,7 +258,7 @@ class Properties:
                 other[name] = Secret(text).reveal() if text.startswith(REFERENCE) else text
         if uri.password is not None:
             store_options.setdefault("password", uri.password)
-        return cls(store=uri, store_options=store_options, own=own, other=other, **values)  # type: ignore[arg-type]  # each parser returns its field's type
+        return cls(store=uri, store_options=store_options, commit_notes=notes, own=own, other=other, **values)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
 def texts_of(keywords: Mapping[str, object]) -> dict[str, str]:

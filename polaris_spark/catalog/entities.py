@@ -275,7 +275,7 @@ class CatalogChange(Change[P, R]):
                 key,
                 before,
                 after,
-                summary or {},
+                {**(summary or {}), **dict(operation.notes)},
                 result,
                 old_key,
             )

@@ -39,6 +39,7 @@ from polaris_spark.catalog.properties import EffectiveProperties, naming_propert
 from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on, with_merged_columns
 from polaris_spark.catalog.snapshot_expiry import expire_on_commit, record_expired
+from polaris_spark.commit_notes import Notes
 from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -124,7 +125,7 @@ the list in `apply` gives the same result, because manifest lists never change."
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
-    tuple[tuple[str, ...], str, list[dict[str, Any]], list[dict[str, Any]]]
+    tuple[tuple[str, ...], str, list[dict[str, Any]], list[dict[str, Any]], Notes]
 ).decode
 
 
@@ -172,7 +173,7 @@ class CommitTable(TableChange):
         if self.context.binding.latest.metadata_files:  # another process must not write files for this one
             return b""
         try:
-            return settings + _encode((*self.name, self.requirements, self.updates))
+            return settings + _encode((*self.name, self.requirements, self.updates, self.operation.notes))
         except (OverflowError, RecursionError, TypeError, ValueError):  # such as deep JSON
             return b""
 
@@ -181,11 +182,15 @@ class CommitTable(TableChange):
         if not settings or not request.startswith(settings):
             return None
         try:
-            namespace, name, requirements, updates = _decode(request[len(settings) :])
+            namespace, name, requirements, updates, notes = _decode(request[len(settings) :])
         except (RecursionError, ValueError):
             return None
         commit = TableCommit(TableName(namespace, name), requirements, updates)
-        return None if _changes_places(updates) else CommitTable(self.context, operation, commit)
+        return (
+            None
+            if _changes_places(updates)
+            else CommitTable(self.context, operation._replace(notes=notes), commit)
+        )
 
     def prepare(self, view: State) -> Prepared:
         prepared = self.new_values()

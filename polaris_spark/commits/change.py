@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from polaris_spark.commit_notes import Notes
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 
@@ -21,6 +22,8 @@ class Operation(NamedTuple):
     principal: str
     digest: bytes = b""
     """Hash of the request. A request with an id that was used before and a different digest is refused."""
+    notes: Notes = ()
+    """The client's notes on the change, such as a message. Its log entries keep them (`polaris_spark.commit_notes`)."""
 
     @property
     def key(self) -> bytes:

@@ -82,7 +82,7 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         raise NotFoundError(str(error)) from None
     asked = decode(request.body, CallRequest)
     if not caller.is_local:
-        session = session.derive(caller.principal)
+        session = session.derive(caller.principal, notes=request.notes)
         if not procedure.over_http:
             raise ForbiddenError(
                 f"procedure {procedure.name} cannot be called over HTTP, because it may access catalogs and locations "
@@ -91,6 +91,8 @@ def call_procedure(_: Catalog, request: Request) -> Response:
             )
         if asked.driver is not None:
             raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
+    elif request.notes != session.notes:
+        session = session.derive(notes=request.notes)
     arguments = procedure.checked_arguments(_decoded(procedure, asked.arguments or {}))
     wait = _seconds(asked.wait_seconds)
     run = Run(run_id(asked.id), procedure, caller.principal, session.connection.clock.now_ms())

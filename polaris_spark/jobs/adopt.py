@@ -15,7 +15,6 @@ ADOPTED, WOULD_ADOPT, REFUSED = "adopted", "would be adopted", "refused"
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.adoption import Adopt, adoptable, refusals
     from polaris_spark.catalog.entities import TableName
-    from polaris_spark.commits.change import Operation
 
     session, catalog = call.session, call.session.catalog
     *namespace, name = levels_named(catalog.head(), catalog.name, "table", arguments["table"])
@@ -27,7 +26,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     if not arguments.get("dry_run", False):
         outcome = ADOPTED
         if chosen:
-            operation = Operation(b"", session.principal)
+            operation = session.operation()
             adopted = catalog.commit(Adopt(catalog.context, operation, one, chosen))
             chosen = [location for location in chosen if location in adopted]
     rows = [(location, outcome, None) for location in chosen]

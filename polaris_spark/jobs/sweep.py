@@ -12,7 +12,6 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.commits.change import Operation
     from polaris_spark.ids import id_time_ms
     from polaris_spark.maintenance.sweep import Count, sweep
 
@@ -20,7 +19,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     references = session.catalog.references
     session.connection.realms.active(properties.realm)
     policy, dry_run = policy_of(call, arguments), bool(arguments.get("dry_run", False))
-    operation = Operation(b"", session.principal)
+    operation = session.operation()
     engine = engine_of(call, writes_to=references.store.backend)
     swept = sweep(references, policy, operation=operation, engine=engine, dry_run=dry_run)
     kept_from = references.clock.now_ms() - policy.retention_of(session.catalog.reference)

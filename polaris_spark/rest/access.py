@@ -7,6 +7,7 @@ import ipaddress
 from enum import IntEnum
 from typing import NamedTuple
 
+from polaris_spark.commit_notes import Notes
 from polaris_spark.errors import ForbiddenError
 
 
@@ -29,6 +30,8 @@ class Caller(NamedTuple):
     principal: str
     """Principal that the log records for the caller's changes."""
     role: Role = Role.CLIENT
+    notes: Notes = ()
+    """Notes on the caller's changes, unless a request gives others."""
 
     @property
     def is_local(self) -> bool:

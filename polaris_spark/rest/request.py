@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from polaris_spark.commit_notes import Notes, merged
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BadRequestError
@@ -34,17 +35,27 @@ class Request(NamedTuple):
         """The caller's principal, which the log records."""
         return self.caller.principal
 
+    @property
+    def notes(self) -> Notes:
+        """The client's notes on the change, such as a message.
+
+        Raises:
+            InputError: the notes are too many or too long, or cannot be printed.
+        """
+        return merged(self.caller.notes, self.headers)
+
     def operation(self) -> Operation:
         """Return the id, principal and fingerprint of the change that this request asks for. The id is the
         `Idempotency-Key` that the client sent, by which a repeated request is detected. Without a key, the id is empty.
 
         Raises:
+            InputError: see `notes`.
             BadRequestError: the key is not a UUIDv7. The time in the key determines how long it is remembered, and only
                 UUIDs of version 7 contain the time in the required form.
         """
         text = self.headers.get("idempotency-key")
         if not text:
-            return Operation(b"", self.principal)
+            return Operation(b"", self.principal, notes=self.notes)
         try:
             id = uuid.UUID(text)
         except ValueError as error:
@@ -65,7 +76,7 @@ class Request(NamedTuple):
         ):
             digest.update(part.encode(errors="surrogatepass"))
             digest.update(b"\0")
-        return Operation(id.bytes, self.principal, digest.digest())
+        return Operation(id.bytes, self.principal, digest.digest(), self.notes)
 
 
 class Response(NamedTuple):

@@ -33,6 +33,7 @@ from polaris_spark.catalog.snapshot_expiry import EXPIRED
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.catalog.transactions import Transactions, isolation_of
 from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.commit_notes import Notes, checked
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
@@ -88,6 +89,7 @@ class Session:
         catalog: Catalog,
         principal: str,
         router: Router = ROUTER,
+        notes: Notes | None = None,
     ) -> None:
         self.properties = properties
         self.connection = connection
@@ -95,7 +97,10 @@ class Session:
         self.principal = principal
         self.router = router
         """The routes that requests can use."""
-        self._handle = partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
+        self.notes = checked(properties.commit_notes) if notes is None else notes
+        """Notes on the changes of this session, such as a message, unless a request gives others."""
+        caller = Caller(principal, Role.LOCAL, self.notes)
+        self._handle = partial(handle, caller=caller, router=router, session=self)
         self._unmodified = Unmodified(self._handle)
         self._resources: dict[type, Resource] = {}
         self._closed = threading.Event()
@@ -117,7 +122,7 @@ class Session:
                 the extension begin with `polaris-spark/v1/`.
             query: decoded parameters.
             body: JSON text.
-            headers: headers such as `Idempotency-Key` and `If-None-Match`.
+            headers: headers such as `Idempotency-Key`, `If-None-Match` and `X-Polaris-Commit-Message`.
         Returns:
             (status, headers, body), where the body is JSON text or empty. If the request fails, the response describes
             the error.
@@ -129,9 +134,15 @@ class Session:
             return self._unmodified.handle(self.catalog, path, query=query, headers=headers)
         return self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
 
-    def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
-        """Return a session with another principal, or with another form of this session's catalog, such as a restricted
-        catalog. The new session shares the store of this session.
+    def operation(self) -> Operation:
+        """Return the identity of a change by this session, with its principal and notes, and without an id."""
+        return Operation(b"", self.principal, notes=self.notes)
+
+    def derive(
+        self, principal: str | None = None, catalog: Catalog | None = None, notes: Notes | None = None
+    ) -> Session:
+        """Return a session with another principal, with other notes, or with another form of this session's catalog,
+        such as a restricted catalog. The new session shares the store of this session.
 
         The returned session is closed when this session is closed; do not close it separately.
         """
@@ -141,6 +152,7 @@ class Session:
             self.catalog if catalog is None else catalog,
             self.principal if principal is None else principal,
             self.router,
+            self.notes if notes is None else notes,
         )
         found._resources, found._closed, found._closing = self._resources, self._closed, self._closing
         return found
@@ -196,7 +208,7 @@ class Session:
         """
         self._require_open()
         self.catalog.require_present()
-        catalog, operation = self.catalog, Operation(b"", self.principal)
+        catalog, operation = self.catalog, self.operation()
         row = set_properties(
             catalog.references, catalog.context, operation, catalog.row, updates or {}, removals
         )
@@ -261,7 +273,8 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
     """
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
-    given_by(properties)  # refuse invalid values before anything is opened
+    given_by(properties)
+    checked(properties.commit_notes)  # refuse invalid values before anything is opened
     create = properties.create and properties.warehouse is not None
     _refuse_cluster(properties)
     try:
@@ -345,7 +358,7 @@ def _open(
     return Session(properties, connection, catalog, principal, router)
 
 
-_RULES = 1
+_RULES = 2
 """Number of the rules by which updates change a table. Raise it if an update can have another outcome than in earlier
 releases, so that processes of different releases do not apply each other's requests."""
 

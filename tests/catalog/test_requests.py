@@ -151,3 +151,12 @@ def test_creations_and_appends_are_no_requests(opened: Opened) -> None:
     )
     assert append.append is not None
     assert not append.as_request()
+
+
+def test_the_notes_of_a_change_go_with_its_request(opened: Opened) -> None:
+    one, other = opened(), opened()
+    notes = (("commit.message", "Backfill March"),)
+    made = CommitTable(one.context, ME._replace(notes=notes), TableCommit(NAME, [], [SET]))
+    found = change(other, SET).from_request(made.as_request(), ME)
+    assert found is not None
+    assert found.operation.notes == notes

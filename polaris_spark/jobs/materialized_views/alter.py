@@ -15,14 +15,13 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.rows import VIEW
     from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.catalog.view_changes import CommitView
-    from polaris_spark.commits.change import Operation
 
     name, catalog = view_named(call, arguments["view"]), call.session.catalog
     properties, removals = arguments.get("set_properties", {}), arguments.get("unset_properties", [])
     if ("rename_to" in arguments) == bool(properties or removals):
         raise InputError("give either rename_to, or set_properties or unset_properties")
     materialized(catalog.view(), name)
-    operation = Operation(b"", call.session.principal)
+    operation = call.session.operation()
     if "rename_to" in arguments:
         target = view_named(call, arguments["rename_to"])
         catalog.commit(Rename(catalog.context, operation, name, target, VIEW))

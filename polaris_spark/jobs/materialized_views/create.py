@@ -35,7 +35,6 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.metadata.texts import encode
     from polaris_spark.catalog.rows import VIEW
     from polaris_spark.catalog.view_sources import ViewQuery, pin
-    from polaris_spark.commits.change import Operation
 
     name, query = view_named(call, arguments["view"]), arguments["query"]
     replace, tolerant = arguments.get("or_replace", False), arguments.get("if_not_exists", False)
@@ -79,7 +78,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     if current != spark_catalog(call):
         version["default-catalog"] = current
     view, storage = _requests(arguments, schema, version, rows.columns)
-    operation = Operation(b"", call.session.principal)
+    operation = call.session.operation()
     try:
         catalog.commit(
             CreateMaterializedView(catalog.context, operation, name, view, storage, replace=replace)

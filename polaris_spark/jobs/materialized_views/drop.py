@@ -13,11 +13,10 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.contents import DropContent
     from polaris_spark.catalog.metadata.rows import View
-    from polaris_spark.commits.change import Operation
     from polaris_spark.rest.table_routes import drop
 
     name, catalog = view_named(call, arguments["view"]), call.session.catalog
-    operation, purge = Operation(b"", call.session.principal), arguments.get("purge", False)
+    operation, purge = call.session.operation(), arguments.get("purge", False)
     try:
         drop(
             catalog,
