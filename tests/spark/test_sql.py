@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
+from tests.spark.conftest import catalog_of_mode, new_home
 from tests.spark.sql import rows
+
+if TYPE_CHECKING:
+    from conftest import CatalogPlace
 
 
 @pytest.fixture
@@ -60,6 +65,34 @@ def test_a_namespace_that_is_not_empty_stays_with_all_that_is_in_it(spark: Spark
 def test_a_table_is_created_from_a_query(spark: SparkSession, people: str) -> None:
     spark.sql(f"CREATE TABLE {people}2 PARTITIONED BY (bucket(2, id)) AS SELECT id, name FROM {people}")
     assert rows(spark, f"SELECT * FROM {people}2") == [(1, "Ada"), (2, "Alan"), (3, "Grace")]
+
+
+def test_the_log_keeps_the_notes_of_the_session_and_the_application(
+    spark: SparkSession, place: CatalogPlace
+) -> None:
+    catalog = catalog_of_mode(spark, place, "never")
+    home = new_home(spark, catalog)
+    message = "Backfill March, with \\ and ="
+    try:
+        spark.conf.set("polaris.commit.message", message)
+        spark.sql("SET polaris.commit.ticket = OPS-12")
+        spark.sql(f"CREATE TABLE {home}.noted AS SELECT 1 AS a")
+        spark.sql(f"CALL {catalog}.system.set_catalog_properties(properties => map('grace', '4h'))")
+    finally:
+        spark.conf.unset("polaris.commit.message")
+        spark.conf.unset("polaris.commit.ticket")
+    spark.sql(f"DROP TABLE {home}.noted")
+    changes = (
+        spark.read.format("polaris-objects").option("store", place.store).option("view", "changes").load()
+    )
+    found = changes.where(
+        "name = 'noted' OR (reference = 'catalogs' AND summary['set grace'] = '4h')"
+    ).selectExpr("action", "summary['commit.message']", "summary['commit.ticket']", "summary['spark.app.id']")
+    assert {row.action: tuple(row)[1:] for row in found.collect()} == {
+        "create-table": (message, "OPS-12", spark.sparkContext.applicationId),
+        "set-catalog-properties": (message, "OPS-12", None),
+        "drop-table": (None, None, None),
+    }
 
 
 def test_a_table_that_exists_is_not_created_again(spark: SparkSession, people: str) -> None:

@@ -63,6 +63,7 @@ final class BridgeClient extends BaseHTTPClient {
     if (method == HTTPMethod.POST || method == HTTPMethod.DELETE) {
       // Without an operation id a request that was sent twice could be carried out twice.
       all.putIfAbsent(RESTUtil.IDEMPOTENCY_KEY_HEADER, UUIDUtil.generateUuidV7().toString());
+      all.putAll(CommitNotes.headers());
     }
     return ImmutableHTTPRequest.builder()
         .baseUri(NOWHERE)

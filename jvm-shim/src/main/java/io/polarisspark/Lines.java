@@ -37,6 +37,12 @@ final class Lines {
    * @param state the state of the catalog that is meant; empty for the one that the configuration names
    */
   static String of(String handle, String method, String path, String state) {
+    return of(handle, method, path, state, Map.of());
+  }
+
+  /** The head of a request with further headers and without parameters. */
+  static String of(
+      String handle, String method, String path, String state, Map<String, String> headers) {
     StringBuilder lines = new StringBuilder(128);
     add(lines, handle);
     add(lines, method);
@@ -46,6 +52,11 @@ final class Lines {
       add(lines, SessionState.HEADER);
       add(lines, state);
     }
+    headers.forEach(
+        (name, value) -> {
+          add(lines, name);
+          add(lines, value);
+        });
     return lines.toString();
   }
 

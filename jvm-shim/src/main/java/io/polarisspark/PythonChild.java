@@ -117,7 +117,8 @@ final class PythonChild {
       throws LostException {
     try {
       return connections.requestOnce(
-          Lines.of(handle, "POST", Procedures.PATH + "procedures/" + name, state), message);
+          Lines.of(handle, "POST", Procedures.PATH + "procedures/" + name, state, CommitNotes.headers()),
+          message);
     } catch (ClosedByInterruptException e) {
       cancel(handle, id);
       throw new CancellationException(
