@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import counted, entity_name, hexadecimal, plain, print_json, screen
+from polaris_spark.cli.output import NO_ROWS, counted, entity_name, hexadecimal, plain, print_json, screen
 from polaris_spark.clock import iso_text
-from polaris_spark.errors import PolarisError
+from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
     from polaris_spark.cli.stores import OpenRealm
+    from polaris_spark.commits.as_of import AsOf
     from polaris_spark.commits.rows import Head, LogEntry
     from polaris_spark.store.objects import ObjectStore
 
 Json = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """The changes that are shown. An empty field allows every change."""
+
+    names: tuple[str, ...] = ()
+    principals: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+
+    def allows(self, change: Json) -> bool:
+        """Whether a change is shown. For a rename, the old and the new name count."""
+        return (
+            (not self.names or change["name"] in self.names or change.get("old-name") in self.names)
+            and (not self.principals or change["principal"] in self.principals)
+            and (not self.actions or change["action"] in self.actions)
+        )
+
+
+POLL_SECONDS = 0.5
+"""Interval between two reads of the head with `--follow`, in seconds."""
 
 
 def log(
@@ -39,20 +65,193 @@ def log(
     limit: Annotated[
         int, typer.Option(min=1, max=sys.maxsize, help="Maximum number of commits to show.")
     ] = 50,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only changes of this table, view or namespace, such as db.t; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    principal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only changes by this principal; repeatable.", show_default=False),
+    ] = None,
+    action: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ACTION", help="Only this action, such as drop-table; repeatable.", show_default=False
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POINT",
+            help="Only commits after this time (2026-01-31T00:00:00Z), commit number or commit id.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POINT",
+            help="Only commits up to this time, commit number or commit id.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="With --json: print each new change as a line of JSON, until interrupted. With --since, begin there.",
+        ),
+    ] = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
     from polaris_spark.cli.stores import open_store
+    from polaris_spark.commits.as_of import AsOf
+
+    if follow and (until is not None or not as_json):
+        raise InputError(
+            "--follow prints lines of JSON until it is interrupted: give --json too, and no --until"
+        )
+    wanted = Wanted(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
+    begin = None if since is None else AsOf.parse(since, "--since")
+    end = None if until is None else AsOf.parse(until, "--until")
 
     with open_store(store, password) as opened:
         place = opened.realm(realm)
-        snapshot = place.head(reference) if reference else place.catalog_head(place.catalog(catalog), branch)
-        listed = list(islice(read_commits(place.objects, snapshot.head), limit))
+
+        def newest() -> Head:
+            return (
+                place.head(reference) if reference else place.catalog_head(place.catalog(catalog), branch)
+            ).head
+
+        head = newest()
+        if follow:
+            with contextlib.suppress(KeyboardInterrupt):
+                for change in new_changes(place.objects, newest, begin):
+                    if wanted.allows(change):
+                        print(json.dumps(change, ensure_ascii=False), flush=True)
+            return
+        shown = limited(place.objects, head, begin, end)
+        found = () if shown is None else _filtered(read_commits(place.objects, shown), wanted)
+        listed = list(islice(found, limit))
     if as_json:
         print_json(listed)
+    elif not listed:
+        screen().print(NO_ROWS)
+    elif wanted == Wanted() and begin is None:
+        draw(listed, head, screen())
     else:
-        draw(listed, snapshot.head, screen())
+        draw(listed, None, screen())
+        if len(listed) == limit:
+            screen().print("┆  older commits were not searched (see --limit)", style="dim")
+
+
+def _filtered(found: Iterable[Json], wanted: Wanted) -> Iterator[Json]:
+    """Yield the commits that have wanted changes, with these changes only."""
+    for commit in found:
+        changes = [change for change in commit["changes"] if wanted.allows(change)]
+        if changes:
+            yield {**commit, "changes": changes}
+        elif wanted == Wanted():
+            yield commit
+
+
+def limited(objects: ObjectStore, head: Head, begin: AsOf | None, end: AsOf | None) -> Head | None:
+    """Return a head whose history has the commits after `begin`, up to `end` included; None if there are none.
+
+    Raises:
+        InputError: a point is a commit that is not in the history of the head.
+        HistoryTrimmedError: `end` is older than the oldest commit that is kept.
+    """
+    from polaris_spark.commits.as_of import pinned
+    from polaris_spark.errors import BeforeHistoryError
+
+    try:
+        last = head if end is None else pinned(objects, head, end)
+    except BeforeHistoryError:
+        return None
+    first = _first_after(objects, head, begin)
+    if first > last.number:
+        return None
+    return msgspec.structs.replace(last, floor_number=max(first, head.floor_number))
+
+
+def _first_after(objects: ObjectStore, head: Head, begin: AsOf | None) -> int:
+    """Return the number of the first kept commit after a point; the number of the oldest kept commit if the point is
+    None or older than all kept commits."""
+    from polaris_spark.commits.as_of import pinned
+    from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
+
+    if begin is None:
+        return head.floor_number
+    try:
+        return pinned(objects, head, begin).number + 1
+    except (BeforeHistoryError, HistoryTrimmedError):
+        return head.floor_number
+
+
+def new_changes(
+    objects: ObjectStore,
+    newest: Callable[[], Head],
+    begin: AsOf | None,
+    *,
+    wait: Callable[[], object] | None = None,
+) -> Iterator[Json]:
+    """Yield the changes after a point, oldest first, and then each new change; never end.
+
+    Each change has the number, id and time of its commit as `commit`.
+
+    Args:
+        newest: reads the current head.
+        begin: the point; None for the current head.
+        wait: called before the head is read again; by default, sleeps for `POLL_SECONDS`.
+    Raises:
+        HistoryTrimmedError: commits were trimmed before they were read.
+        StateError: the last commit that was read is not in the history any more, because of a recovery.
+    """
+    from polaris_spark.errors import HistoryTrimmedError, StateError
+
+    head = newest()
+    following = head.number + 1 if begin is None else _first_after(objects, head, begin)
+    last: int | None = head.commit if begin is None else None
+    while True:
+        if head.floor_number > following:
+            raise HistoryTrimmedError(
+                f"commits {following:,} to {head.floor_number - 1:,} were trimmed before they were read; begin again"
+            )
+        if head.number >= following:
+            wanted = msgspec.structs.replace(head, floor_number=following)
+            fresh = list(_commit_ids(objects, wanted))[::-1]
+            if last is not None and fresh[0][1] != last:
+                raise StateError(
+                    f"commit {last:x}, which was read last, is not in the history any more: the reference was "
+                    "recovered to an older state; begin again"
+                )
+            for id, _ in fresh:
+                one = msgspec.structs.replace(head, commit=id, number=following, floor_number=following)
+                for commit in read_commits(objects, one):
+                    at = {name: commit[name] for name in ("number", "id", "time")}
+                    yield from ({"commit": at, **change} for change in commit["changes"])
+                following, last = following + 1, id
+        elif head.number < following - 1 or (last is not None and head.commit != last):
+            raise StateError(
+                f"the reference was recovered to commit {head.number:,}, before a commit that was read; begin again"
+            )
+        (wait or partial(time.sleep, POLL_SECONDS))()
+        head = newest()
+
+
+def _commit_ids(objects: ObjectStore, head: Head) -> Iterator[tuple[int, int | None]]:
+    """Yield the ids of commits and of their parents, from a head back to its floor."""
+    from polaris_spark.commits.log import commits
+
+    for id, commit in commits(objects, head):
+        yield id, next(iter(commit.parents), None)
 
 
 def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
@@ -103,18 +302,21 @@ def _change(entry: LogEntry) -> Json:
     return change
 
 
-def draw(listed: list[Json], head: Head, console: Console) -> None:
+def draw(listed: list[Json], head: Head | None, console: Console) -> None:
     """Print commits as a graph.
 
     Args:
         listed: the commits that `read_commits` yielded, the newest first.
-        head: the head of the reference, which contains the number of the history floor (the oldest commit kept).
+        head: the head of the reference, which contains the number of the history floor (the oldest commit kept); None
+            to print nothing about older commits.
     """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]
     widths = (max(map(len, actions), default=0), min(40, max(map(len, names), default=0)))
     for commit in listed:
         _draw_commit(commit, widths, console)
+    if head is None:
+        return
     oldest = listed[-1]["number"]
     if oldest > head.floor_number:
         console.print(
@@ -164,11 +366,12 @@ def told(summary: dict[str, str]) -> str:
     snapshot's operation and counts of records and files, and leaves out the client's own fields. Otherwise it consists
     of the fields that say what changed, or of the names of the updates if there are no such fields."""
     from polaris_spark.catalog.metadata.change_details import is_detail
+    from polaris_spark.commit_notes import FIELD
 
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         begin = ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")
-        rest = {name: text for name, text in summary.items() if is_detail(name)}
+        rest = {name: text for name, text in summary.items() if is_detail(name) or name.startswith(FIELD)}
     else:
         rest = {name: text for name, text in summary.items() if name not in (*_UPDATES, "snapshot-id")}
         updates = next((summary[name] for name in _UPDATES if name in summary), "")

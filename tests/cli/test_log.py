@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import signal
+import subprocess
+import sys
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from rich.console import Console
 
 import polaris_spark
-from polaris_spark.cli.log import draw, read_commits, told
+from polaris_spark.cli.log import draw, new_changes, read_commits, told
+from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.errors import HistoryTrimmedError, StateError
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.cli.catalogs import COMMITS, run
 
 
@@ -72,9 +81,113 @@ def test_other_references_have_a_history_too(store: str) -> None:
     assert (catalog["action"], catalog["kind"], catalog["name"]) == ("create-catalog", "catalog", "polaris")
 
 
+def changes_of(*arguments: str) -> list[tuple[str, str]]:
+    """(action, name) of each change that the command shows, oldest first."""
+    listed = run("log", *arguments, "--json").json
+    return [(c["action"], c["name"]) for commit in reversed(listed) for c in commit["changes"]]
+
+
+def test_the_changes_of_a_table_are_found_under_its_names(store: str) -> None:
+    assert changes_of(store, "--table", "db.t") == [("rename-table", "db.t"), ("update-table", "db.t")]
+    assert changes_of(store, "--table", "db.old") == [("create-table", "db.old"), ("rename-table", "db.t")]
+
+
+def test_filters_are_combined(store: str) -> None:
+    assert changes_of(store, "--action", "drop-table", "--action", "create-view", "--principal", "ada") == [
+        ("drop-table", "db.gone"),
+        ("create-view", "db.v"),
+    ]
+    assert changes_of(store, "--action", "drop-table", "--table", "db.t") == []
+    assert run("log", store, "--principal", "nobody").out == "none\n"
+
+
+def test_a_range_of_commits_is_shown(store: str) -> None:
+    numbers = [
+        commit["number"] for commit in run("log", store, "--json", "--since", "2", "--until", "4").json
+    ]
+    assert numbers == [4, 3]
+    times = {commit["number"]: commit["id"] for commit in run("log", store, "--json").json}
+    assert changes_of(store, "--since", times[2], "--until", times[3]) == [("create-table", "db.old")]
+    assert len(run("log", store, "--json", "--since", "2001-01-01T00:00:00Z").json) == COMMITS + 1
+    assert run("log", store, "--until", "2001-01-01T00:00:00Z").out == "none\n"
+    assert run("log", store, "--since", "4", "--until", "2").out == "none\n"
+    assert "--since" in run("log", store, "--since", "yesterday").err
+
+
+def test_a_limit_counts_the_commits_that_are_shown(store: str) -> None:
+    out = run("log", store, "--action", "create-namespace", "--limit", "1").out
+    assert "db.inner" in out
+    assert "older commits were not searched" in out
+
+
+def test_following_needs_json_and_no_end(store: str) -> None:
+    for arguments in (["--follow"], ["--follow", "--json", "--until", "3"]):
+        answer = run("log", store, *arguments)
+        assert answer.code == 2
+        assert "--follow prints lines of JSON" in answer.err
+
+
+def test_new_changes_are_followed(tmp_path: Path) -> None:
+    with polaris_spark.connect(store=f"sqlite://{tmp_path}/f.db", warehouse=str(tmp_path)) as session:
+        names = iter("abc")
+
+        def add() -> None:
+            for name in islice(names, 1):
+                session.request("POST", "v1/namespaces", body=json.dumps({"namespace": [name]}))
+
+        add()
+        store = session.catalog.references.store
+        found = new_changes(store, lambda: session.catalog.head().head, None, wait=add)
+        assert [change["name"] for change in islice(found, 2)] == ["b", "c"]
+        again = new_changes(store, lambda: session.catalog.head().head, AsOf.parse("1"))
+        assert [(c["name"], c["commit"]["number"]) for c in islice(again, 2)] == [("b", 2), ("c", 3)]
+
+
+def test_following_ends_if_history_was_undone_or_trimmed(tmp_path: Path) -> None:
+    with polaris_spark.connect(store=f"sqlite://{tmp_path}/f.db", warehouse=str(tmp_path)) as session:
+        heads = []
+        for name in "abc":
+            session.request("POST", "v1/namespaces", body=json.dumps({"namespace": [name]}))
+            heads.append(session.catalog.head().head)
+        store = session.catalog.references.store
+
+        def follow(*seen: Head) -> list[Any]:
+            following = iter(seen)
+            return list(new_changes(store, lambda: next(following), None, wait=lambda: None))
+
+        with pytest.raises(StateError, match="before a commit that was read"):
+            follow(heads[1], heads[0])
+        other = msgspec.structs.replace(heads[1], commit=heads[0].commit)
+        with pytest.raises(StateError, match="not in the history any more"):
+            follow(other, heads[2])
+        trimmed = msgspec.structs.replace(heads[2], floor_number=3)
+        with pytest.raises(HistoryTrimmedError, match="commits 2 to 2 were trimmed"):
+            follow(heads[0], trimmed)
+
+
+def test_a_process_that_follows_prints_a_line_for_each_change_and_ends_when_interrupted(store: str) -> None:
+    command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "log", store]
+    arguments = ["--follow", "--json", "--since", "0", "--action", "drop-table"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        change = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stdout.read() == ""
+    assert (change["action"], change["name"], change["principal"]) == ("drop-table", "db.gone", "ada")
+
+
 @pytest.mark.parametrize(
     ("summary", "words"),
     [
+        (
+            {"updates": "set-snapshot-ref", "ref main": "13 -> 11", "rollback": "main"},
+            "ref main=13 -> 11, rollback=main",
+        ),
+        (
+            {"operation": "append", "added-records": "2", "job": "nightly", "commit.message": "Backfill"},
+            "append: +2 records, commit.message=Backfill",
+        ),
         ({}, ""),
         ({"purge": "true"}, "purge"),
         ({"action": "add-schema,set-current-schema"}, "add-schema, set-current-schema"),
