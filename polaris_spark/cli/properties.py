@@ -36,6 +36,10 @@ def properties(
         list[str] | None,
         typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
     ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Reason for the change, which the log keeps.", show_default=False),
+    ] = None,
     realm: Realm = "default",
     password: Password = None,
     server: Server = None,
@@ -55,12 +59,15 @@ def properties(
     updates = checked(named_texts(set or ()))
     require_settable(unset or ())
     if server is None:
-        found = _changed(required_store(store, token), realm, catalog, password, updates, unset or ())
+        found = _changed(
+            required_store(store, token), realm, catalog, password, updates, unset or (), message
+        )
     else:
         from polaris_spark.cli.remote import chosen_server
         from polaris_spark.jobs.set_catalog_properties import PROCEDURE
 
         remote = chosen_server(server, token, catalog, store=store, realm=realm, password=password)
+        remote.message = message
         rows = remote.call(PROCEDURE, {"properties": updates, "unset": list(unset or ())})
         found = {name: text for name, text, _ in rows if text is not None}
     if as_json:
@@ -79,6 +86,7 @@ def _changed(
     password: str | None,
     updates: Mapping[str, str],
     removals: Sequence[str],
+    message: str | None,
 ) -> Mapping[str, str]:
     """Change the properties of a catalog without a server, and return all its properties."""
     from polaris_spark.cli.stores import open_store, properties_of
@@ -91,6 +99,8 @@ def _changed(
     from polaris_spark.spark.options import refuse_memory
 
     given = {"store": store, "realm": realm, "catalog": row.name, "create": "false"}
+    if message is not None:
+        given["polaris.commit.message"] = message
     parsed = properties_of(given, None, password)
     refuse_memory(parsed.store)
     with open_session(parsed, SystemClock()) as session:

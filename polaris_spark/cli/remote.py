@@ -14,6 +14,7 @@ import requests
 
 from polaris_spark.cli.options import STORE_VARIABLE
 from polaris_spark.cli.output import errors
+from polaris_spark.commit_notes import HEADER
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.procedure import Procedure, Watch
 from polaris_spark.jobs.types import TYPES
@@ -108,6 +109,8 @@ class RemoteServer:
         self._base = f"{url.rstrip('/')}/polaris-spark/v1/{prefix}"
         self._token = _token(token)
         self._session = requests.Session()
+        self.message: str | None = None
+        """Reason for the changes, which the log keeps."""
         self._session.auth = self._authorize  # a header alone would be replaced by an entry of ~/.netrc
 
     def call(
@@ -159,11 +162,17 @@ class RemoteServer:
         return found
 
     def _send(self, method: str, path: str, body: Any = None) -> requests.Response:
+        headers = {f"{HEADER}message": self.message.encode()} if self.message else {}
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
                 answer = self._session.request(
-                    method, self._base + path, json=body, timeout=TIMEOUT_SECONDS, allow_redirects=False
+                    method,
+                    self._base + path,
+                    json=body,
+                    headers=headers,
+                    timeout=TIMEOUT_SECONDS,
+                    allow_redirects=False,
                 )
             except requests.RequestException as error:
                 what = f"the server cannot be reached: {_reason(error)}"

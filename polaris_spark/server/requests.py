@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import Final
 from urllib.parse import parse_qsl
@@ -10,6 +11,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 
 from polaris_spark.catalog.memory import Claim, parsed_bytes
+from polaris_spark.commit_notes import HEADER
 from polaris_spark.errors import (
     BadRequestError,
     ForbiddenError,
@@ -73,6 +75,9 @@ def headers_of(request: Request) -> dict[str, str]:
     5.3)."""
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
+        if name.startswith(HEADER):
+            with contextlib.suppress(UnicodeDecodeError):
+                value = value.encode("latin-1").decode()  # clients send other characters than ASCII as UTF-8
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
 

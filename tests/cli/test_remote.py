@@ -71,8 +71,13 @@ def test_properties_are_set_on_the_server(server: Server) -> None:
     address = ("--server", server.uri, "--json")
     assert run("properties", *address, "--set", "gc.enabled=false", POLARIS_SPARK_TOKEN=TOKEN).code == 0
     assert run("properties", *address, POLARIS_SPARK_TOKEN=TOKEN).json["gc.enabled"] == "false"
-    assert run("properties", *address, "--unset", "gc.enabled", POLARIS_SPARK_TOKEN=TOKEN).code == 0
+    reason = ("--message", "Ménage → OPS-12")
+    assert run("properties", *address, "--unset", "gc.enabled", *reason, POLARIS_SPARK_TOKEN=TOKEN).code == 0
     assert "gc.enabled" not in run("properties", *address, POLARIS_SPARK_TOKEN=TOKEN).json
+    summary = {"unset": "gc.enabled", "commit.message": reason[1]}
+    store = server.process.args[server.process.args.index("serve") + 1]
+    (newest,) = run("log", store, "--reference", "catalogs", "--limit", "1", "--json").json
+    assert [change["summary"] for change in newest["changes"]] == [summary]
 
 
 def test_what_the_server_refuses_is_told_in_one_line(server: Server) -> None:

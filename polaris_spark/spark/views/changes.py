@@ -126,7 +126,7 @@ class Changes(HistoryView[ChangeRow]):
         ViewColumn(
             "summary",
             STRING_MAP,
-            "Summary of the change, such as added files and records",
+            "What changed, such as columns, properties, branches, tags, files and records, and the notes of the client",
             lambda row: pairs(row.entry.summary),
         ),
     )
