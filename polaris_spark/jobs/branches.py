@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
 def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import Branch, branch_of, create_branch
-    from polaris_spark.commits.change import Operation
 
     catalog, name = call.session.catalog, arguments["name"]
     source, point = arguments.get("source", catalog.branch), arguments.get("at", "")
     try:
-        made = create_branch(
-            catalog, name, Operation(b"", call.session.principal), source=source, point=point
-        )
+        made = create_branch(catalog, name, call.session.operation(), source=source, point=point)
     except AlreadyExistsError:
         if not arguments.get("if_not_exists", False):
             raise
@@ -33,11 +30,10 @@ def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
 def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import drop_branch
-    from polaris_spark.commits.change import Operation
 
     name = arguments["name"]
     try:
-        drop_branch(call.session.catalog, name, Operation(b"", call.session.principal))
+        drop_branch(call.session.catalog, name, call.session.operation())
     except NotFoundError:
         if not arguments.get("if_exists", False):
             raise
@@ -47,9 +43,8 @@ def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 def _undrop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import undrop_branch
-    from polaris_spark.commits.change import Operation
 
-    operation = Operation(b"", call.session.principal)
+    operation = call.session.operation()
     return [_row(undrop_branch(call.session.catalog, arguments["name"], operation))]
 
 

@@ -28,28 +28,23 @@ def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 def _merge(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import merge_branch
-    from polaris_spark.commits.change import Operation
 
-    operation = Operation(b"", call.session.principal)
+    operation = call.session.operation()
     return merge_branch(call.session.catalog, arguments["source"], operation, _options(arguments))
 
 
 def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import revert
-    from polaris_spark.commits.change import Operation
 
     first = arguments["commit"]
     last = arguments.get("to", first)
-    return revert(
-        call.session.catalog, first, last, Operation(b"", call.session.principal), _options(arguments)
-    )
+    return revert(call.session.catalog, first, last, call.session.operation(), _options(arguments))
 
 
 def _cherry_pick(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import cherry_pick
-    from polaris_spark.commits.change import Operation
 
-    operation = Operation(b"", call.session.principal)
+    operation = call.session.operation()
     return cherry_pick(call.session.catalog, arguments["commit"], operation, _options(arguments))
 
 

@@ -48,9 +48,8 @@ def _savepoint(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, 
 
 def _parts(call: Call) -> tuple[Transactions, Operation]:
     from polaris_spark.catalog.transactions import Transactions
-    from polaris_spark.commits.change import Operation
 
-    return call.session.resource(Transactions), Operation(b"", call.session.principal)
+    return call.session.resource(Transactions), call.session.operation()
 
 
 def _open(call: Call) -> Transaction:

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import undrop
-    from polaris_spark.commits.change import Operation
 
     to = arguments.get("to")
     restored = undrop(
         call.session.catalog,
         _name(call, arguments["table"]),
-        Operation(b"", call.session.principal),
+        call.session.operation(),
         to=None if to is None else _name(call, to),
         commit=arguments.get("commit", 0),
     )

@@ -76,7 +76,10 @@ A = TypeVar("A", bound=Resource)
 
 def _names_state(path: str, headers: Mapping[str, str]) -> bool:
     """Whether a request may mean another state than that of the session (`rest.handler`)."""
-    return STATE in path or "%40" in path or any(name.lower() == STATE_HEADER for name in headers)
+    # `handle` refuses values that are not text.
+    return (
+        STATE in str(path) or "%40" in str(path) or any(str(name).lower() == STATE_HEADER for name in headers)
+    )
 
 
 class Session:
@@ -168,7 +171,7 @@ class Session:
             InputError: the isolation is none of these.
             MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
         """
-        transactions, operation = self.resource(Transactions), Operation(b"", self.principal)
+        transactions, operation = self.resource(Transactions), self.operation()
         begun = transactions.begin(self.catalog, operation, isolation_of(isolation))
         try:
             yield self.derive(catalog=catalog_at(self.catalog, begun.state))
