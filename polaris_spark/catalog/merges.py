@@ -15,11 +15,12 @@ from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
 from polaris_spark.catalog.drops import Damage, logged
 from polaris_spark.catalog.entities import TableName, table_key
+from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy, name_of
 from polaris_spark.catalog.materialized_views import storage_name
 from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, VIEW, id_bytes
-from polaris_spark.catalog.state_merge import Difference, Merged, MergeStates, Strategy, name_of
+from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.catalog.states import reader_at
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.as_of import AsOf, pinned

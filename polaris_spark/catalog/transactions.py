@@ -27,11 +27,11 @@ import msgspec
 
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entity_merge import Merged
 from polaris_spark.catalog.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.merges import Options, merge_branch
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.catalog.state_merge import Merged
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, Point, Range, RangeOfOthers, Read, reading_state

@@ -60,7 +60,7 @@ def _options(arguments: Mapping[str, Any]) -> Options:
 
 
 def _strategy(text: str | None, label: str) -> Any:
-    from polaris_spark.catalog.state_merge import Strategy
+    from polaris_spark.catalog.entity_merge import Strategy
 
     try:
         return Strategy((text or "").lower())

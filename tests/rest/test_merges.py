@@ -11,8 +11,8 @@ import fastavro
 import pytest
 
 import polaris_spark
+from polaris_spark.catalog.entity_merge import Merged
 from polaris_spark.catalog.merge_base import merge_base
-from polaris_spark.catalog.state_merge import Merged
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import State

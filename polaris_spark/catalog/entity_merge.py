@@ -1,0 +1,537 @@
+"""Three-way merge of the entities of a catalog: decide for each namespace, table and view that changed from one state
+to another what happens to it in a branch, and make these changes on the branch's working state.
+
+`state_merge` says which states are merged, and what counts as a conflict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from polaris_spark.catalog.contents import ContentChange, Prepared, content_of, holdings_of, occupy
+from polaris_spark.catalog.differences import EntityChange, Version, entry_of
+from polaris_spark.catalog.entities import (
+    Context,
+    NameEntry,
+    TableName,
+    find,
+    namespace_key,
+    put,
+    remove_entity,
+    table_key,
+)
+from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.materialized_views import STORAGE
+from polaris_spark.catalog.merge_base import Ancestry
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
+from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
+from polaris_spark.catalog.table_merge import ManifestSource, TableConflictError, Versions, merge_tables
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import Read, State
+from polaris_spark.errors import ForbiddenError
+from polaris_spark.index import Entry
+from polaris_spark.index.keys import decode_key, subtree
+
+KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}
+"""Names of the kinds of entities."""
+
+
+class Strategy(Enum):
+    """What happens to an entity whose changes conflict."""
+
+    FAIL = "fail"
+    """The merge fails."""
+    OURS = "ours"
+    """The entity stays as it is in the branch."""
+    THEIRS = "theirs"
+    """The entity becomes as it is in the other state."""
+
+
+class Merged(NamedTuple):
+    """What a merge does with one entity that the other side changed."""
+
+    kind: str
+    """`namespace`, `table` or `view`."""
+    name: str
+    action: str
+    """`added`, `removed`, `renamed`, `changed`, `merged` (both sides changed it), `kept` (a conflict was resolved for
+    the branch), `replaced` (a conflict was resolved for the other side), or `conflict`."""
+    detail: str = ""
+    """Old name of a renamed entity, or the reason of a conflict."""
+
+
+class Difference(NamedTuple):
+    """What a merge applies to a branch."""
+
+    now: int
+    """Time of the merge, in milliseconds since 1970."""
+    unique: str
+    """A UUID; the names of new files are derived from it."""
+    changes: dict[int, EntityChange]
+    """The entities that changed from the base to the other state, by id."""
+    ancestry: Ancestry | None = None
+    """`ancestry_of` the other branch's commit; None if the change is not the merge of a branch."""
+    gone: frozenset[int] = frozenset()
+    """Ids of entities whose content in the other state cannot be used, because its files may be deleted already."""
+    reads: Sequence[Read] = ()
+    """What must not have changed in the branch: what a transaction read, as it was when it began."""
+    restores: bool = False
+    """Whether the other state is older than the base. Tables that are in both states then get no older content: only
+    their values and the snapshots of their branches and tags are restored, as by a rollback."""
+
+
+class _Conflict(Exception):  # noqa: N818  # a signal within this module
+    """The changes of an entity conflict; the message says how."""
+
+
+class Step(NamedTuple):
+    """One entity to change in the branch."""
+
+    entity_id: int
+    old: Version | None
+    """Its version in the branch."""
+    new: Version | None
+    change: EntityChange
+    action: str
+    merges: bool = False
+    """Whether the content of the table or namespace is merged after the step."""
+
+
+class Merging(Protocol):
+    """The part of `state_merge.MergeStates` that a run of the merge uses."""
+
+    context: Context
+    operation: Operation
+    manifests: ManifestSource
+
+    def strategy_for(self, *versions: Version | None) -> Strategy:
+        """Return the strategy for an entity, given its versions."""
+        ...
+
+    def log(
+        self, state: State, now: int, step: Step, verb: str, *, before: int, after: int, old_key: bytes = b""
+    ) -> None:
+        """Add the log entry of a step."""
+        ...
+
+
+class _MergedContent(ContentChange[Prepared, Table]):
+    """The part of a merge that stores the merged content of a table."""
+
+    action = "update-table"
+    kind = TABLE
+    cls = Table
+
+    def prepare(self, view: State) -> Prepared:
+        raise AssertionError("the merge prepares this part")
+
+    def apply(self, state: State, prepared: Prepared) -> Any:
+        raise AssertionError("the merge applies this part")
+
+
+class Run:
+    """One run of `MergeStates.apply`."""
+
+    def __init__(self, change: Merging, state: State, difference: Difference) -> None:
+        self.change = change
+        self.context = change.context
+        self.state = state
+        self.difference = difference
+        self.steps: dict[int, Step] = {}
+        self.conflicts: dict[int, str] = {}
+        self.outcomes: list[Merged] = []
+        self._storage: set[int] = set()
+        """Ids of changed storage tables whose materialized views are changed, too."""
+
+    def merge(self) -> list[Merged]:
+        """Make the changes on the working state, and return what was done with each entity."""
+        ours = self._ours()
+        for change in self.difference.changes.values():
+            self.state.check_time()
+            self._decide(change, ours[change.entity_id])
+        self._join_materialized_views(ours)
+        for id, reason in list(self.conflicts.items()):
+            self._resolve(self.difference.changes[id], ours[id], reason)
+        self._refuse_taken_names(ours)
+        self._carry_out()
+        self._check_namespaces()
+        return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
+
+    def read_files(self) -> None:
+        """Read and cache the files that `merge` needs: manifest lists and manifests of tables that both sides
+        changed."""
+        ours = self._ours()
+        for change in self.difference.changes.values():
+            self._decide(change, ours[change.entity_id])
+        for step in self.steps.values():
+            if step.merges and step.new is not None and decode_key(step.new.key).kind == TABLE:
+                with contextlib.suppress(_Conflict):
+                    self._merge_table(step)
+
+    def _ours(self) -> dict[int, Version | None]:
+        """Return the branch's version of each changed entity; None if the branch does not have it."""
+        ids = list(self.difference.changes)
+        keys = self.state.lookup_many(IDS, [id_bytes(id) for id in ids])
+        known = [(id, entry.value) for id, entry in zip(ids, keys, strict=True) if entry is not None]
+        entries = self.state.lookup_many(NAMES, [key for _, key in known])
+        found: dict[int, Version | None] = dict.fromkeys(ids)
+        for (id, key), entry in zip(known, entries, strict=True):
+            found[id] = None if entry is None else Version(key, entry.pointer)
+        return found
+
+    def _decide(self, change: EntityChange, ours: Version | None) -> None:
+        base, theirs = change.before, change.after
+        try:
+            step = self._step(change, ours)
+        except _Conflict as conflict:
+            self.conflicts[change.entity_id] = str(conflict)
+            return
+        if step is not None and change.entity_id in self.difference.gone and theirs is not None:
+            self.conflicts[change.entity_id] = (
+                "its files may be deleted already, so this content cannot be restored"
+            )
+        elif step is not None and (base is not None or theirs is not None):
+            self.steps[change.entity_id] = step
+
+    def _step(self, change: EntityChange, ours: Version | None) -> Step | None:
+        """Return what to do with an entity; None if nothing is to be done."""
+        id, base, theirs = change
+        if ours == theirs:
+            return None
+        if ours == base and self._rolls_back(base, theirs):
+            assert theirs is not None
+            assert base is not None
+            return Step(id, ours, Version(theirs.key, base.content), change, "merged", merges=True)
+        if ours == base:
+            action = "added" if base is None else "removed" if theirs is None else _changed(base, theirs)
+            return Step(id, ours, theirs, change, action)
+        if base is None:
+            raise _Conflict("both sides added it, with different contents")
+        if theirs is None:
+            raise _Conflict("it was removed there, and changed here")
+        if ours is None:
+            raise _Conflict("it was changed there, and removed here")
+        key = _three_way(base.key, ours.key, theirs.key)
+        if key is None:
+            raise _Conflict(f"it was renamed to {name_of(theirs.key)} there, and to {name_of(ours.key)} here")
+        content = _three_way(base.content, ours.content, theirs.content)
+        if content is not None:
+            new = Version(key, content)
+            return None if new == ours else Step(id, ours, new, change, _changed(ours, new))
+        if decode_key(key).kind == VIEW:
+            raise _Conflict("both sides changed the view")
+        return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
+
+    def _rolls_back(self, base: Version | None, theirs: Version | None) -> bool:
+        """Whether an older content of a table is restored by merging, and not by pointing to its row again."""
+        return (
+            self.difference.restores
+            and base is not None
+            and theirs is not None
+            and base.content != theirs.content
+            and decode_key(base.key).kind == TABLE
+        )
+
+    def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
+        """Resolve a materialized view and its storage table alike."""
+        views = {
+            version.key: id
+            for id, change in self.difference.changes.items()
+            for version in (change.before, change.after, ours[id])
+            if version is not None and decode_key(version.key).kind == VIEW
+        }
+        for id, change in self.difference.changes.items():
+            keys = [one.key for one in (change.before, change.after, ours[id]) if one is not None]
+            view = next((views[owner] for key in keys if (owner := owner_of_storage(key)) in views), None)
+            if view is None:
+                continue
+            step = self.steps.get(id)
+            self._storage.add(id)
+            if id in self.conflicts or (step is not None and step.merges):
+                self.conflicts[view] = "both sides changed or refreshed the materialized view"
+            if view in self.conflicts:
+                self.steps.pop(view, None)
+                self.steps.pop(id, None)
+                self.conflicts[id] = self.conflicts[view]
+
+    def _resolve(self, change: EntityChange, ours: Version | None, reason: str) -> None:
+        """Carry out the strategy for an entity with a conflict."""
+        strategy = self.change.strategy_for(ours, change.after, change.before)
+        version = ours or change.after or change.before
+        assert version is not None
+        if strategy is Strategy.THEIRS and change.entity_id not in self.difference.gone:
+            self.steps[change.entity_id] = Step(
+                change.entity_id,
+                ours,
+                change.after,
+                change,
+                "removed" if change.after is None else "replaced",
+            )
+        else:
+            self.steps.pop(change.entity_id, None)
+            if change.entity_id not in self._storage:  # the conflict of its view says it
+                self._tell(version.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+
+    def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
+        """Find new names that another entity of the branch has. Namespaces of the same name become one."""
+        freed = {step.old.key for step in self.steps.values() if step.old and step.old.key != _key(step.new)}
+        for step in list(self.steps.values()):
+            if step.new is None or (step.old is not None and step.old.key == step.new.key):
+                continue
+            taken = self._occupant(step, freed)
+            if taken is None:
+                continue
+            key, entry = taken
+            strategy = self.change.strategy_for(step.new)
+            same_kind = key == step.new.key
+            if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
+                del self.steps[step.entity_id]
+                self._unite_namespaces(step, key, entry, strategy)
+            elif strategy is Strategy.THEIRS and same_kind and owner_of_storage(key) is None:
+                removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
+                self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
+            else:
+                del self.steps[step.entity_id]
+                reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
+                self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+
+    def _occupant(self, step: Step, freed: Iterable[bytes]) -> tuple[bytes, NameEntry] | None:
+        """Return the entity of the branch that has the new name of a step, and keeps it."""
+        assert step.new is not None
+        path, kind, name = decode_key(step.new.key)
+        keys = [step.new.key]
+        if kind != NAMESPACE:
+            keys = [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
+        for key in keys:
+            found = find(self.state, key)
+            if found is not None and key not in freed and found.entity_id != step.entity_id:
+                return key, found
+        return None
+
+    def _unite_namespaces(self, step: Step, key: bytes, entry: NameEntry, strategy: Strategy) -> None:
+        """Merge the properties of a namespace that both sides created into that of the branch."""
+        assert step.new is not None
+        ours = Version(key, entry.content)
+        change = EntityChange(entry.entity_id, None, step.new)
+        self._merge_namespace(Step(entry.entity_id, ours, ours, change, "merged", merges=True), strategy)
+
+    def _carry_out(self) -> None:
+        """Make all steps on the working state: removals first, then renames and new contents."""
+        state, now = self.state, self.difference.now
+        state.prefetch(
+            [v.content for step in self.steps.values() for v in (step.old, step.new) if v is not None]
+        )
+        for step in self.steps.values():
+            if step.old is not None and step.new is None:
+                state.check_time()
+                remove_entity(state, step.old.key, step.entity_id)
+                self._occupy(step)
+                self.change.log(state, now, step, "drop", before=step.old.content, after=0)
+                self._tell(step.old.key, step.action)
+        for step in self._in_order():
+            state.check_time()
+            try:
+                self._place(step)
+            except _Conflict as conflict:
+                assert step.new is not None
+                self._tell(step.new.key, "conflict", str(conflict))
+
+    def _in_order(self) -> Iterator[Step]:
+        """Yield the steps that are not removals, so that a name is free before another entity gets it. Entities that
+        exchange their names have no such order and are conflicts."""
+        left = {step.entity_id: step for step in self.steps.values() if step.new is not None}
+        held = {step.old.key: id for id, step in left.items() if step.old is not None}
+        waiting: dict[bytes, list[Step]] = {}
+        ready = list(left.values())[::-1]
+        while ready:
+            step = ready.pop()
+            holder = held.get(_key(step.new) or b"", step.entity_id)
+            if holder != step.entity_id:
+                waiting.setdefault(_key(step.new) or b"", []).append(step)
+                continue
+            yield step
+            del left[step.entity_id]
+            if step.old is not None:
+                held.pop(step.old.key, None)
+                ready += waiting.pop(step.old.key, [])
+        for step in left.values():
+            self._tell(_key(step.new) or b"", "conflict", "tables or views exchanged their names")
+
+    def _place(self, step: Step) -> None:
+        """Put an entity under its new name with its new content."""
+        old, new, state = step.old, step.new, self.state
+        assert new is not None
+        if old != new:
+            if old is None or old.key != new.key:
+                if old is not None:
+                    state.remove(NAMES, old.key)
+                state.put(IDS, id_bytes(step.entity_id), Entry(value=new.key))
+            put(state, new.key, entry_of(step.entity_id, new))
+            self._occupy(step)
+            verb = "create" if old is None else "rename" if old.key != new.key else "update"
+            self.change.log(
+                state,
+                self.difference.now,
+                step,
+                verb,
+                before=0 if old is None else old.content,
+                after=new.content,
+                old_key=old.key if old is not None and old.key != new.key else b"",
+            )
+        if not step.merges:
+            self._tell(new.key, step.action, name_of(old.key) if step.action == "renamed" and old else "")
+        elif decode_key(new.key).kind == NAMESPACE:
+            self._merge_namespace(step, self.change.strategy_for(new, old))
+        else:
+            self._merge_table(step)
+
+    def _merge_table(self, step: Step) -> None:
+        """Merge the contents of a table that both sides changed."""
+        state, change, now = self.state, self.change, self.difference.now
+        base, theirs, new = step.change.before, step.change.after, step.new
+        assert base is not None
+        assert theirs is not None
+        assert new is not None
+        found = state.get_many({base.content, new.content, theirs.content}, Table)
+        versions = Versions(*(found[version.content] for version in (base, new, theirs)))
+        effective = self.context.binding.at(state)
+        path, _, name = decode_key(new.key)
+        try:
+            merged = merge_tables(
+                versions,
+                state,
+                now_ms=now,
+                unique=self.difference.unique,
+                files=self.change.manifests,
+                schema_merge=lambda own: is_on(own, SCHEMA_MERGE, default=effective.schema_merge),
+                check_time=state.check_time,
+                restores=self.difference.restores,
+            )
+        except TableConflictError as conflict:
+            strategy = change.strategy_for(new, step.old)
+            if strategy is Strategy.FAIL:
+                raise _Conflict(str(conflict)) from conflict
+            if strategy is Strategy.THEIRS:
+                self._place(
+                    Step(step.entity_id, new, Version(new.key, theirs.content), step.change, "replaced")
+                )
+            else:
+                self._tell(new.key, "kept", str(conflict))
+            return
+        for file in merged.files:
+            state.write_file(*file)
+        if merged.draft.changed:
+            part = _MergedContent(self.context, change.operation, TableName(path, name))
+            prepared = Prepared(now, self.difference.unique)
+            part.store(state, entry_of(step.entity_id, new), merged.draft, prepared, effective)
+        self._tell(new.key, "merged")
+
+    def _merge_namespace(self, step: Step, strategy: Strategy) -> None:
+        """Merge the properties of a namespace that both sides changed."""
+        state, new = self.state, step.new
+        base, theirs = step.change.before, step.change.after
+        assert new is not None
+        assert theirs is not None
+        before = {} if base is None else state.get(base.content, Namespace).properties
+        mine = state.get_for_rewrite(new.content, Namespace)
+        other = state.get(theirs.content, Namespace).properties
+        properties = dict(mine.properties)
+        for name in dict.fromkeys((*before, *other)):
+            old, here, there = before.get(name), mine.properties.get(name), other.get(name)
+            if there in (old, here):
+                continue
+            if here != old and strategy is Strategy.FAIL:
+                self._tell(new.key, "conflict", f"both sides changed the property {name!r}")
+                return
+            if here == old or strategy is Strategy.THEIRS:
+                properties.pop(name, None)
+                properties |= {} if there is None else {name: there}
+        if properties != mine.properties:
+            content = state.add(msgspec.structs.replace(mine, properties=properties))
+            put(state, new.key, NameEntry(content, step.entity_id))
+            changed = step._replace(new=Version(new.key, content))
+            self.change.log(state, self.difference.now, changed, "update", before=new.content, after=content)
+        self._tell(new.key, "merged")
+
+    def _occupy(self, step: Step) -> None:
+        """Record the locations of a table or view whose content changed."""
+        before, after = (self._holdings(version) for version in (step.old, step.new))
+        if before == after:
+            return
+        try:
+            added = (after.owned | after.unconfirmed) - (before.owned | before.unconfirmed)
+            self.context.require_allowed(added)
+            occupy(self.context, self.state, step.entity_id, before, after)
+        except ForbiddenError as error:
+            raise _Conflict(str(error)) from error
+
+    def _holdings(self, version: Version | None) -> Holdings:
+        kind = NAMESPACE if version is None else decode_key(version.key).kind
+        if version is None or kind == NAMESPACE:
+            return Holdings()
+        value: Any = content_of(self.state, version.content, Table if kind == TABLE else View)
+        return holdings_of(value)
+
+    def _check_namespaces(self) -> None:
+        """Find tables and views whose namespace the branch does not have, and dropped namespaces that are not empty."""
+        for step in self.steps.values():
+            version = step.new or step.old
+            assert version is not None
+            path, kind, name = decode_key(version.key)
+            if step.new is None and kind == NAMESPACE:
+                if self.state.scan(NAMES, *subtree((*path, name)), limit=1):
+                    self._tell(version.key, "conflict", "it was removed there, and is not empty here")
+            elif step.new is not None and path and not self._has_parent(path, version.key):
+                reason = f"namespace {'.'.join(path)} does not exist in the branch"
+                self._tell(version.key, "conflict", reason)
+
+    def _has_parent(self, path: tuple[str, ...], key: bytes) -> bool:
+        owner = owner_of_storage(key)
+        if find(self.state, namespace_key(path)) is not None:
+            return True
+        return owner is not None and find(self.state, owner) is not None
+
+    def _tell(self, key: bytes, action: str, detail: str = "") -> None:
+        if owner_of_storage(key) is not None and action != "conflict" and self._is_storage(key):
+            return  # the row of its view says it
+        self.outcomes.append(Merged(KINDS[decode_key(key).kind], name_of(key), action, detail))
+
+    def _is_storage(self, key: bytes) -> bool:
+        """Whether a table is the storage table of a materialized view, which no namespace lists."""
+        path, _, _ = decode_key(key)
+        return find(self.state, namespace_key(path)) is None
+
+
+def name_of(key: bytes) -> str:
+    """Return the name of an entity, given its key in the index `names`."""
+    path, _, name = decode_key(key)
+    return ".".join((*path, name))
+
+
+def owner_of_storage(key: bytes) -> bytes | None:
+    """Return the key of the view whose storage table has this key; None if it is not the key of a storage table."""
+    path, kind, name = decode_key(key)
+    if kind != TABLE or name != STORAGE or len(path) < 2:
+        return None
+    return table_key(TableName(path[:-1], path[-1]), VIEW)
+
+
+def _key(version: Version | None) -> bytes | None:
+    return None if version is None else version.key
+
+
+def _changed(old: Version, new: Version) -> str:
+    return "changed" if old.key == new.key else "renamed"
+
+
+def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
+    """Return the value that a three-way merge gives; None if both sides changed it in different ways."""
+    if theirs in (base, ours):
+        return ours
+    return theirs if ours == base else None
