@@ -54,6 +54,9 @@ class Catalog:
         """At most one head. The next call of `head` removes and returns it instead of reading the store."""
         self._fixed: CommitReader | None = None
         """The commit that the catalog shows; None for the newest."""
+        self.opened_branches: set[str] = set()
+        """Branches that this process has opened, so that they have a copy of the catalog's properties. All copies share
+        this set."""
         self._recorded: dict[str, list[list[Read]]] = {}
         """Lists to which the reads of a branch are added, by the name of the branch. All copies share this dict."""
         self.bound = False

@@ -26,15 +26,20 @@ from polaris_spark.catalog.entities import (
     table_key,
 )
 from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.materialized_views import STORAGE
+from polaris_spark.catalog.materialized_views import (
+    STORAGE,
+    is_materialized,
+    require_no_namespace,
+    require_no_view,
+)
 from polaris_spark.catalog.merge_base import Ancestry
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, Unloaded, id_bytes
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
 from polaris_spark.catalog.table_merge import ManifestSource, TableConflictError, Versions, merge_tables
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import Read, State
-from polaris_spark.errors import ForbiddenError
+from polaris_spark.errors import AlreadyExistsError, ForbiddenError
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key, subtree
 
@@ -398,8 +403,10 @@ class Run:
         assert base is not None
         assert theirs is not None
         assert new is not None
-        found = state.get_many({base.content, new.content, theirs.content}, Table)
-        versions = Versions(*(found[version.content] for version in (base, new, theirs)))
+        tables = [content_of(state, version.content, Table) for version in (base, new, theirs)]
+        if any(isinstance(table, Unloaded) for table in tables):
+            raise _Conflict("its imported metadata is not loaded yet; load it first, with load_imported")
+        versions = Versions(*(table for table in tables if isinstance(table, Table)))
         effective = self.context.binding.at(state)
         path, _, name = decode_key(new.key)
         try:
@@ -487,9 +494,23 @@ class Run:
             if step.new is None and kind == NAMESPACE:
                 if self.state.scan(NAMES, *subtree((*path, name)), limit=1):
                     self._tell(version.key, "conflict", "it was removed there, and is not empty here")
+            elif step.new is not None and (problem := self._clash(version)):
+                self._tell(version.key, "conflict", problem)
             elif step.new is not None and path and not self._has_parent(path, version.key):
                 reason = f"namespace {'.'.join(path)} does not exist in the branch"
                 self._tell(version.key, "conflict", reason)
+
+    def _clash(self, version: Version) -> str:
+        """Return why a namespace or a materialized view cannot have its name in the branch; empty if it can."""
+        path, kind, name = decode_key(version.key)
+        try:
+            if kind == NAMESPACE:
+                require_no_view(self.state, (*path, name))
+            elif kind == VIEW and is_materialized(self.state.get(version.content, View)):
+                require_no_namespace(self.state, TableName(path, name))
+        except AlreadyExistsError as error:
+            return str(error)
+        return ""
 
     def _has_parent(self, path: tuple[str, ...], key: bytes) -> bool:
         owner = owner_of_storage(key)

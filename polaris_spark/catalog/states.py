@@ -30,7 +30,8 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
     this branch; other states cannot be changed.
 
     Raises:
-        NotFoundError: the text means no state.
+        NotFoundError: the text means no state. If a branch was dropped since this process opened it, only reading it
+            fails, with ReferenceGoneError.
         ForbiddenError: the configuration fixes the state of the past that the catalog shows.
         StateError: the commit or time is not in the history that is still stored.
     """
@@ -63,11 +64,14 @@ def reader_at(catalog: Catalog, text: str) -> CommitReader:
 
 
 def _on_branch(catalog: Catalog, branch: str) -> Catalog:
+    if branch in catalog.opened_branches:
+        return catalog.on_branch(branch)
     require_branch(catalog.references, catalog.row, branch)
     head = branch_of(catalog, branch)
     operation = Operation(b"", catalog.row.owner)
     name = head_name(catalog.row, branch)
     complete_copy(catalog.references, catalog.context, operation, catalog.row, head, name)
+    catalog.opened_branches.add(branch)
     return catalog.on_branch(branch)
 
 

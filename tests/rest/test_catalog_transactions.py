@@ -16,7 +16,13 @@ import polaris_spark
 from polaris_spark.catalog.merge_base import MERGES
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.clock import ManualClock
-from polaris_spark.errors import BadRequestError, InputError, MergeConflictError, NotFoundError
+from polaris_spark.errors import (
+    BadRequestError,
+    InputError,
+    MergeConflictError,
+    NotFoundError,
+    ReferenceGoneError,
+)
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
@@ -271,8 +277,8 @@ def test_an_abandoned_transaction_ends_by_itself(main: Client, clock: ManualCloc
     call(main.session, "sweep")
     live = [one.name for one in main.session.catalog.references.listed() if one.registration.state == "live"]
     assert not [name for name in live if "@" in name]
-    with pytest.raises(NotFoundError):
-        catalog_at(main.session.catalog, state)
+    with pytest.raises(ReferenceGoneError, match="it was dropped"):
+        catalog_at(main.session.catalog, state).head()
 
 
 def test_merges_within_a_transaction_are_remembered(main: Client) -> None:

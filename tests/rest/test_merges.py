@@ -528,3 +528,11 @@ def test_a_materialized_view_and_its_rows_are_merged_as_one(main: Client, opened
     assert main.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"] == 2
     dev.ok("DELETE", view("mv"))
     assert merge(main, "dev") == {"db.mv": "removed"}
+
+
+def test_a_namespace_and_a_materialized_view_do_not_get_the_same_name(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    create_materialized_view(main.session.catalog, "mv")
+    dev.namespace("db", "mv")
+    conflict(main, "dev", "namespace db.mv: Materialized view already exists: db.mv")
+    conflict(dev, "main", "view db.mv: Namespace already exists: db.mv")
