@@ -21,8 +21,8 @@ from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, TryAgai
 from polaris_spark.objects import Strong, object_type
 from tests.mailboxes import Office
 
+from .rivals import Rivals
 from .support import Add, Requested, number
-from .test_intents import Rivals
 from .test_swaps_in_doubt import Doubtful
 
 

@@ -7,24 +7,20 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import polaris_spark
-from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.errors import InputError
 from polaris_spark.extension import procedures as routes
 from polaris_spark.extension import runs
 from polaris_spark.jobs.procedure import Call, Column, Parameter
-from polaris_spark.jobs.registry import call, procedures
+from polaris_spark.jobs.registry import procedures
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.extension.callers import BASE, Asking
 from tests.extension.conftest import Add
-from tests.rest.materialized import create_materialized_view
 
 WAIT = {"wait_seconds": 10.0}
 
@@ -400,228 +396,6 @@ def test_unknown_procedures_and_methods_are_refused(admin: Asking) -> None:
     assert admin.send("GET", "otherwise/procedures")[0] == 404  # no catalog of this name
 
 
-LOCATIONS = [
-    "/",
-    "/etc",
-    "file:///etc",
-    "{tmp}",
-    "{tmp}/warehouse/../x",
-    "{tmp}/store.db",
-    "s3://bucket/x",
-    "x",
-]
-
-
-@pytest.mark.parametrize("location", LOCATIONS)
-@pytest.mark.parametrize("procedure", ["export_metadata", "remove_orphans"])
-def test_an_administrator_names_only_locations_that_the_server_allows(
-    admin: Asking, local: Asking, tmp_path: Path, procedure: str, location: str
-) -> None:
-    named = location.replace("{tmp}", str(tmp_path))
-    before = sorted(tmp_path.rglob("*"))
-    status, body = admin.call(procedure, {"location": named}, **WAIT)
-    assert status in (400, 403), body
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_link_out_of_the_warehouse_is_no_allowed_location(admin: Asking, tmp_path: Path) -> None:
-    outside, warehouse = tmp_path / "outside", tmp_path / "warehouse"
-    outside.mkdir()
-    warehouse.mkdir(exist_ok=True)
-    (warehouse / "link").symlink_to(outside)
-    for procedure in ("export_metadata", "remove_orphans"):
-        assert admin.call(procedure, {"location": str(warehouse / "link")}, **WAIT)[0] == 403
-
-
-def test_an_export_follows_no_link_below_an_allowed_location(
-    admin: Asking, local: Asking, tmp_path: Path
-) -> None:
-    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
-    schema = {"type": "struct", "fields": []}
-    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
-    outside, target = tmp_path / "outside", tmp_path / "warehouse" / "exported"
-    outside.mkdir()
-    target.mkdir(parents=True)
-    (target / "db").symlink_to(outside)
-    admin.call("export_metadata", {"location": str(target)}, **WAIT)
-    assert not list(outside.iterdir())
-
-
-def test_an_administrator_exports_below_the_warehouse(admin: Asking, local: Asking, tmp_path: Path) -> None:
-    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
-    schema = {"type": "struct", "fields": []}
-    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
-    target = tmp_path / "warehouse" / "exported"
-    status, run = admin.call("export_metadata", {"location": str(target)}, **WAIT)
-    assert (status, len(run["rows"])) == (200, 1)
-    assert [path.suffix for path in target.rglob("*") if path.is_file()] == [".json"]
-
-
-OFFERED = [name for name, one in procedures().items() if one.over_http and name != "storage_summary"]
-
-
-NEEDED = {
-    name: {"view": "db.mv"}
-    for name in ("describe_materialized_view", "drop_materialized_view", "explain_refresh")
-} | {
-    "alter_materialized_view": {"view": "db.mv", "set_properties": {"max-staleness": "1 h"}},
-    "create_branch": {"name": "new"},
-    "drop_branch": {"name": "dev"},
-    "undrop_branch": {"name": "dropped"},
-    "diff": {"from_state": "main", "to_state": "dev"},
-    "merge": {"source": "dev"},
-    "revert": {"commit": "2"},
-    "cherry_pick": {"commit": "dev#1"},
-    "undrop": {"table": "db.dropped"},
-}
-"""Arguments of the procedures that cannot run without arguments."""
-
-
-@pytest.mark.parametrize("procedure", OFFERED)
-def test_every_procedure_that_is_offered_runs_without_spark(
-    admin: Asking, local: Asking, procedure: str
-) -> None:
-    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
-    schema = {"type": "struct", "fields": []}
-    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
-    local.send("DELETE", "v1/namespaces/db/tables/t")
-    needed = NEEDED.get(procedure, {})
-    if needed:
-        for name in ("dropped", "t"):
-            local.send("POST", "v1/namespaces/db/tables", {"name": name, "schema": schema})
-        local.send("DELETE", "v1/namespaces/db/tables/dropped")
-        create_materialized_view(local.session.catalog, "mv")
-        for branch in ("dev", "dropped"):
-            call(local.session, "create_branch", name=branch)
-        call(local.session, "drop_branch", name="dropped")
-    status, run = admin.call(procedure, needed, **WAIT)
-    assert (status, run["status"]) == (200, "succeeded")
-
-
-def test_an_administrator_removes_orphans_below_the_warehouse(
-    admin: Asking, local: Asking, tmp_path: Path
-) -> None:
-    folder = tmp_path / "warehouse" / "lost"
-    folder.mkdir(parents=True)
-    (folder / "orphan.parquet").write_bytes(b"x")
-    arguments = {"location": str(folder), "older_than": "0 s", "force": True, "dry_run": False}
-    status, run = admin.call("remove_orphans", arguments, **WAIT)
-    assert (status, run["status"]) == (200, "succeeded"), run
-    assert not (folder / "orphan.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["table-default.location", "table-override.write.metadata.path", "table-default.write.data.path"]
-)
-def test_properties_that_an_administrator_sets_lead_no_table_out_of_the_warehouse(
-    admin: Asking, session: Session, tmp_path: Path, name: str
-) -> None:
-    outside = str(tmp_path / "outside")
-    assert admin.call("set_catalog_properties", {"properties": {name: outside}}, **WAIT)[0] == 200
-    for fixed in ("warehouse", "shared-locations", "procedure-variables"):
-        assert admin.call("set_catalog_properties", {"properties": {fixed: outside}}, **WAIT)[0] == 400
-    client = Asking(admin.session, Role.CLIENT)
-    client.send("POST", "v1/namespaces", {"namespace": ["db"]})
-    schema = {"type": "struct", "fields": []}
-    status, body = client.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
-    if name == "table-default.location":  # a property like any other, which places no table
-        assert body["metadata"]["location"].startswith(session.catalog.context.warehouse)
-    else:
-        assert status == 403
-    assert not (tmp_path / "outside").exists()
-
-
-def test_an_administrator_checks_only_the_served_realm(admin: Asking, local: Asking, tmp_path: Path) -> None:
-    store = f"sqlite://{tmp_path}/store.db"
-    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "other"), realm="other") as other:
-        realm = other.catalog.references.store.realm
-        other.connection.backend.insert_reference(realm, "unknown", ReferenceRow(b"1", b"garbage"))
-    assert {row[2] for row in local.call("fsck")[1]["rows"]} == {"other"}
-    assert admin.call("fsck", **WAIT)[1]["rows"] == []
-    assert admin.call("fsck", {"only": "default"}, **WAIT)[0] == 200
-    status, body = admin.call("fsck", {"only": "other"}, **WAIT)
-    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
-
-
-NEED_SPARK = ["create_materialized_view", "refresh", "refresh_stale"]
-LOCAL_ONLY = [
-    "adopt",
-    "import_catalog",
-    "load_imported",
-    "migrate_realm",
-    "purge_realm",
-    "begin",
-    "commit",
-    "rollback",
-    "savepoint",
-    "use",
-    *NEED_SPARK,
-]
-
-
-@pytest.mark.parametrize("procedure", LOCAL_ONLY)
-def test_procedures_that_reach_beyond_the_served_catalog_are_refused(admin: Asking, procedure: str) -> None:
-    status, body = admin.call(procedure, {"source": "pyiceberg", "options": {"py-catalog-impl": "os.system"}})
-    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
-
-
-def test_only_what_is_listed_here_is_kept_from_http() -> None:
-    assert [name for name, one in procedures().items() if not one.over_http] == LOCAL_ONLY
-
-
-def test_a_procedure_of_another_package_is_kept_from_http_unless_it_says_otherwise(
-    admin: Asking, add: Add
-) -> None:
-    add("theirs", lambda *_: [(1,)], over_http=False)
-    assert admin.call("theirs")[0] == 403
-
-
-def test_an_administrator_gives_no_spark_session(admin: Asking) -> None:
-    driver = {"call": "x", "port": 9, "secret": "x"}
-    assert admin.call("trim", driver=driver)[0] == 403
-
-
-def test_an_administrator_names_no_variable_of_the_servers_environment(
-    admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HIDDEN", "open-sesame")
-    add("takes", lambda *_: [(1,)], parameters=(Parameter("options", "MAP<STRING,STRING>", "any"),))
-    status, body = admin.call("takes", {"options": {"password": "env:HIDDEN"}}, **WAIT)
-    assert status == 400
-    assert "open-sesame" not in json.dumps(body)
-    status, body = admin.call("set_catalog_properties", {"properties": {"gc.enabled": "env:HIDDEN"}}, **WAIT)
-    assert status == 400
-    assert "open-sesame" not in json.dumps(body)
-
-
 def test_a_local_caller_may_wait_for_any_time(local: Asking, add: Add) -> None:
     add("short", lambda *_: [(1,)])
     assert local.call("short", wait_seconds=1e300)[1]["rows"] == [[1]]
-
-
-def test_a_procedure_that_needs_spark_says_so(admin: Asking, add: Add) -> None:
-    add("on_spark", lambda call, _: [(call.spark().version,)])
-    status, body = admin.call("on_spark", **WAIT)
-    assert status == 400
-    assert "Spark" in body["error"]["message"]
-
-
-def test_what_is_stored_is_summed_up_without_spark(admin: Asking) -> None:
-    status, body = admin.call("storage_summary", **WAIT)
-    assert status == 200
-    assert body["rows"]
-
-
-@pytest.mark.parametrize("path", ["procedures", "runs", "runs/x", "views", "views/tables"])
-def test_a_client_is_refused_everything_of_the_extension(session: Session, path: str) -> None:
-    client = Asking(session, Role.CLIENT, "ann")
-    status, body = client.send("GET", path)
-    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
-    assert client.send("GET", "v1/config")[0] == 200
-
-
-def test_a_client_calls_no_procedure(session: Session, add: Add) -> None:
-    called: list[int] = []
-    add("counts", lambda *_: called.append(1) or [])
-    assert Asking(session, Role.CLIENT).call("counts", **WAIT)[0] == 403
-    assert not called

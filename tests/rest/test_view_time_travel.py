@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.rest.client import Answer, Client, path, view_request
-from tests.rest.materialized import create_materialized_view
-from tests.rest.test_materialized_views import STORAGE, create, refresh, rows, snapshot
+from tests.rest.materialized import create_materialized_view, refresh
+from tests.rest.materialized import snapshot_commit as snapshot
+from tests.rest.view_requests import STORAGE, create, rows
 
 _START_US = 1_700_000_000_000_000
 """Time of the snapshot with number 0, in microseconds."""

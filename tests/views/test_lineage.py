@@ -13,8 +13,8 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.lineage import LARGEST, document_of_lineage
 from polaris_spark.catalog.metadata.texts import encode
 from polaris_spark.catalog.view_sources import PinnedQuery, TableSource
-from tests.rest.materialized import SCHEMA, create_materialized_view
-from tests.rest.test_materialized_views import refresh, snapshot
+from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
+from tests.rest.materialized import snapshot_commit as snapshot
 from tests.views.catalogs import Catalog, rows
 
 Dependences = list[tuple[Any, ...]]
