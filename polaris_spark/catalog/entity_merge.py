@@ -298,13 +298,20 @@ class Run:
             if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
                 del self.steps[step.entity_id]
                 self._unite_namespaces(step, key, entry, strategy)
-            elif strategy is Strategy.THEIRS and same_kind and owner_of_storage(key) is None:
+            elif strategy is Strategy.THEIRS and same_kind and self._stands_alone(key, entry):
                 removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
                 self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
             else:
                 del self.steps[step.entity_id]
                 reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
                 self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+
+    def _stands_alone(self, key: bytes, entry: NameEntry) -> bool:
+        """Whether an entity can be removed by itself: it is neither a materialized view nor a storage table."""
+        if decode_key(key).kind == VIEW:
+            value = content_of(self.state, entry.content, View)
+            return isinstance(value, View) and not is_materialized(value)
+        return owner_of_storage(key) is None
 
     def _occupant(self, step: Step, freed: Iterable[bytes]) -> tuple[bytes, NameEntry] | None:
         """Return the entity of the branch that has the new name of a step, and keeps it."""

@@ -339,14 +339,16 @@ class _Merge:
             [] if ref is None else _chain(draft, ref["snapshot-id"])
             for draft, ref in ((self.base, base), (self.ours, ours), (self.theirs, theirs))
         )
-        known, here = ({source_of(one) for one in chain} for chain in (before, mine))
-        if base is not None:
-            began = source_of(before[-1]) if before else None
-            if began not in {source_of(one) for one in other} or (ours is not None and began not in here):
-                raise TableConflictError(both)  # a rollback, or a branch that was created again
-            if ours is None:
-                ref = {**theirs, "snapshot-id": base["snapshot-id"]}
+        known, here, there = ({source_of(one) for one in chain} for chain in (before, mine, other))
+        if base is not None and not (before and source_of(before[-1]) in here & there):
+            raise TableConflictError(both)  # a rollback, or a branch that was created again
+        if ours is None:  # a new branch: it begins at a snapshot that is here, too
+            began = next((one for one in other[::-1] if one["snapshot-id"] in self.ours.snapshots), None)
+            if began is not None:
+                ref = {**theirs, "snapshot-id": began["snapshot-id"]}
                 self._apply({"action": "set-snapshot-ref", "ref-name": name, **ref})
+                here = {source_of(one) for one in _chain(self.ours, began["snapshot-id"])}
+        known |= here & there
         for snapshot in other:
             if source_of(snapshot) not in known | here:
                 self._append_one(name, snapshot, ours or theirs, known, both)
@@ -356,7 +358,7 @@ class _Merge:
 
         Args:
             ref: the fields of the branch.
-            base: sources of the snapshots of the branch in the base. All others must be appends.
+            base: sources of the snapshots that both sides have. All others must be appends.
             both: message that both sides changed the branch.
         """
         id, found = snapshot["snapshot-id"], self.ours.refs.get(name)

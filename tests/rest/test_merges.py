@@ -27,7 +27,7 @@ from polaris_spark.errors import (
 from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, path_of, read_list, send, write_manifests
-from tests.rest.client import VIEW_VERSION, Client, Json, table, view
+from tests.rest.client import VIEW_VERSION, Client, Json, table, view, view_request
 from tests.rest.materialized import create_materialized_view, refresh
 
 Opened = Callable[..., Client]
@@ -536,3 +536,33 @@ def test_a_namespace_and_a_materialized_view_do_not_get_the_same_name(main: Clie
     dev.namespace("db", "mv")
     conflict(main, "dev", "namespace db.mv: Materialized view already exists: db.mv")
     conflict(dev, "main", "view db.mv: Namespace already exists: db.mv")
+
+
+def test_a_materialized_view_does_not_make_room_for_another_view(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    dev.ok("POST", "v1/namespaces/db/views", view_request("same"))
+    create_materialized_view(main.session.catalog, "same")
+    conflict(main, "dev", "view db.same: the branch has another view of this name", strategy="theirs")
+
+
+def test_a_new_branch_of_a_table_is_merged_beside_appends_to_another_one(
+    main: Client, opened: Opened
+) -> None:
+    first = append(main, "t", 1)["current-snapshot-id"]
+    dev = opened("dev")
+    dev.commit(
+        "t", {"action": "set-snapshot-ref", "ref-name": "audit", "type": "branch", "snapshot-id": first}
+    )
+    for _ in range(2):
+        made = attempt(dev.load("t")["metadata"], new_append(5, branch="audit"))
+        write_manifests(made)
+        assert send(dev, made, "t").status == 200
+    append(main, "t", 7)
+    assert merge(main, "dev") == {"db.t": "merged"}
+    metadata = main.load("t")["metadata"]
+    by_id = {one["snapshot-id"]: one for one in metadata["snapshots"]}
+    assert len(by_id) == 4
+    newest = by_id[metadata["refs"]["audit"]["snapshot-id"]]
+    assert newest["summary"]["total-records"] == "11"
+    assert by_id[newest["parent-snapshot-id"]]["parent-snapshot-id"] == first
+    assert by_id[metadata["refs"]["main"]["snapshot-id"]]["summary"]["total-records"] == "8"
