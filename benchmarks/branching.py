@@ -25,6 +25,9 @@ from benchmarks.traffic import counted
 CHANGES = 100
 """Number of tables that a branch changes before it is compared and merged."""
 
+TABLES = 10
+"""Number of tables that a transaction changes."""
+
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -> list[Figure]:
     """Build catalogs of these sizes, and measure their branches.
@@ -39,6 +42,8 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -
         growth.build(folder, size)
         taken = [growth.run("merges", folder, size, CHANGES, module=__name__) for _ in range(rounds)]
         figures += _merges(size, taken)
+    taken = [growth.run("transactions", folder, sizes[0], TABLES, module=__name__) for _ in range(rounds)]
+    figures += _transactions(taken)
     size = sizes[0]
     before = [growth.run("beside", folder, size, 0, module=__name__) for _ in range(rounds)]
     growth.run("beside", folder, size, branches, module=__name__)  # creates them
@@ -48,6 +53,20 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -
         growing(what, _sample(after, "commit_us"), _sample(before, "commit_us"), "beside none", 1.05)
     )
     return figures
+
+
+def _transactions(taken: Sequence[dict[str, float]]) -> list[Figure]:
+    what = f"transaction over {TABLES} tables"
+    return [
+        growing(f"{what}, ms", _sample(taken, "together_ms"), _sample(taken, "one_ms"), "one commit", 2),
+        growing(
+            f"{what}, round trips",
+            _sample(taken, "together_trips"),
+            _sample(taken, "apart_trips"),
+            f"{TABLES} commits",
+            1,
+        ),
+    ]
 
 
 def _merges(size: int, taken: Sequence[dict[str, float]]) -> list[Figure]:
@@ -152,6 +171,35 @@ def _writing(store: str, size: int, other: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
+def transactions(store: str, size: int, tables: int) -> dict[str, float]:
+    """Change tables in a transaction, and by a commit for each."""
+    paths = [growth.table_path(size, number) for number in range(tables)]
+    apart: list[float] = []
+    together: list[float] = []
+    trips: list[tuple[float, float]] = []
+    with growth.opened(store) as session, counted(session.connection.backend) as traffic:
+        for _ in range(30):
+            traffic.clear()
+            for path in paths:
+                begun = time.perf_counter_ns()
+                _commit(session, path)
+                apart.append((time.perf_counter_ns() - begun) / 1e6)
+            of_commits = traffic.round_trips
+            traffic.clear()
+            begun = time.perf_counter_ns()
+            with session.transaction(isolation="snapshot") as tx:
+                for path in paths:
+                    _commit(tx, path)
+            together.append((time.perf_counter_ns() - begun) / 1e6)
+            trips.append((traffic.round_trips, of_commits))
+    return {
+        "one_ms": statistics.median(apart),
+        "together_ms": statistics.median(together),
+        "together_trips": statistics.median(one for one, _ in trips),
+        "apart_trips": statistics.median(one for _, one in trips),
+    }
+
+
 def beside(store: str, size: int, branches: int) -> dict[str, float]:
     """Measure commits on main beside a number of branches, which are created if they do not exist."""
     from polaris_spark.jobs.registry import call
@@ -179,5 +227,7 @@ def _commit(session: Any, path: str) -> None:
 
 if __name__ == "__main__":
     _, _what, _store, *_numbers = sys.argv
-    _found = {"merges": merges, "beside": beside}[_what](_store, *map(int, _numbers))
+    _found = {"merges": merges, "transactions": transactions, "beside": beside}[_what](
+        _store, *map(int, _numbers)
+    )
     sys.stdout.write(json.dumps(_found) + "\n")
