@@ -184,6 +184,7 @@ class RegistryChange(Change[P, Registered]):
                 key,
                 after=registered.source if r.state == "live" else 0,
                 before=registered.source if r.state == "dropped" else 0,
+                summary=dict(self.operation.notes),
             )
         )
         return registered

@@ -10,6 +10,7 @@ import pytest
 
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.registry import call
 from tests.rest.client import Client, new_key, set_properties
 from tests.rest.conftest import Open
 
@@ -33,6 +34,24 @@ def test_every_change_of_a_session_has_its_notes(opened: Open, warehouse: Path) 
     client.ok("DELETE", "v1/namespaces/db/tables/t")
     client.session.set_catalog_properties({"gc.enabled": "false"})
     assert notes(client)[:4] == [MESSAGE] * 4
+
+
+def test_branches_merges_and_transactions_have_the_notes_of_their_session(
+    opened: Open, warehouse: Path
+) -> None:
+    client = opened(f"memory:{uuid.uuid4()}", warehouse, **PROPERTIES)
+    client.namespace("db")
+    call(client.session, "create_branch", name="dev")
+    with client.session.transaction() as session:
+        Client(session).create()
+    call(client.session, "drop_branch", name="dev")
+    assert notes(client)[-1] == MESSAGE
+    root = client.session.catalog.references.root.read()
+    logged = [entry for _, _, _, entry in entries(root.store, root.head) if b"/heads/dev" in entry.key]
+    assert [(entry.action, entry.summary) for entry in logged] == [
+        ("drop-reference", MESSAGE),
+        ("create-reference", MESSAGE),
+    ]
 
 
 def test_a_header_gives_the_notes_of_one_request(catalog: Client) -> None:
