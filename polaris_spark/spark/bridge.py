@@ -4,7 +4,7 @@ Standard input and output are the control channel. The JVM sends lines of JSON, 
 line, in this order:
 
 ```
-JVM     {"token": "...", "protocol": "4"}      Python  {"socket": "/tmp/.../socket"}
+JVM     {"token": "...", "protocol": "5"}      Python  {"socket": "/tmp/.../socket"}
 JVM     {"connect": {"store": "...", ...}}     Python  {"connection": "1"} or {"error": "..."}
 ```
 Secrets (the token and passwords) are sent over this channel only, and never over a command line or the
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL = "4"
+PROTOCOL = "5"
 CLOSE_SECONDS = 10
 REMEMBERED = 1_024
 """Maximum number of parsed request heads (all lines before the body) in the cache."""

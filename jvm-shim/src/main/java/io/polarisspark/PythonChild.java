@@ -22,7 +22,7 @@ import org.apache.iceberg.rest.HTTPRequest;
  * ended. Requests go over {@link PythonConnections}.
  */
 final class PythonChild {
-  private static final String PROTOCOL = "4";
+  private static final String PROTOCOL = "5";
   private static final int START_SECONDS = 120;
 
   private final String interpreter;
