@@ -363,8 +363,8 @@ PROPERTIES: Mapping[str, Property] = {
     "as-of": Property(
         nonempty_text,
         "the newest state",
-        "Number, id or time of a commit of the branch. The catalog then shows the state of this commit, and cannot be "
-        "changed. A time has the form 2026-01-31T12:00:00Z.",
+        "Number, id or time of a commit of the branch, or a tag or another branch. The catalog then shows the state of "
+        "this commit, and cannot be changed. A time has the form 2026-01-31T12:00:00Z.",
     ),
     "principal": Property(
         nonempty_text, "Spark's user, else the OS user", "User that the log records as the author of changes."

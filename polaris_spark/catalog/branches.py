@@ -1,7 +1,8 @@
-"""Branches of a catalog: create, drop and restore them.
+"""Branches and tags of a catalog: create, list, drop and restore them.
 
 A branch is a reference, a database row that points to a newest commit. A new branch points to a commit of another
-branch, so it costs one row, however large the catalog is.
+branch, so it costs one row, however large the catalog is. A tag is a reference that accepts no commits. Its row keeps
+its commit, and the files that the commit needs, as the row of a branch does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.property_changes import bind_branch
-from polaris_spark.catalog.references import head_name, heads_prefix
+from polaris_spark.catalog.references import head_name, heads_prefix, tag_name, tags_prefix
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit, Head
@@ -23,16 +24,19 @@ from polaris_spark.errors import (
     ReferenceGoneError,
 )
 from polaris_spark.names import MAIN, problem_of_part, transaction_end_ms
+from polaris_spark.system.registrations import Description, Registered
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""
 
 
 class Branch(NamedTuple):
-    """A branch of a catalog that exists."""
+    """A branch or tag of a catalog that exists."""
 
     name: str
     head: Head
+    """The newest commit of the branch, or the commit of the tag."""
+    description: Description
 
 
 def branch_of(catalog: Catalog, name: str) -> CommitReader:
@@ -44,67 +48,89 @@ def branch_of(catalog: Catalog, name: str) -> CommitReader:
     try:
         return catalog.references.read(head_name(catalog.row, name))
     except ReferenceGoneError as error:
-        known = ", ".join(repr(one) for one in names_of(catalog))
-        raise NotFoundError(
-            f"catalog {catalog.name!r} has no branch {name!r}; its branches are: {known}"
-        ) from error
+        raise _unknown(catalog, "branch", name) from error
 
 
-def names_of(catalog: Catalog) -> list[str]:
-    """Return the names of all branches of a catalog that are not dropped, in their order, without those of
-    transactions."""
-    prefix = heads_prefix(catalog.row)
-    live = [one.name for one in catalog.references.listed() if one.registration.state == "live"]
-    names = [name.removeprefix(prefix) for name in live if name.startswith(prefix)]
-    return [name for name in names if transaction_end_ms(name) is None]
+def tag_of(catalog: Catalog, name: str) -> CommitReader:
+    """Read and return the commit of a tag.
+
+    Raises:
+        NotFoundError: the catalog has no tag of that name.
+    """
+    try:
+        return catalog.references.read(tag_name(catalog.row, name))
+    except ReferenceGoneError as error:
+        raise _unknown(catalog, "tag", name) from error
+
+
+def branch_or_tag_of(catalog: Catalog, name: str) -> CommitReader:
+    """Read and return the newest commit of a branch, or the commit of a tag.
+
+    Raises:
+        NotFoundError: the catalog has neither a branch nor a tag of that name.
+    """
+    try:
+        return branch_of(catalog, name)
+    except NotFoundError as no_branch:
+        try:
+            return tag_of(catalog, name)
+        except NotFoundError:
+            raise no_branch from None
 
 
 def branches(catalog: Catalog) -> list[Branch]:
     """Return all branches of a catalog that are not dropped, in the order of their names."""
-    found = []
-    for name in names_of(catalog):
-        try:
-            found.append(Branch(name, branch_of(catalog, name).head))
-        except NotFoundError:  # dropped since it was listed
-            continue
-    return found
+    return _listed(catalog, heads_prefix(catalog.row))
+
+
+def tags(catalog: Catalog) -> list[Branch]:
+    """Return all tags of a catalog that are not dropped, in the order of their names."""
+    return _listed(catalog, tags_prefix(catalog.row))
 
 
 def create_branch(
-    catalog: Catalog, name: str, operation: Operation, *, source: str = MAIN, point: str = ""
+    catalog: Catalog,
+    name: str,
+    operation: Operation,
+    *,
+    source: str = MAIN,
+    point: str = "",
+    comment: str = "",
 ) -> Branch:
-    """Create a branch that begins at a commit of another branch.
+    """Create a branch that begins at a commit of another branch, or at a tag.
 
     Args:
-        source: name of the other branch.
+        source: name of the other branch, or of the tag.
         point: the commit, by number, id or time; empty for the newest.
+        comment: what people should know about the branch.
     Raises:
-        AlreadyExistsError: the branch exists.
+        AlreadyExistsError: a branch or tag of this name exists.
         BadRequestError: no branch can have this name.
         HistoryTrimmedError: the commit is no longer stored.
         InputError: `point` is not a commit of the other branch.
         NotFoundError: the other branch does not exist.
     """
-    problem = problem_of_part(name)
-    if problem is None and any(one in name for one in _SEPARATORS):
-        problem = "contains '@' or '#', which separate the names of tables from branches and times"
-    if problem is not None:
-        raise BadRequestError(f"the name of a branch {name[:200]!a} {problem}")
-    newest = branch_of(catalog, source)
-    begin = newest
-    if point:
-        head = pinned(newest.store, newest.head, AsOf.parse(point, "at"))
-        commit = newest.store.get(head.commit, Commit)
-        begin = CommitReader(newest.store, newest.version, head, commit, row_name=newest.row_name)
-    reference = head_name(catalog.row, name)
-    try:
-        registered = catalog.references.create(reference, operation, source=begin)
-    except AlreadyExistsError as error:
-        raise AlreadyExistsError(f"catalog {catalog.name!r} already has a branch {name!r}") from error
-    source_commit = Contained(registered.registration.number, registered.source)
-    catalog.references.commit(reference, BeginBranch(registered.registration.generation, source_commit))
+    reference, rival = head_name(catalog.row, name), tag_name(catalog.row, name)
+    made = _create(catalog, "branch", name, (reference, rival), operation, source, point, comment)
+    source_commit = Contained(made.registration.number, made.source)
+    catalog.references.commit(reference, BeginBranch(made.registration.generation, source_commit))
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
-    return Branch(name, registered.first_head())
+    return Branch(name, made.first_head(), made.registration.description)
+
+
+def create_tag(
+    catalog: Catalog,
+    name: str,
+    operation: Operation,
+    *,
+    source: str = MAIN,
+    point: str = "",
+    comment: str = "",
+) -> Branch:
+    """Create a tag of a commit of a branch. The arguments and errors are those of `create_branch`."""
+    references = tag_name(catalog.row, name), head_name(catalog.row, name)
+    made = _create(catalog, "tag", name, references, operation, source, point, comment)
+    return Branch(name, made.first_head(), made.registration.description)
 
 
 def drop_branch(catalog: Catalog, name: str, operation: Operation) -> None:
@@ -120,18 +146,124 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation) -> None:
     catalog.references.drop(head_name(catalog.row, name), operation)
 
 
+def drop_tag(catalog: Catalog, name: str, operation: Operation) -> None:
+    """Drop a tag. It can be restored until its grace period ends.
+
+    Raises:
+        NotFoundError: the tag does not exist.
+    """
+    tag_of(catalog, name)
+    catalog.references.drop(tag_name(catalog.row, name), operation)
+
+
 def undrop_branch(catalog: Catalog, name: str, operation: Operation) -> Branch:
     """Restore a dropped branch with its last commit.
 
     Raises:
+        AlreadyExistsError: a tag of this name exists.
         NotFoundError: no dropped branch has this name, or its grace period has ended.
     """
     reference = head_name(catalog.row, name)
+    restored = _undrop(catalog, "branch", name, (reference, tag_name(catalog.row, name)), operation)
+    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
+    return Branch(name, restored.first_head(), restored.registration.description)
+
+
+def undrop_tag(catalog: Catalog, name: str, operation: Operation) -> Branch:
+    """Restore a dropped tag.
+
+    Raises:
+        AlreadyExistsError: a branch of this name exists.
+        NotFoundError: no dropped tag has this name, or its grace period has ended.
+    """
+    references = tag_name(catalog.row, name), head_name(catalog.row, name)
+    restored = _undrop(catalog, "tag", name, references, operation)
+    return Branch(name, restored.first_head(), restored.registration.description)
+
+
+def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
+    found = []
+    for name, registered in _registered(catalog, prefix).items():
+        try:
+            head = catalog.references.read(registered.name).head
+        except ReferenceGoneError:  # dropped since it was listed
+            continue
+        found.append(Branch(name, head, registered.registration.description))
+    return found
+
+
+def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
+    """Return the live references of a catalog whose names have a prefix, by the rest of the name, without the branches
+    of transactions."""
+    live = [one for one in catalog.references.listed() if one.registration.state == "live"]
+    found = {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
+    return {name: one for name, one in found.items() if transaction_end_ms(name) is None}
+
+
+def _create(
+    catalog: Catalog,
+    kind: str,
+    name: str,
+    references: tuple[str, str],
+    operation: Operation,
+    source: str,
+    point: str,
+    comment: str,
+) -> Registered:
+    """Register a branch or tag.
+
+    Args:
+        references: the name of its reference, and that of the other kind with the same name.
+    """
+    require_name(kind, name)
+    begin = branch_or_tag_of(catalog, source)
+    if point:
+        head = pinned(begin.store, begin.head, AsOf.parse(point, "at"))
+        commit = begin.store.get(head.commit, Commit)
+        begin = CommitReader(begin.store, begin.version, head, commit, row_name=begin.row_name)
+    description = Description(operation.principal, comment, f"{source}#{point}" if point else source)
+    reference, rival = references
     try:
-        registered = catalog.references.undrop(reference, operation)
+        return catalog.references.create(
+            reference, operation, source=begin, description=description, rivals=(rival,)
+        )
+    except AlreadyExistsError as error:
+        raise _taken(catalog, name) from error
+
+
+def _undrop(
+    catalog: Catalog, kind: str, name: str, references: tuple[str, str], operation: Operation
+) -> Registered:
+    reference, rival = references
+    try:
+        return catalog.references.undrop(reference, operation, rivals=(rival,))
+    except AlreadyExistsError as error:
+        raise _taken(catalog, name) from error
     except NotFoundError as error:
         raise NotFoundError(
-            f"catalog {catalog.name!r} has no dropped branch {name!r} that can be restored"
+            f"catalog {catalog.name!r} has no dropped {kind} {name!r} that can be restored"
         ) from error
-    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
-    return Branch(name, registered.first_head())
+
+
+def require_name(kind: str, name: str) -> None:
+    """Check that a new branch or tag can have a name.
+
+    Raises:
+        BadRequestError: it cannot.
+    """
+    problem = problem_of_part(name)
+    if problem is None and any(one in name for one in _SEPARATORS):
+        problem = "contains '@' or '#', which separate the names of tables from branches and times"
+    if problem is not None:
+        raise BadRequestError(f"the name of a {kind} {name[:200]!a} {problem}")
+
+
+def _taken(catalog: Catalog, name: str) -> AlreadyExistsError:
+    kind = "tag" if name in _registered(catalog, tags_prefix(catalog.row)) else "branch"
+    return AlreadyExistsError(f"catalog {catalog.name!r} already has a {kind} {name!r}")
+
+
+def _unknown(catalog: Catalog, kind: str, name: str) -> NotFoundError:
+    prefix, plural = (heads_prefix, "branches") if kind == "branch" else (tags_prefix, "tags")
+    known = ", ".join(repr(one) for one in _registered(catalog, prefix(catalog.row))) or "none"
+    return NotFoundError(f"catalog {catalog.name!r} has no {kind} {name!r}; its {plural} are: {known}")

@@ -49,7 +49,9 @@ class Catalog:
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
         self.point = ""
-        """The point in history that the catalog shows, as the user wrote it; empty for the newest state."""
+        """The point in history or the tag that the catalog shows, as the user wrote it; empty for the newest state."""
+        self.tagged = False
+        """Whether the catalog shows a tag."""
         self._read: list[CommitReader] = []
         """At most one head. The next call of `head` removes and returns it instead of reading the store."""
         self._fixed: CommitReader | None = None
@@ -105,7 +107,7 @@ class Catalog:
             self.require_present()
         found = copy(self)
         found.branch, found.reference = branch, head_name(self.row, branch)
-        found._read, found._fixed, found.point = [], None, ""
+        found._read, found._fixed, found.point, found.tagged = [], None, "", False
         return found
 
     def as_of(self, point: AsOf) -> Catalog:
@@ -116,10 +118,19 @@ class Catalog:
             BeforeHistoryError: the point is a time before the first commit.
             InputError: the point is a commit number or commit id that does not exist in this history.
         """
-        found, store = copy(self), self.references.store
-        head = pinned(store, self.head().head, point)
-        found._fixed = CommitReader(store, b"", head, store.get(head.commit, Commit))
-        found.point = point.text
+        store, newest = self.references.store, self.head()
+        head = pinned(store, newest.head, point)
+        commit = CommitReader(store, b"", head, store.get(head.commit, Commit), row_name=newest.row_name)
+        return self.at(commit, point.text)
+
+    def at(self, commit: CommitReader, point: str) -> Catalog:
+        """Return a copy of this catalog that shows the state of a commit, and cannot be changed.
+
+        Args:
+            point: the text that names the commit.
+        """
+        found = copy(self)
+        found._fixed, found.point = commit, point
         return found
 
     def head(self) -> CommitReader:

@@ -16,7 +16,7 @@ from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import overlap, owner_of, segments
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE
-from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix, tag_name
 from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -220,7 +220,9 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
     try:
         references.open(head_name(row, branch))
     except ReferenceGoneError as error:
-        raise NotFoundError(f"catalog {row.name!r} has no branch {branch!r}") from error
+        tag = references.lookup(tag_name(row, branch))
+        advice = "; the tag of this name can be read by the property 'as-of'" if tag is not None else ""
+        raise NotFoundError(f"catalog {row.name!r} has no branch {branch!r}{advice}") from error
 
 
 class CreateCatalog(TimedChange[CatalogRow]):

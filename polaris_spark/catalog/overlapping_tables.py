@@ -1,7 +1,7 @@
 """Search for tables that may need the files of a given table, so that these files are not deleted.
 
-These are tables with overlapping locations in any head (newest commit of a branch) of any catalog, and the versions of
-the given table in other branches of its catalog, even if their locations differ.
+These are tables with overlapping locations in any head (commit of a branch or tag) of any catalog, and the versions of
+the given table in other branches and tags of its catalog, even if their locations differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polaris_spark.catalog.locations import is_below_any, overlap, overlapping, 
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.paths import segments_of
 from polaris_spark.catalog.permits import Grant, Permit
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, TABLE, id_bytes, id_from
 from polaris_spark.catalog.store_heads import StoreHead, store_heads
 from polaris_spark.commits.state import State, reading_state
@@ -36,20 +36,20 @@ class TableVersion(NamedTuple):
 
 
 def heads_around(catalog: Catalog) -> list[StoreHead]:
-    """Read and return the heads of all branches of all catalogs in the store, in all realms, including dropped branches
-    that can be undropped.
+    """Read and return the heads of all branches and tags of all catalogs in the store, in all realms, including dropped
+    ones that can be undropped.
 
     In the heads of `catalog`, each retention property has the stricter of its values in the catalog and the session.
 
     Raises:
         CorruptionError: a head cannot be read, or was lost.
     """
-    own, branches = catalog.references.store, head_name(catalog.row, "")
+    own, prefix = catalog.references.store, catalog_prefix(catalog.row)
     heads = store_heads(own.backend, lambda record: own.of_realm(record.instance), catalog.context.clock)
     binding = catalog.context.binding
 
     def bound(head: StoreHead) -> StoreHead:
-        is_own = head.realm == own.realm and head.reference.startswith(branches)
+        is_own = head.realm == own.realm and head.reference.startswith(prefix)
         beyond = binding.grace_beyond_ms(head.properties, is_own=is_own)
         properties = {**head.properties, **binding.retention(head.properties)} if is_own else head.properties
         return head._replace(properties=properties, grace_beyond_ms=beyond)
@@ -73,13 +73,13 @@ class OtherTables:
         """
         Args:
             catalog: the catalog whose tables are checked.
-            heads: heads of all branches of the store, as returned by `heads_around`.
+            heads: heads of all branches and tags of the store, as returned by `heads_around`.
         """
         own = catalog.references.store
         self._realm = own.realm
-        branches = head_name(catalog.row, "")
-        self.has_branches = sum(h.realm == own.realm and h.reference.startswith(branches) for h in heads) > 1
-        """Whether the catalog has more than one branch."""
+        prefix = catalog_prefix(catalog.row)
+        self.has_branches = sum(h.realm == own.realm and h.reference.startswith(prefix) for h in heads) > 1
+        """Whether the catalog has more than one branch or tag."""
         self._heads = [
             _Open(
                 head.realm,
@@ -263,13 +263,13 @@ def foreign_owner(
     with the owned location and the owner's catalog; an empty string if there is none.
 
     Args:
-        heads: heads of all branches of the store, as returned by `heads_around`.
+        heads: heads of all branches and tags of the store, as returned by `heads_around`.
         entity_id: a table or view of `catalog` whose locations are ignored in all branches.
     """
     own = catalog.references.store
-    branches = head_name(catalog.row, "")
+    prefix = catalog_prefix(catalog.row)
     for head in heads:
-        mine = entity_id if head.realm == own.realm and head.reference.startswith(branches) else 0
+        mine = entity_id if head.realm == own.realm and head.reference.startswith(prefix) else 0
         state = reading_state(head.snapshot(own.of_realm(head.realm)))
         found = owner_of(state, location, but=mine)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Names of the references for catalogs and their branches. A reference is a database row that points to a newest
+"""Names of the references for catalogs, their branches and tags. A reference is a database row that points to a newest
 commit."""
 
 from __future__ import annotations
@@ -19,7 +19,22 @@ def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
 
 def heads_prefix(catalog: CatalogRow) -> str:
     """Return the prefix of the names of the references of a catalog's branches. The name of the branch follows it."""
-    return f"cat/{catalog.entity_id:x}/heads/"
+    return f"{catalog_prefix(catalog)}heads/"
+
+
+def tag_name(catalog: CatalogRow, tag: str) -> str:
+    """Return the name of the reference of a catalog's tag."""
+    return tags_prefix(catalog) + tag
+
+
+def tags_prefix(catalog: CatalogRow) -> str:
+    """Return the prefix of the names of the references of a catalog's tags. The name of the tag follows it."""
+    return f"{catalog_prefix(catalog)}tags/"
+
+
+def catalog_prefix(catalog: CatalogRow) -> str:
+    """Return the prefix of the names of all references of a catalog."""
+    return f"cat/{catalog.entity_id:x}/"
 
 
 def catalogs_in(head: CommitReader) -> list[CatalogRow]:

@@ -1,17 +1,20 @@
-"""Which state of a catalog a text means: a branch, a commit or time of a branch's history, or both.
+"""Which state of a catalog a text means: a branch, a tag, a commit or time of a branch's history, or a branch and a
+commit or time.
 
 | text | state |
 | --- | --- |
 | `dev` | the newest state of the branch `dev` |
+| `v1` | the state that the tag `v1` keeps |
 | `dev#17`, `dev#2026-11-23T00:00:00Z` | the branch `dev` as of a commit or time (`commits.as_of`) |
 | `17`, `2026-11-23T00:00:00Z` | the session's branch as of a commit or time |
 
-A branch goes before a commit of the same name.
+The name of a branch or tag goes before a commit of the same name. In the property `as-of`, the commit goes first,
+because it is meant to name one (`catalog_as_of`).
 """
 
 from __future__ import annotations
 
-from polaris_spark.catalog.branches import branch_of
+from polaris_spark.catalog.branches import branch_of, tag_of
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import require_branch
 from polaris_spark.catalog.property_changes import complete_copy
@@ -46,15 +49,56 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
     try:
         return _on_branch(catalog, text)
     except NotFoundError as no_branch:
+        tag = _tagged(catalog, text)
+        if tag is not None:
+            return tag
         try:
             AsOf.parse(text)
         except InputError:
-            raise NotFoundError(f"{text!r} is neither a commit nor a time, and {no_branch}") from None
+            raise NotFoundError(
+                f"{text!r} is neither a tag nor a commit nor a time, and {no_branch}"
+            ) from None
     return _as_of(catalog, text, text)
 
 
+def catalog_as_of(catalog: Catalog, text: str) -> Catalog:
+    """Return a copy of a catalog that shows a point in the history of its branch, a tag, or the present state of
+    another branch, and cannot be changed.
+
+    Raises:
+        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
+        BeforeHistoryError: the point is a time before the first commit.
+        InputError: the text is no commit of this history, and neither a tag nor a branch has this name.
+    """
+    try:
+        return catalog.as_of(AsOf.parse(text))
+    except InputError as error:
+        tag = _tagged(catalog, text)
+        if tag is not None:
+            return tag
+        try:
+            return catalog.at(branch_of(catalog, text), text)
+        except NotFoundError:
+            raise error from None
+
+
+def _tagged(catalog: Catalog, name: str) -> Catalog | None:
+    """Return a copy of a catalog that shows a tag; None if the tag does not exist."""
+    try:
+        found = catalog.at(tag_of(catalog, name), name)
+    except NotFoundError:
+        return None
+    if catalog.bound:
+        catalog.require_present()
+    found.tagged = True
+    return found
+
+
 def name_of_state(catalog: Catalog) -> str:
-    """Return the text that means the state of a catalog: its branch, and the point of the past that it shows."""
+    """Return the text that means the state of a catalog: its tag, or its branch and the point of the past that it
+    shows."""
+    if catalog.tagged:
+        return catalog.point
     return f"{catalog.branch}{POINT}{catalog.point}" if catalog.point else catalog.branch
 
 

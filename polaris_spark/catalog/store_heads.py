@@ -1,5 +1,5 @@
-"""Reading the heads (newest commits) of all branches of all catalogs in all realms of a store, including dropped
-branches that can be restored."""
+"""Reading the heads (newest commits) of all branches and tags of all catalogs in all realms of a store, including
+dropped ones that can be restored."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
 from polaris_spark.system.recovery.lost import strict_reader, unlisted
+from polaris_spark.system.registrations import name_parts
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
 """States of realms that cannot be recovered."""
@@ -31,12 +32,12 @@ Objects = Callable[[RealmRecord], ObjectStore]
 
 
 class StoreHead(NamedTuple):
-    """The head of a catalog's branch."""
+    """The head of a catalog's branch or tag."""
 
     realm: str
     """Instance id of the realm."""
     catalog: str
-    """Name for messages: `<realm>.<catalog>`, followed by `@<branch>` if the branch is not `main`."""
+    """Name for messages: `<realm>.<catalog>`, followed by `@<branch or tag>` if it is not the branch `main`."""
     reference: str
     head: Head
     properties: Mapping[str, str]
@@ -57,8 +58,8 @@ class StoreHead(NamedTuple):
 
 
 def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreHead]:
-    """Read and return the heads of all branches of all catalogs in all realms of a store, including dropped branches
-    that can be restored.
+    """Read and return the heads of all branches and tags of all catalogs in all realms of a store, including dropped
+    ones that can be restored.
 
     Raises:
         CorruptionError: a head cannot be read, or the row or the registration of a reference was lost, so that it is
@@ -79,15 +80,16 @@ def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator
             rows = catalogs_in(references.open(references.head_of(one)))
             catalogs = {f"{row.entity_id:x}": row for row in rows}  # as in the names of their references
     for one in registered:
-        prefix, found, branch = one.name.partition("/heads/")
-        if not found or not prefix.startswith("cat/"):
+        parts = name_parts(one.name)
+        if parts is None:
             continue
         head = references.head_of(one)
         if head.given_up:  # since the registry was read
             continue
-        catalog = catalogs.get(prefix[4:])
+        prefix = parts.catalog.removesuffix("/")
+        catalog = catalogs.get(prefix.removeprefix("cat/"))
         name = f"{record.name}.{prefix if catalog is None else catalog.name}"
-        name = name if branch == MAIN else f"{name}@{branch}"
+        name = name if (parts.name, parts.is_tag) == (MAIN, False) else f"{name}@{parts.name}"
         properties = {} if catalog is None else catalog.properties
         yield StoreHead(
             record.instance, name, one.name, head, properties, moved=MOVED_TO in record.properties

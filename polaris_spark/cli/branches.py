@@ -1,16 +1,28 @@
-"""`polaris-spark branch`: the procedures of branches as commands."""
+"""`polaris-spark branch` and `polaris-spark tag`: the procedures of branches and tags as commands."""
 
 from __future__ import annotations
 
 from polaris_spark.cli.maintain import command_group
 from polaris_spark.jobs import branches
 
-COMMANDS = {
-    "create": branches.CREATE,
-    "show": branches.SHOW,
-    "drop": branches.DROP,
-    "undrop": branches.UNDROP,
-}
-"""The procedures by the names of their commands."""
-
-app = command_group("branch", "Create, list, drop and restore branches of a catalog.", COMMANDS)
+branch = command_group(
+    "branch",
+    "Create, list, drop and restore branches of a catalog.",
+    {
+        "create": branches.CREATE,
+        "show": branches.SHOW,
+        "drop": branches.DROP,
+        "undrop": branches.UNDROP,
+    },
+)
+tag = command_group(
+    "tag",
+    "Create, list, drop and restore tags of a catalog.",
+    {
+        "create": branches.CREATE_TAG,
+        "show": branches.SHOW_TAGS,
+        "describe": branches.DESCRIBE_TAG,
+        "drop": branches.DROP_TAG,
+        "undrop": branches.UNDROP_TAG,
+    },
+)

@@ -55,8 +55,12 @@ COMMANDS = {
         "Import tables and views by their metadata files from another catalog or a directory tree.",
     ),
     "branch": Entry(
-        "polaris_spark.cli.branches:app",
+        "polaris_spark.cli.branches:branch",
         "Create, list, drop and restore branches of a catalog.",
+    ),
+    "tag": Entry(
+        "polaris_spark.cli.branches:tag",
+        "Create, list, drop and restore tags of a catalog.",
     ),
     "diff": Entry(
         "polaris_spark.cli.merges:diff",

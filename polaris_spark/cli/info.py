@@ -102,13 +102,15 @@ def _head(name: str, state: str, snapshot: CommitReader) -> Json:
 
 
 def _catalog(realm: OpenRealm, name: str) -> Json:
-    from polaris_spark.catalog.references import heads_prefix
+    from polaris_spark.catalog.references import heads_prefix, tags_prefix
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.index.keys import decode_key
 
     row = realm.catalog(name)
     prefix = heads_prefix(row)
-    branches = [r.name.removeprefix(prefix) for r in realm.references() if r.name.startswith(prefix)]
+    names = [one.name for one in realm.references()]
+    branches = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    tags = [name.removeprefix(tags_prefix(row)) for name in names if name.startswith(tags_prefix(row))]
     counts = dict.fromkeys(("namespace", "table", "view"), 0)
     if MAIN in branches:
         for key, _ in realm.catalog_head(row, MAIN).index(NAMES).range():
@@ -119,6 +121,7 @@ def _catalog(realm: OpenRealm, name: str) -> Json:
         "owner": row.owner,
         "created": iso_text(row.created),
         "branches": branches,
+        "tags": tags,
         "namespaces": counts["namespace"],
         "tables": counts["table"],
         "views": counts["view"],

@@ -1,9 +1,10 @@
-"""Procedures that create, drop, restore and list the branches of a catalog."""
+"""Procedures that create, drop, restore and list the branches and tags of a catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import AlreadyExistsError, NotFoundError
@@ -14,26 +15,35 @@ if TYPE_CHECKING:
     from polaris_spark.catalog.branches import Branch
 
 
-def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import Branch, branch_of, create_branch
+def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog import branches
 
+    create = branches.create_branch if kind == "branch" else branches.create_tag
     catalog, name = call.session.catalog, arguments["name"]
-    source, point = arguments.get("source", catalog.branch), arguments.get("at", "")
     try:
-        made = create_branch(catalog, name, call.session.operation(), source=source, point=point)
+        made = create(
+            catalog,
+            name,
+            call.session.operation(),
+            source=arguments.get("source", catalog.branch),
+            point=arguments.get("at", ""),
+            comment=arguments.get("comment", ""),
+        )
     except AlreadyExistsError:
-        if not arguments.get("if_not_exists", False):
+        found = _all(call, kind).get(name)
+        if found is None or not arguments.get("if_not_exists", False):
             raise
-        return [(*_row(Branch(name, branch_of(catalog, name).head)), False)]
-    return [(*_row(made), True)]
+        return [(*_commit(found), False)]
+    return [(*_commit(made), True)]
 
 
-def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import drop_branch
+def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog import branches
 
+    drop = branches.drop_branch if kind == "branch" else branches.drop_tag
     name = arguments["name"]
     try:
-        drop_branch(call.session.catalog, name, call.session.operation())
+        drop(call.session.catalog, name, call.session.operation())
     except NotFoundError:
         if not arguments.get("if_exists", False):
             raise
@@ -41,30 +51,53 @@ def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
     return [(name, True)]
 
 
-def _undrop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import undrop_branch
+def _undrop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog import branches
 
+    undrop = branches.undrop_branch if kind == "branch" else branches.undrop_tag
     operation = call.session.operation()
-    return [_row(undrop_branch(call.session.catalog, arguments["name"], operation))]
+    return [_commit(undrop(call.session.catalog, arguments["name"], operation))]
 
 
-def _show(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import branches
+def _show_branches(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merge_base import distance
 
-    catalog = call.session.catalog
-    found = branches(catalog)
-    main = next((one.head for one in found if one.name == MAIN), None)
-    for one in found:
+    found = _all(call, "branch")
+    main = found[MAIN].head if MAIN in found else None
+    for one in found.values():
         call.check()
-        parted = None if main is None else distance(catalog.references.store, one.head, main)
-        yield (*_row(one), *((None, None) if parted is None else parted))
+        parted = None if main is None else distance(call.session.catalog.references.store, one.head, main)
+        yield (*_commit(one), *((None, None) if parted is None else parted), *_described(one))
 
 
-def _row(branch: Branch) -> tuple[Any, ...]:
+def _show_tags(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    return [(*_commit(one), *_described(one)) for one in _all(call, "tag").values()]
+
+
+def _describe_tag(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.branches import tag_of
+
+    name = arguments["name"]
+    tag_of(call.session.catalog, name)  # raises an error if it does not exist
+    return [row for row in _show_tags(call, {}) if row[0] == name]
+
+
+def _all(call: Call, kind: str) -> dict[str, Branch]:
+    from polaris_spark.catalog.branches import branches, tags
+
+    listed = branches if kind == "branch" else tags
+    return {one.name: one for one in listed(call.session.catalog)}
+
+
+def _commit(branch: Branch) -> tuple[Any, ...]:
     head = branch.head
     changed = datetime.fromtimestamp(head.time / 1000, timezone.utc)
     return branch.name, head.number, head.commit, changed
+
+
+def _described(branch: Branch) -> tuple[Any, ...]:
+    owner, comment, origin = branch.description
+    return owner or None, comment or None, origin or None
 
 
 _COMMIT = (
@@ -72,42 +105,101 @@ _COMMIT = (
     Column("commit_id", "BIGINT"),
     Column("committed_at", "TIMESTAMP"),
 )
-_NAME = Parameter("name", "STRING", "name of the branch", required=True)
+_DESCRIPTION = (Column("owner", "STRING"), Column("comment", "STRING"), Column("source", "STRING"))
+_COMMENT = Parameter("comment", "STRING", "a text for people")
+_AT = Parameter("at", "STRING", "number, id or time of the commit; by default, the newest commit")
+_IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
+_IF_EXISTS = Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")
+_SOURCE = "the branch or tag to begin with; by default, the branch of the session"
+_BRANCH, _TAG = Column("branch", "STRING"), Column("tag", "STRING")
+_BRANCH_NAME = Parameter("name", "STRING", "name of the branch", required=True)
+_TAG_NAME = Parameter("name", "STRING", "name of the tag", required=True)
 CREATE = Procedure(
     name="create_branch",
-    comment="Create a branch of the catalog, which begins with the state of another branch.",
-    parameters=(
-        _NAME,
-        Parameter("source", "STRING", "the other branch; by default, the branch of the session"),
-        Parameter("at", "STRING", "number, id or time of the commit to begin with; by default, the newest"),
-        Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if the branch exists"),
-    ),
-    columns=(Column("branch", "STRING"), *_COMMIT, Column("created", "BOOLEAN")),
-    run=_create,
+    comment="Create a branch of the catalog, which begins with the state of another branch or of a tag.",
+    parameters=(_BRANCH_NAME, Parameter("source", "STRING", _SOURCE), _AT, _COMMENT, _IF_NOT_EXISTS),
+    columns=(_BRANCH, *_COMMIT, Column("created", "BOOLEAN")),
+    run=partial(_create, kind="branch"),
     over_http=True,
 )
 DROP = Procedure(
     name="drop_branch",
     comment="Drop a branch of the catalog. It can be restored until the grace period ends.",
-    parameters=(_NAME, Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")),
-    columns=(Column("branch", "STRING"), Column("dropped", "BOOLEAN")),
-    run=_drop,
+    parameters=(_BRANCH_NAME, _IF_EXISTS),
+    columns=(_BRANCH, Column("dropped", "BOOLEAN")),
+    run=partial(_drop, kind="branch"),
     over_http=True,
 )
 UNDROP = Procedure(
     name="undrop_branch",
     comment="Restore a dropped branch of the catalog.",
-    parameters=(_NAME,),
-    columns=(Column("branch", "STRING"), *_COMMIT),
-    run=_undrop,
+    parameters=(_BRANCH_NAME,),
+    columns=(_BRANCH, *_COMMIT),
+    run=partial(_undrop, kind="branch"),
     over_http=True,
 )
 SHOW = Procedure(
     name="show_branches",
     comment="List the branches of the catalog, and how many commits each is ahead of and behind main.",
     parameters=(),
-    columns=(Column("branch", "STRING"), *_COMMIT, Column("ahead", "BIGINT"), Column("behind", "BIGINT")),
-    run=_show,
+    columns=(
+        _BRANCH,
+        *_COMMIT,
+        Column("ahead", "BIGINT"),
+        Column("behind", "BIGINT"),
+        *_DESCRIPTION,
+    ),
+    run=_show_branches,
+    over_http=True,
+    only_reads=True,
+)
+CREATE_TAG = Procedure(
+    name="create_tag",
+    comment="Create a tag of the catalog: a name of a commit, which keeps the state of the commit.",
+    parameters=(
+        _TAG_NAME,
+        Parameter(
+            "source", "STRING", "the branch or tag of the commit; by default, the branch of the session"
+        ),
+        _AT,
+        _COMMENT,
+        _IF_NOT_EXISTS,
+    ),
+    columns=(_TAG, *_COMMIT, Column("created", "BOOLEAN")),
+    run=partial(_create, kind="tag"),
+    over_http=True,
+)
+DROP_TAG = Procedure(
+    name="drop_tag",
+    comment="Drop a tag of the catalog. It can be restored until the grace period ends.",
+    parameters=(_TAG_NAME, _IF_EXISTS),
+    columns=(_TAG, Column("dropped", "BOOLEAN")),
+    run=partial(_drop, kind="tag"),
+    over_http=True,
+)
+UNDROP_TAG = Procedure(
+    name="undrop_tag",
+    comment="Restore a dropped tag of the catalog.",
+    parameters=(_TAG_NAME,),
+    columns=(_TAG, *_COMMIT),
+    run=partial(_undrop, kind="tag"),
+    over_http=True,
+)
+SHOW_TAGS = Procedure(
+    name="show_tags",
+    comment="List the tags of the catalog.",
+    parameters=(),
+    columns=(_TAG, *_COMMIT, *_DESCRIPTION),
+    run=_show_tags,
+    over_http=True,
+    only_reads=True,
+)
+DESCRIBE_TAG = Procedure(
+    name="describe_tag",
+    comment="Describe a tag of the catalog.",
+    parameters=(_TAG_NAME,),
+    columns=(_TAG, *_COMMIT, *_DESCRIPTION),
+    run=_describe_tag,
     over_http=True,
     only_reads=True,
 )

@@ -22,6 +22,7 @@ from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.index import Branch, IndexRoot, Leaf
 from polaris_spark.index.compaction import Compacted
 from polaris_spark.objects import encode
+from polaris_spark.system.registrations import is_tag
 from polaris_spark.system.registry import ROOT, References
 
 LEAVES = 64
@@ -139,11 +140,12 @@ def names(references: References, asked: str | None) -> list[str]:
     """Return the names of the references to compact.
 
     Args:
-        asked: the name of one reference, or None for every live reference and the registry.
+        asked: the name of one reference, or None for every live reference that accepts commits and the registry.
     Raises:
-        ReferenceGoneError: no live reference is named `asked`.
+        ReferenceGoneError: no live reference that accepts commits is named `asked`.
     """
-    live = [one.name for one in references.listed() if one.registration.state == "live"]
+    listed = [one for one in references.listed() if not is_tag(one.name)]
+    live = [one.name for one in listed if one.registration.state == "live"]
     if asked is None:
         return [*live, ROOT]
     if asked not in (*live, ROOT):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.properties import GRACE, HISTORY_RETENTION
-from polaris_spark.catalog.references import heads_prefix
+from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.maintenance.sweep_roots import Policy
 
 
@@ -31,8 +31,7 @@ def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms:
             is_own = row.entity_id == catalog.row.entity_id
             grace = binding.period_ms(GRACE, row.properties, grace_ms, is_own=is_own)
             retention = binding.period_ms(HISTORY_RETENTION, row.properties, retention_ms, is_own=is_own)
-            prefix = heads_prefix(row).removesuffix("heads/")
-            own[prefix] = max(retention, grace, lifetime_ms), grace
+            own[catalog_prefix(row)] = max(retention, grace, lifetime_ms), grace
     return Policy(
         binding.period_ms(HISTORY_RETENTION, {}, retention_ms, is_own=False),
         binding.period_ms(GRACE, {}, grace_ms, is_own=False),

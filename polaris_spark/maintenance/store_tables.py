@@ -19,6 +19,7 @@ from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import Entry, Index, IndexRoot, diff
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registrations import group_of
 
 Objects = Callable[[str], ObjectStore]
 """A function that returns the `ObjectStore` of a realm, given the realm's instance id."""
@@ -211,8 +212,9 @@ def _dropped_since(store: ObjectStore, earlier: StoreHead | None, head: StoreHea
 
 
 def _family(head: StoreHead) -> tuple[str, str]:
-    """Return a key that is the same for all branches of a catalog: the instance id, and a prefix of the reference."""
-    return head.realm, head.reference.partition("/heads/")[0]
+    """Return a key that is the same for all branches and tags of a catalog: the instance id, and a prefix of the
+    reference."""
+    return head.realm, group_of(head.reference)
 
 
 def _tables_of_branches(

@@ -30,11 +30,10 @@ from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.states import catalog_as_of, catalog_at
 from polaris_spark.catalog.transactions import Transactions, isolation_of
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commit_notes import Notes, checked
-from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties, StoreURI, texts_of
@@ -356,7 +355,7 @@ def _open(
         branch=properties.branch,
     )
     if properties.as_of:
-        catalog = catalog.as_of(AsOf.parse(properties.as_of))
+        catalog = catalog_as_of(catalog, properties.as_of)
         catalog.bound = True
     return Session(properties, connection, catalog, principal, router)
 

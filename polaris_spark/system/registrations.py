@@ -25,8 +25,54 @@ REFERENCES = "references"
 """Name of the registry's index, which maps the name of a reference to its registration and to the commit it started
 from."""
 
+_BRANCHES, _TAGS = "heads", "tags"
+
 ENDED = "end-reference"
 """Value of `LogEntry.action` in log entries about the end of a dropped reference's registration."""
+
+
+class NameParts(NamedTuple):
+    """The parts of the name of a branch or tag of a catalog."""
+
+    catalog: str
+    """The part before the kind, which is the same for all branches and tags of the catalog: `cat/<id>/`."""
+    is_tag: bool
+    name: str
+    """Name of the branch or tag."""
+
+
+def name_parts(reference: str) -> NameParts | None:
+    """Return the parts of the name of a reference; None if it is neither a branch nor a tag of a catalog."""
+    prefix, *rest = reference.split("/", 3)
+    if prefix != "cat" or len(rest) < 3 or rest[1] not in (_BRANCHES, _TAGS):
+        return None
+    id, kind, name = rest
+    return NameParts(f"cat/{id}/", kind == _TAGS, name)
+
+
+def is_tag(reference: str) -> bool:
+    """Whether a reference is a tag of a catalog, which accepts no commits."""
+    parts = name_parts(reference)
+    return parts is not None and parts.is_tag
+
+
+def group_of(reference: str) -> str:
+    """Return a prefix of the name of a reference that is equal for all references that can have common commits: the
+    branches and tags of a catalog."""
+    parts = name_parts(reference)
+    return reference.rpartition("/")[0] if parts is None else parts.catalog
+
+
+class Description(NamedTuple):
+    """What people record of a branch or tag."""
+
+    owner: str = ""
+    comment: str = ""
+    origin: str = ""
+    """The branch, tag or commit from which it began, as the user wrote it."""
+
+
+NO_DESCRIPTION = Description()
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +95,11 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     time_resets: tuple[int, ...] = ()
     """`Head.time_resets` of the head from which the reference started: numbers of commits that are earlier than their
     parents."""
+    owner: str = ""
+    comment: str = ""
+    origin: str = ""
+    """The fields `owner`, `comment` and `origin` are the `Description` of the reference; empty if an earlier release
+    created it."""
 
     @classmethod
     def from_head(
@@ -59,6 +110,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
         now_ms: int,
         principal: str,
         state: Literal["live", "dropped"] = "live",
+        description: Description = NO_DESCRIPTION,
     ) -> Registration:
         """Return the registration of a reference whose first head or present head is `head`."""
         return cls(
@@ -71,7 +123,13 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
             head.floor_number,
             head.floor_time,
             head.time_resets,
+            *description,
         )
+
+    @property
+    def description(self) -> Description:
+        """What people recorded of the reference."""
+        return Description(self.owner, self.comment, self.origin)
 
 
 encode_registration = msgspec.msgpack.Encoder().encode
@@ -168,8 +226,18 @@ class RegistryChange(Change[P, Registered]):
             self.references.sealed_head(found)
 
     def found(self, state: State) -> Registered | None:
-        entry = state.lookup(REFERENCES, self.name.encode())
-        return None if entry is None else registered_by(self.name, entry)
+        return _found(state, self.name)
+
+    def refuse_rivals(self, state: State, rivals: Iterable[str]) -> None:
+        """Refuse the change if one of the references `rivals` is live.
+
+        Raises:
+            AlreadyExistsError: one of the references is live.
+        """
+        for rival in rivals:
+            found = _found(state, rival)
+            if found is not None and found.registration.state == "live":
+                raise AlreadyExistsError(f"reference {rival!r} already exists")
 
     def record(self, state: State, registered: Registered, now: int) -> Registered:
         key, r = self.name.encode(), registered.registration
@@ -200,10 +268,19 @@ class Create(RegistryChange[tuple[int, Head | None]]):
     action = "create-reference"
 
     def __init__(
-        self, name: str, operation: Operation, source: CommitReader | None, references: OpenReferences
+        self,
+        name: str,
+        operation: Operation,
+        source: CommitReader | None,
+        references: OpenReferences,
+        *,
+        description: Description = NO_DESCRIPTION,
+        rivals: tuple[str, ...] = (),
     ) -> None:
         super().__init__(name, operation, references)
         self.source = source
+        self.description = description
+        self.rivals = rivals
 
     def prepare(self, view: State) -> tuple[int, Head | None]:
         self.seal_dropped(view)
@@ -243,16 +320,16 @@ class Create(RegistryChange[tuple[int, Head | None]]):
 
     def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
-        found = self.found(state)
-        if found is not None and found.registration.state == "live":
-            raise AlreadyExistsError(f"reference {self.name!r} already exists")
+        self.refuse_rivals(state, (self.name, *self.rivals))
         who, generation = self.operation.principal, state.new_id()
         if head is None:
             source = state.add(Commit(0, now, 0))
-            registration = Registration(generation, "live", now, who, 0, now)
+            registration = Registration(generation, "live", now, who, 0, now, 0, 0, (), *self.description)
         else:
             source = head.commit
-            registration = Registration.from_head(head, generation, now_ms=now, principal=who)
+            registration = Registration.from_head(
+                head, generation, now_ms=now, principal=who, description=self.description
+            )
         return self.record(state, Registered(self.name, source, registration), now)
 
 
@@ -276,6 +353,12 @@ class Drop(RegistryChange[int]):
 class Undrop(RegistryChange[tuple[int, Head | None]]):
     action = "undrop-reference"
 
+    def __init__(
+        self, name: str, operation: Operation, references: OpenReferences, *, rivals: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(name, operation, references)
+        self.rivals = rivals
+
     def prepare(self, view: State) -> tuple[int, Head | None]:
         # If this operation is repeated after it succeeded, the reference is no longer dropped and the result is in
         # the log. So a reference that is not dropped is not an error here: `apply` decides.
@@ -285,21 +368,27 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
 
     def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
-        self._refuse_undropped(state)
+        found = self._dropped(state)
+        self.refuse_rivals(state, self.rivals)
         if head is None:
             raise PrepareAgain
         registration = Registration.from_head(
-            head, state.new_id(), now_ms=now, principal=self.operation.principal
+            head,
+            state.new_id(),
+            now_ms=now,
+            principal=self.operation.principal,
+            description=found.registration.description,
         )
         return self.record(state, Registered(self.name, head.commit, registration), now)
 
-    def _refuse_undropped(self, state: State) -> None:
+    def _dropped(self, state: State) -> Registered:
         found = self.found(state)
         if found is None or found.registration.state != "dropped":
             raise NotFoundError(
                 f"there is no dropped reference {self.name!r} to restore; references that were dropped longer ago "
                 "than the grace period cannot be restored"
             )
+        return found
 
 
 class End(Change[int, None]):
@@ -325,3 +414,8 @@ class End(Change[int, None]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         raise AssertionError("a change that ends registrations has no operation id, so it cannot be repeated")
+
+
+def _found(state: State, name: str) -> Registered | None:
+    entry = state.lookup(REFERENCES, name.encode())
+    return None if entry is None else registered_by(name, entry)

@@ -35,6 +35,7 @@ from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.commits.upkeep import fence as raise_fence
 from polaris_spark.errors import (
+    ForbiddenError,
     NotFoundError,
     OutcomeUnknownError,
     RealmMovedError,
@@ -48,18 +49,21 @@ from polaris_spark.store.references import new_version
 from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
-    REFERENCES as REFERENCES,
-)
-from polaris_spark.system.registrations import (
-    ROOT as ROOT,
-)
-from polaris_spark.system.registrations import (
+    NO_DESCRIPTION,
     Create,
+    Description,
     Drop,
     End,
     Undrop,
     expired,
+    is_tag,
     registered_by,
+)
+from polaris_spark.system.registrations import (
+    REFERENCES as REFERENCES,
+)
+from polaris_spark.system.registrations import (
+    ROOT as ROOT,
 )
 from polaris_spark.system.registrations import (
     Registered as Registered,
@@ -192,7 +196,13 @@ class References:
 
     def commit(self, name: str, change: Change[P, R]) -> R:
         """Commit a change to a reference, and return the change's result. If the reference was dropped and created
-        again, commit to the new reference of that name."""
+        again, commit to the new reference of that name.
+
+        Raises:
+            ForbiddenError: the reference is a tag.
+        """
+        if is_tag(name):
+            raise ForbiddenError(f"reference {name!r} is a tag, which accepts no commits")
         try:
             for committer in self._live(name):
                 try:
@@ -219,20 +229,31 @@ class References:
             yield self.open(name)
             self.forget(name)
 
-    def create(self, name: str, operation: Operation, *, source: CommitReader | None = None) -> Registered:
+    def create(
+        self,
+        name: str,
+        operation: Operation,
+        *,
+        source: CommitReader | None = None,
+        description: Description = NO_DESCRIPTION,
+        rivals: tuple[str, ...] = (),
+    ) -> Registered:
         """Create a reference, and return its registration.
 
         Args:
             source: the present or an earlier head of another reference, from which the new reference starts; if None,
                 the new reference starts with an empty commit.
+            rivals: names of references that must not be live.
         Raises:
-            AlreadyExistsError: a live reference has this name.
+            AlreadyExistsError: a live reference has this name, or one of the names `rivals`.
             ReferenceGoneError: the source reference was dropped.
             HistoryTrimmedError: the head `source` is below the history floor of its reference: its commit may be
                 deleted.
             NotFoundError: the head `source` is not in the history of its reference.
         """
-        registered = self.root.commit(Create(name, operation, source, self))
+        registered = self.root.commit(
+            Create(name, operation, source, self, description=description, rivals=rivals)
+        )
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         return registered
 
@@ -250,15 +271,18 @@ class References:
         self.forget(name)
         return registered
 
-    def undrop(self, name: str, operation: Operation) -> Registered:
+    def undrop(self, name: str, operation: Operation, *, rivals: tuple[str, ...] = ()) -> Registered:
         """Restore a dropped reference with its last head, under a new generation, which means with a new row. Return
         its new registration.
 
+        Args:
+            rivals: names of references that must not be live.
         Raises:
+            AlreadyExistsError: one of the references `rivals` is live.
             NotFoundError: no dropped reference has this name. If there was one, its registration may have ended after
                 the grace period.
         """
-        registered = self.root.commit(Undrop(name, operation, self))
+        registered = self.root.commit(Undrop(name, operation, self, rivals=rivals))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         self.forget(name)
         return registered

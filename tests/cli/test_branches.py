@@ -1,4 +1,4 @@
-"""`polaris-spark branch`: branches of a catalog by command line."""
+"""`polaris-spark branch` and `polaris-spark tag`: branches and tags of a catalog by command line."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
         yield "--server", server.uri
 
 
-def told(command: str, *arguments: str) -> Any:
+def told(command: str, *arguments: str, group: str = "branch") -> Any:
     """The rows of a command, as JSON."""
-    answer = run("branch", command, *arguments, "--json", POLARIS_SPARK_TOKEN=TOKEN)
+    answer = run(group, command, *arguments, "--json", POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 0, answer.err
     return answer.json
 
@@ -52,6 +52,17 @@ def test_a_branch_is_created_shown_dropped_and_restored(place: tuple[str, ...], 
     assert told("drop", *place, "--name", "dev", "--if-exists") == [{"branch": "dev", "dropped": False}]
     [restored] = told("undrop", *place, "--name", "dev")
     assert restored["commit-id"] == again["commit-id"]
+
+
+def test_a_tag_is_created_shown_dropped_and_restored(place: tuple[str, ...], tmp_path: Path) -> None:
+    [made] = told("create", *place, "--name", "v1", "--at", "1", "--comment", "first", group="tag")
+    assert (made["tag"], made["commit-number"], made["created"]) == ("v1", 1, True)
+    for command in (("show", *place), ("describe", *place, "--name", "v1")):
+        [shown] = told(*command, group="tag")
+        assert (shown["tag"], shown["comment"], shown["source"]) == ("v1", "first", "main#1")
+    assert told("drop", *place, "--name", "v1", group="tag") == [{"tag": "v1", "dropped": True}]
+    [restored] = told("undrop", *place, "--name", "v1", group="tag")
+    assert restored["commit-id"] == made["commit-id"]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,10 @@ NEEDED = {
     "create_branch": {"name": "new"},
     "drop_branch": {"name": "dev"},
     "undrop_branch": {"name": "dropped"},
+    "create_tag": {"name": "new"},
+    "describe_tag": {"name": "v1"},
+    "drop_tag": {"name": "v1"},
+    "undrop_tag": {"name": "v2"},
     "diff": {"from_state": "main", "to_state": "dev"},
     "merge": {"source": "dev"},
     "revert": {"commit": "2"},
@@ -116,6 +120,9 @@ def test_every_procedure_that_is_offered_runs_without_spark(
         for branch in ("dev", "dropped"):
             call(local.session, "create_branch", name=branch)
         call(local.session, "drop_branch", name="dropped")
+        for tag in ("v1", "v2"):
+            call(local.session, "create_tag", name=tag)
+        call(local.session, "drop_tag", name="v2")
     status, run = admin.call(procedure, needed, **WAIT)
     assert (status, run["status"]) == (200, "succeeded")
 

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from urllib.parse import quote
 
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.references import head_name, tag_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.system.tasks import Tasks
@@ -91,6 +91,7 @@ class Lake:
         for branch in ("dev", "gone@1/x"):
             references.create(head_name(row, branch), Operation(b"", "ann"), source=session.catalog.head())
         references.drop(head_name(row, "gone@1/x"), Operation(b"", "ann"))
+        references.create(tag_name(row, "v1"), Operation(b"", "ann"), source=session.catalog.head())
         tables = [place for place, kind in self.entities.items() if kind == "tables"]
         for position, (namespace, name) in enumerate(tables):
             if position == 0 or self.random.random() < 0.3:

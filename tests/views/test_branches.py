@@ -1,4 +1,4 @@
-"""The view `branches`."""
+"""The view `branches`, of branches and tags."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.errors import InputError, NotFoundError
+from polaris_spark.jobs.branches import SHOW
 from polaris_spark.jobs.registry import call
 from tests.views.catalogs import Catalog, rows
 
@@ -22,19 +23,25 @@ def test_branches_are_shown_with_their_distance_from_main(tmp_path: Path) -> Non
     for name in ("a", "b", "c"):
         dev.namespace(name)
     main.namespace("later")
-    found = {(row["catalog"], row["branch"]): row for row in rows("branches", store=main.store)}
+    call(main.session, "create_tag", name="v1", source="dev", at="1", comment="for the report")
+    found = {(row["catalog"], row["name"]): row for row in rows("branches", store=main.store)}
     parted = {name: (row["ahead"], row["behind"]) for name, row in found.items()}
     assert parted == {
         ("other", "main"): (0, 0),
         ("polaris", "main"): (0, 0),
         ("polaris", "dev"): (3, 1),
         ("polaris", "old"): (0, 1),
+        ("polaris", "v1"): (0, 1),
     }
     shown = {row[0]: row[1:] for row in call(main.session, "show_branches")}
-    for name, (number, commit, time, *apart) in shown.items():
+    columns = [column.name for column in SHOW.columns if column.name not in ("branch", "commit_number")]
+    for name, (number, *others) in shown.items():
         row = found["polaris", name]
-        assert (row["number"], row["commit_id"], row["committed_at"]) == (number, commit, time)
-        assert [row["ahead"], row["behind"]] == apart
+        assert (row["kind"], row["number"]) == ("branch", number)
+        assert [row[column] for column in columns] == others
+    tag = found["polaris", "v1"]
+    described = (tag["kind"], tag["number"], tag["comment"], tag["source"], tag["owner"])
+    assert described == ("tag", 1, "for the report", "dev#1", main.session.principal)
     assert len(rows("branches", store=main.store, catalog="other")) == 1
     with pytest.raises(NotFoundError, match="catalog 'nosuch' does not exist"):
         rows("branches", store=main.store, catalog="nosuch")

@@ -51,6 +51,7 @@ from polaris_spark.maintenance.checking.system import System, system
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import RealmRecord, RealmState
+from polaris_spark.system.registrations import name_parts
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
@@ -213,7 +214,7 @@ class Check:
 
     def _entity_units(self, rows: RowReader, root: Root, *, shared: bool) -> Iterator[EntitiesUnit]:
         indexes: tuple[str, ...] = ()
-        if root.reference.startswith("cat/") and "/heads/" in root.reference:
+        if name_parts(root.reference) is not None:
             indexes = (NAMES, IDS, LOCATIONS, UNCONFIRMED)
         elif root.reference == CATALOGS:
             indexes = (NAMES,)

@@ -1,4 +1,4 @@
-"""The system view `branches`: one row for each branch of a catalog."""
+"""The system view `branches`: one row for each branch and tag of a catalog."""
 
 from __future__ import annotations
 
@@ -8,48 +8,57 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.merge_base import Distance, distance
-from polaris_spark.catalog.references import heads_prefix
+from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
 from polaris_spark.names import MAIN, transaction_end_ms
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
+from polaris_spark.system.registrations import Description, name_parts
 
 
 class BranchTask(NamedTuple):
-    """A branch, and the head of the branch `main` of the same catalog."""
+    """A branch or tag, and the head of the branch `main` of the same catalog."""
 
     realm: str
     """Instance id of the realm."""
     catalog: str
     """Name of the catalog."""
+    is_tag: bool
     name: str
     head: Head
+    description: Description
     main: Head | None
     """Head of the branch `main`; None if `main` does not exist."""
 
 
 class BranchRow(NamedTuple):
-    """A branch, and its distance from `main`; the distance is None if the common commits are no longer stored."""
+    """A branch or tag, and its distance from `main`; None if the common commits are not stored any more."""
 
     branch: BranchTask
     parted: Distance | None
 
 
 class Branches(SystemView[BranchTask, BranchRow]):
-    """A system view with one row for each branch of a catalog."""
+    """A system view with one row for each branch and tag of a catalog."""
 
-    comment = "Branches of catalogs, one row each; branches of tables are in the view refs"
+    comment = "Branches and tags of catalogs, one row each; those of tables are in the view refs"
     rows_per_partition = 50
     columns = (
         ViewColumn("catalog", STRING, "Name of the catalog", lambda row: row.branch.catalog),
-        ViewColumn("branch", STRING, "Name of the branch", lambda row: row.branch.name),
-        ViewColumn("commit_id", LONG, "Newest commit", lambda row: row.branch.head.commit),
-        ViewColumn("number", LONG, "Number of the newest commit", lambda row: row.branch.head.number),
+        ViewColumn("kind", STRING, "`branch` or `tag`", lambda row: "tag" if row.branch.is_tag else "branch"),
+        ViewColumn("name", STRING, "Name of the branch or tag", lambda row: row.branch.name),
+        ViewColumn(
+            "commit_id",
+            LONG,
+            "Newest commit of the branch, or the commit of the tag",
+            lambda row: row.branch.head.commit,
+        ),
+        ViewColumn("number", LONG, "Number of this commit", lambda row: row.branch.head.number),
         ViewColumn(
             "committed_at",
             TIMESTAMP,
-            "Time of the newest commit",
+            "Time of this commit",
             lambda row: micros(row.branch.head.time),
         ),
         ViewColumn(
@@ -64,6 +73,19 @@ class Branches(SystemView[BranchTask, BranchRow]):
             "Commits that only main has; null if the commits that both have are no longer stored",
             lambda row: row.parted and row.parted.behind,
         ),
+        ViewColumn(
+            "owner",
+            STRING,
+            "Principal that owns it; null if an earlier release created it",
+            lambda row: row.branch.description.owner or None,
+        ),
+        ViewColumn("comment", STRING, "Text for people", lambda row: row.branch.description.comment or None),
+        ViewColumn(
+            "source",
+            STRING,
+            "Branch, tag or commit that it began with",
+            lambda row: row.branch.description.origin or None,
+        ),
     )
 
     def plan(self, request: ScanRequest) -> list[Weighted[BranchTask]]:
@@ -76,19 +98,22 @@ class Branches(SystemView[BranchTask, BranchRow]):
         for catalog in catalogs:
             if not request.condition("catalog").allows(catalog.name):
                 continue
-            prefix = heads_prefix(catalog)
-            heads = {
-                one.name.removeprefix(prefix): realm.head_of(one)
-                for one in registered
-                if one.name.startswith(prefix)
+            prefix = catalog_prefix(catalog)
+            own = [(one, parts) for one in registered if (parts := name_parts(one.name))]
+            found = {
+                (parts.is_tag, parts.name): (realm.head_of(one), one.registration.description)
+                for one, parts in own
+                if parts.catalog == prefix
             }
             live = {
-                name: msgspec.structs.replace(head, recent=(), slots=())
-                for name, head in heads.items()
-                if not head.sealed and transaction_end_ms(name) is None  # sealed: dropped since it was listed
+                key: (msgspec.structs.replace(head, recent=(), slots=()), description)
+                for key, (head, description) in found.items()
+                if not head.sealed
+                and transaction_end_ms(key[1]) is None  # sealed: dropped since it was listed
             }
-            for name, head in live.items():
-                task = BranchTask(realm.record.instance, catalog.name, name, head, live.get(MAIN))
+            main, _ = live.get((False, MAIN), (None, None))
+            for (is_tag, name), (head, description) in live.items():
+                task = BranchTask(realm.record.instance, catalog.name, is_tag, name, head, description, main)
                 tasks.append(Weighted(task, 1))
         return tasks
 

@@ -15,7 +15,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.reference_reader import ReferenceReader
-from polaris_spark.system.registrations import ROOT, Registered
+from polaris_spark.system.registrations import ROOT, Registered, group_of
 
 _GLANCES = 10
 _GLANCE_MS = 50.0
@@ -111,20 +111,20 @@ def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
 
 
 def _made_by_others(store: ObjectStore, registered: Registered, objects: Completeness) -> set[int]:
-    """Return the ids of the commits that were made to other references after `registered` began. Only references whose
-    names have the same prefix, up to the last slash, are considered.
+    """Return the ids of the commits that were made to other references after `registered` began. Only references of the
+    same group are considered.
 
     The numbers of these commits are above the number of the commit that `registered` began from, and their ids are
     above the generation of the reference that they were made to. Commits from which those references forked, and
     commits of references that the registry lost, are left out, because they may belong to `registered`.
     """
-    folder, made = registered.name.rpartition("/")[0], set[int]()
+    group, made = group_of(registered.name), set[int]()
     rows = list(_rows(store))
     listed = {one.row_name for one in ReferenceReader(store).listed()}
     for row_name, head in rows:
         name, _, generation = row_name.rpartition("@")
         known = row_name in listed or head.sealed
-        if name and known and head.commit and name.rpartition("/")[0] == folder:
+        if name and known and head.commit and group_of(name) == group:
             history = lineage(objects, named_by(head), registered.registration.number + 1)
             made.update(commit.id for commit in history.values() if commit.id > int(generation, 16))
     return made

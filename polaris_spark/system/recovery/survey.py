@@ -22,7 +22,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.reference_reader import ReferenceReader
-from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
+from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, group_of, is_tag, listed_in
 
 ReferenceState = Literal["live", "dropped", "unlisted"]
 """State of a reference in the registry. `unlisted` means that the reference has a row but no registration."""
@@ -304,6 +304,8 @@ class Survey:
         related = [other for other in others if other is not row and _place(other) == _place(row)]
         if base is None:
             candidates = self._stored.of_registry() if row.name == ROOT else []
+        elif is_tag(row.name):
+            candidates = []
         elif forks is not None and any(other.registered is None for other in related):
             candidates = []  # an unlisted reference has no registration that records where it forked
         else:
@@ -383,6 +385,5 @@ def _forks(rows: Sequence[_Reference]) -> set[int]:
 
 
 def _place(row: _Reference) -> str:
-    """Return the part of a reference's name before the last slash, such as `cat/1/heads` for `cat/1/heads/main`.
-    References can fork from each other only if this part is equal."""
-    return row.name.rpartition("/")[0]
+    """Return the group of a reference. References can fork from each other only if their groups are equal."""
+    return group_of(row.name)
