@@ -147,9 +147,10 @@ class Catalog:
         try:
             return self.references.read(self.reference)
         except ReferenceGoneError as error:
-            raise ReferenceGoneError(
-                f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped"
-            ) from error
+            raise self._gone() from error
+
+    def _gone(self) -> ReferenceGoneError:
+        return ReferenceGoneError(f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped")
 
     def beginning_at(self, head: CommitReader) -> Catalog:
         """Return a copy of this catalog whose method `head` returns `head` at its first call. Later calls read the
@@ -191,11 +192,15 @@ class Catalog:
 
         Raises:
             ForbiddenError: this catalog shows a state of the past.
+            ReferenceGoneError: the branch was dropped.
         """
         self.require_present()
-        return self.loading(
-            partial(self.references.commit, self.reference, change), change.operation.principal
-        )
+        try:
+            return self.loading(
+                partial(self.references.commit, self.reference, change), change.operation.principal
+            )
+        except ReferenceGoneError as error:
+            raise self._gone() from error
 
     def require_present(self) -> None:
         """Refuse a change of a catalog that shows a state of the past.

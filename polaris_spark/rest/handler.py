@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import TableName, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.states import catalog_at, name_of_state
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest.access import Caller, authorize
 from polaris_spark.rest.config import ROUTES
@@ -82,8 +83,12 @@ def handle(
         if state:
             catalog = catalog_at(catalog, state)
         name = params.get("table") or params.get("view") or ""
+        begun = catalog
         if STATE in name:
-            catalog, params = _at_named_state(catalog, params, name)
+            catalog, plain = _at_named_state(begun, namespace_of(params["namespace"]), name)
+            params = {key: plain if value == name else value for key, value in params.items()}
+        if body and STATE in body and match.template in _NAMES_IN_BODY:
+            catalog, body = _at_state_in_body(begun, catalog, params, body)
         if catalog is not given and session is not None:
             session = session.derive(catalog=catalog)
         request = Request(method, path, params, dict(query), lower, body, caller, session)
@@ -92,22 +97,87 @@ def handle(
         return response_of(error)
 
 
-def _at_named_state(
-    catalog: Catalog, params: Mapping[str, str], name: str
-) -> tuple[Catalog, Mapping[str, str]]:
+def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:
     """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.states`). A table or
-    view that has this name itself goes first. If the text after `@` means no state, the name stays as it is."""
-    namespace = namespace_of(params["namespace"])
+    view that has this name itself goes first. If the text after `@` means no state, the name stays as it is.
+
+    Returns:
+        the catalog in the state, and the name without the state.
+    """
+    plain, _, state = name.rpartition(STATE)
+    if not plain or not state:
+        return catalog, name
     names = catalog.head().index(NAMES)
     own = [table_key(TableName(namespace, name), kind) for kind in (TABLE, VIEW)]
-    plain, _, state = name.rpartition(STATE)
-    if not plain or not state or any(found is not None for found in names.get_many(sorted(own))):
-        return catalog, params
+    if any(found is not None for found in names.get_many(sorted(own))):
+        return catalog, name
     try:
-        found = catalog_at(catalog, state)
+        return catalog_at(catalog, state), plain
     except NotFoundError:
-        return catalog, params
-    return found, {key: plain if value == name else value for key, value in params.items()}
+        return catalog, name
+
+
+_TABLE_OF_PATH = "namespaces/{namespace}/tables/{table}"
+_VIEW_OF_PATH = "namespaces/{namespace}/views/{view}"
+_RENAMES = ("tables/rename", "views/rename")
+_CREATIONS = tuple(
+    f"namespaces/{{namespace}}/{last}" for last in ("tables", "views", "register", "register-view")
+)
+_NAMES_IN_BODY = frozenset((_TABLE_OF_PATH, _VIEW_OF_PATH, *_RENAMES, *_CREATIONS, "transactions/commit"))
+"""Templates of the routes whose bodies name tables or views."""
+
+
+def _at_state_in_body(
+    begun: Catalog, catalog: Catalog, params: Mapping[str, str], body: str
+) -> tuple[Catalog, str]:
+    """Resolve the names of tables and views in a body, such as `t@dev`. The new name of a rename is in the state of the
+    old one unless it says another one.
+
+    Args:
+        begun: the catalog in the state that the request means without these names.
+        catalog: the catalog in the state that the name in the path means.
+    Returns:
+        the catalog in the state of all names, and the body with names without states.
+    Raises:
+        BadRequestError: the names are in different states. One request changes one state.
+    """
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return catalog, body  # the route reports it
+    states = {} if catalog is begun else {name_of_state(catalog): catalog}
+    for holder, namespace, follows in _named(parsed, params):
+        name = holder["name"]
+        found, plain = _at_named_state(begun, namespace, name) if STATE in name else (begun, name)
+        if plain != name or not (follows and states):
+            states[name_of_state(found)] = found
+        holder["name"] = plain
+    if len(states) > 1:
+        raise BadRequestError(
+            f"the names of one request must be in one state, got {', '.join(sorted(states))}"
+        )
+    return next(iter(states.values()), catalog), json.dumps(parsed)
+
+
+def _named(body: Any, params: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], tuple[str, ...], bool]]:
+    """Yield the parts of a body that name a table or view, its namespace, and whether it is in the state of the names
+    before it if it says none. Parts of another form are left out; the route reports them."""
+    if not isinstance(body, dict):
+        return
+    changes = body.get("table-changes")
+    of_changes = (
+        [one.get("identifier") for one in changes if isinstance(one, dict)]
+        if isinstance(changes, list)
+        else []
+    )
+    given = [(body.get("identifier"), True), (body.get("source"), False), (body.get("destination"), True)]
+    for one, follows in (*given, *((one, False) for one in of_changes)):
+        if isinstance(one, dict) and isinstance(one.get("name"), str):
+            namespace = one.get("namespace")
+            if isinstance(namespace, list) and all(isinstance(level, str) for level in namespace):
+                yield one, tuple(namespace), follows
+    if isinstance(body.get("name"), str) and "namespace" in params:
+        yield body, namespace_of(params["namespace"]), False
 
 
 class Unmodified:

@@ -11,7 +11,7 @@ from pyiceberg.catalog import load_catalog
 
 import polaris_spark
 from polaris_spark.jobs.registry import call
-from tests.rest.client import Client, table, tables, view, view_request
+from tests.rest.client import Answer, Client, table, table_request, tables, view, view_request
 from tests.server.servers import Server
 
 
@@ -78,10 +78,89 @@ def test_changes_go_to_the_branch_and_not_to_the_past(catalog: Client) -> None:
 
 
 def test_a_table_or_view_with_such_a_name_goes_first(catalog: Client) -> None:
-    catalog.create("t@dev", properties={"my.branch": "itself"})
-    assert branch_of(catalog, table("t@dev")) == "itself"
+    catalog.create("t@later", properties={"my.branch": "itself"})
+    catalog.ok("POST", "v1/namespaces/db/views", view_request("v@later"))
+    call(catalog.session, "create_branch", name="later")
+    assert branch_of(catalog, table("t@later")) == "itself"
+    assert catalog.send("GET", view("v@later")).status == 200
+    identifier = {"namespace": ["db"], "name": "t@later"}
+    catalog.ok("POST", "v1/tables/rename", {"source": identifier, "destination": {**identifier, "name": "u"}})
+    assert branch_of(catalog, table("u")) == "itself"
+
+
+def names_of_dev(catalog: Client) -> list[str]:
+    found = catalog.send("GET", tables("db"), headers={"Polaris-State": "dev"}).body["identifiers"]
+    return [one["name"] for one in found]
+
+
+def test_creations_and_renames_go_to_the_branch_that_the_name_says(catalog: Client) -> None:
+    catalog.create("new@dev")
     catalog.ok("POST", "v1/namespaces/db/views", view_request("v@dev"))
-    assert catalog.send("GET", view("v@dev")).status == 200
+    assert (catalog.names("db"), names_of_dev(catalog)) == (["t"], ["new", "t"])
+    assert catalog.send("GET", view("v")).status == 404
+
+    def rename(source: str, target: str, kind: str = "tables") -> Answer:
+        ends = {"source": source, "destination": target}
+        body = {end: {"namespace": ["db"], "name": name} for end, name in ends.items()}
+        return catalog.send("POST", f"v1/{kind}/rename", body)
+
+    assert rename("t@dev", "u@dev").status == 204
+    assert rename("new@dev", "renamed").status == 204
+    assert rename("v@dev", "w@dev", "views").status == 204
+    assert (catalog.names("db"), names_of_dev(catalog)) == (["t"], ["renamed", "u"])
+    moved = rename("t", "t@dev")
+    assert moved.kind == (400, "BadRequestException")
+    assert "must be in one state, got dev, main" in str(moved)
+    past = f"t@{catalog.session.catalog.head().head.number}"
+    assert rename(past, "x").kind == (403, "ForbiddenException")
+    assert (catalog.names("db"), names_of_dev(catalog)) == (["t"], ["renamed", "u"])
+
+
+def test_a_transaction_changes_the_branch_that_its_names_say(catalog: Client) -> None:
+    update = {"action": "set-properties", "updates": {"my.branch": "changed"}}
+
+    def commit(*names: str) -> Answer:
+        changes = [
+            {"identifier": {"namespace": ["db"], "name": name}, "requirements": [], "updates": [update]}
+            for name in names
+        ]
+        return catalog.send("POST", "v1/transactions/commit", {"table-changes": changes})
+
+    catalog.create("u")
+    catalog.create("u@dev")
+    assert commit("t@dev", "u@dev").status == 204
+    assert branch_of(catalog, table("t@dev")) == branch_of(catalog, table("u@dev")) == "changed"
+    assert branch_of(catalog, table("t")) == "main"
+    assert commit("t@dev", "u").kind == (400, "BadRequestException")
+    assert branch_of(catalog, table("t")) == "main"
+
+
+@pytest.mark.parametrize("named", ["t@dev", "t"])
+def test_a_body_names_the_table_as_the_path_or_without_the_state(catalog: Client, named: str) -> None:
+    update = {"action": "set-properties", "updates": {"my.mail": "a@b.org"}}
+    body = {"identifier": {"namespace": ["db"], "name": named}, "requirements": [], "updates": [update]}
+    changed = catalog.ok("POST", table("t@dev"), body)
+    assert changed["metadata"]["properties"]["my.branch"] == "dev"
+    assert changed["metadata"]["properties"]["my.mail"] == "a@b.org"
+    assert "my.mail" not in catalog.load("t")["metadata"]["properties"]
+
+
+def test_a_branch_that_another_process_drops_gives_one_error(catalog: Client, tmp_path: Path) -> None:
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+    with polaris_spark.connect(store=store, warehouse=warehouse) as session:
+        call(session, "drop_branch", name="dev")
+    update = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"my.x": "1"}}]}
+    dev = {"Polaris-State": "dev"}
+    answers = [
+        catalog.send("GET", table("t@dev")),
+        catalog.send("POST", table("t@dev"), update),
+        catalog.send("POST", table("t"), update, headers=dev),
+        catalog.send("POST", tables("db"), table_request("new"), headers=dev),
+        catalog.send("GET", "v1/polaris@dev/namespaces"),
+    ]
+    assert {(answer.kind, answer.error["message"]) for answer in answers} == {
+        ((404, "NotFoundException"), "catalog 'polaris' has no branch 'dev'; it was dropped")
+    }
 
 
 def test_states_that_do_not_exist_are_refused(catalog: Client) -> None:
@@ -138,4 +217,7 @@ def test_pyiceberg_works_on_a_branch_by_configuration_alone(catalog: Client, tmp
         assert main.list_namespaces() == [("db",)]
         with dev.load_table("db.t").transaction() as change:
             change.set_properties({"my.by": "pyiceberg"})
+        with main.load_table("db.t@dev").transaction() as change:
+            change.set_properties({"my.name": "t@dev"})
+        assert dev.load_table("db.t").properties["my.name"] == "t@dev"
     assert "my.by" not in catalog.load("t")["metadata"]["properties"]
