@@ -386,7 +386,7 @@ def test_bad_requests_are_refused(main: Client, opened: Opened) -> None:
     with pytest.raises(InputError, match="'fail', 'ours' or 'theirs'"):
         merge(main, "dev", strategy="both")
     with pytest.raises(
-        NotFoundError, match="neither a commit nor a time, and catalog 'polaris' has no branch"
+        NotFoundError, match="neither a tag nor a commit nor a time, and catalog 'polaris' has no branch"
     ):
         make(main, "diff", from_state="main", to_state="nothing")
 

@@ -57,6 +57,28 @@ def test_names_of_tables_say_which_state_is_meant(spark: SparkSession, dev: str)
         run(spark, f"INSERT INTO {dev}.`t@{number}` VALUES (4)")
 
 
+def test_tables_and_views_are_created_renamed_and_dropped_by_names_with_a_state(
+    spark: SparkSession, dev: str
+) -> None:
+    run(
+        spark,
+        f"CREATE TABLE {dev}.`made@dev` (id INT)",
+        f"CREATE TABLE {dev}.`copied@dev` AS SELECT id FROM {dev}.`t@dev`",
+        f"ALTER TABLE {dev}.`copied@dev` RENAME TO {dev}.`renamed@dev`",
+        f"DROP TABLE {dev}.`made@dev`",
+        f"CREATE VIEW {dev}.v AS SELECT id FROM {dev}.t",
+        f"CREATE VIEW {dev}.`v@dev` AS SELECT id FROM {dev}.t",
+    )
+    assert [row[1] for row in rows(spark, f"SHOW TABLES IN {dev}")] == ["t"]
+    assert rows(spark, f"SELECT id FROM {dev}.`renamed@dev`") == [(1,), (2,)]
+    with pytest.raises(ERRORS, match=r"CALL polaris.system.use\('dev'\) and read v"):
+        rows(spark, f"SELECT id FROM {dev}.`v@dev`")
+    run(spark, "CALL polaris.system.use('dev')")
+    assert rows(spark, f"SELECT id FROM {dev}.v") == [(1,), (2,)]
+    run(spark, "CALL polaris.system.use('main')", f"DROP VIEW {dev}.`v@dev`")
+    assert rows(spark, f"SELECT id FROM {dev}.v") == [(1,)]
+
+
 def test_a_session_uses_a_branch_until_it_uses_another(spark: SparkSession, dev: str) -> None:
     other = another(spark)
     assert rows(spark, "CALL polaris.system.use('dev')")[0][0] == "dev"

@@ -198,7 +198,9 @@ public class PolarisCatalog extends SparkCatalog {
     if (SystemViews.isSystem(identifier.namespace())) {
       throw new NoSuchViewException(identifier);
     }
-    return MaterializedView.of(super.loadView(identifier), name(), identifier, procedures);
+    View view = super.loadView(identifier);
+    refuseViewOfState(identifier);
+    return MaterializedView.of(view, name(), identifier, procedures);
   }
 
   @Override
@@ -405,6 +407,24 @@ public class PolarisCatalog extends SparkCatalog {
       SystemViews.refuse(identifier.namespace());
     }
     return super.buildIdentifier(identifier);
+  }
+
+  /**
+   * Refuses a view whose name says a state, such as v@dev. Spark would look up the tables of its query in the state of
+   * the session, and so mix both. A view that has this name itself is none of these.
+   */
+  private void refuseViewOfState(Identifier identifier) {
+    int at = identifier.name().lastIndexOf('@');
+    if (at <= 0 || Arrays.asList(super.listViews(identifier.namespace())).contains(identifier)) {
+      return;
+    }
+    String state = identifier.name().substring(at + 1);
+    String message =
+        String.format(
+            "The view %s cannot be read by a name with a state, because its query reads the tables of the "
+                + "session's state; CALL %s.system.use('%s') and read %s",
+            identifier, name(), state, identifier.name().substring(0, at));
+    throw UserError.of(message, null);
   }
 
   /**
