@@ -224,6 +224,10 @@ class ForbiddenError(RequestError):
     type = "ForbiddenException"
 
 
+class ProtectedBranchError(ForbiddenError):
+    """A branch is protected: only merges may change it, and it must not be moved or dropped. Nothing was changed."""
+
+
 class NotFoundError(RequestError):
     status = 404
     type = "NotFoundException"

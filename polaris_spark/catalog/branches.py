@@ -21,10 +21,11 @@ from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
     NotFoundError,
+    ProtectedBranchError,
     ReferenceGoneError,
 )
 from polaris_spark.names import MAIN, problem_of_part, transaction_end_ms
-from polaris_spark.system.registrations import Description, Registered
+from polaris_spark.system.registrations import Description, Registered, Registration
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""
@@ -36,7 +37,7 @@ class Branch(NamedTuple):
     name: str
     head: Head
     """The newest commit of the branch, or the commit of the tag."""
-    description: Description
+    registration: Registration
 
 
 def branch_of(catalog: Catalog, name: str) -> CommitReader:
@@ -115,7 +116,7 @@ def create_branch(
     source_commit = Contained(made.registration.number, made.source)
     catalog.references.commit(reference, BeginBranch(made.registration.generation, source_commit))
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
-    return Branch(name, made.first_head(), made.registration.description)
+    return Branch(name, made.first_head(), made.registration)
 
 
 def create_tag(
@@ -130,7 +131,7 @@ def create_tag(
     """Create a tag of a commit of a branch. The arguments and errors are those of `create_branch`."""
     references = tag_name(catalog.row, name), head_name(catalog.row, name)
     made = _create(catalog, "tag", name, references, operation, source, point, comment)
-    return Branch(name, made.first_head(), made.registration.description)
+    return Branch(name, made.first_head(), made.registration)
 
 
 def drop_branch(catalog: Catalog, name: str, operation: Operation) -> None:
@@ -139,11 +140,16 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation) -> None:
     Raises:
         BadRequestError: it is the branch main.
         NotFoundError: the branch does not exist.
+        ProtectedBranchError: the branch is protected.
     """
     if name == MAIN:
         raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be dropped")
     branch_of(catalog, name)
-    catalog.references.drop(head_name(catalog.row, name), operation)
+    try:
+        catalog.references.drop(head_name(catalog.row, name), operation)
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    catalog.opened_branches.discard(name)
 
 
 def drop_tag(catalog: Catalog, name: str, operation: Operation) -> None:
@@ -166,7 +172,7 @@ def undrop_branch(catalog: Catalog, name: str, operation: Operation) -> Branch:
     reference = head_name(catalog.row, name)
     restored = _undrop(catalog, "branch", name, (reference, tag_name(catalog.row, name)), operation)
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
-    return Branch(name, restored.first_head(), restored.registration.description)
+    return Branch(name, restored.first_head(), restored.registration)
 
 
 def undrop_tag(catalog: Catalog, name: str, operation: Operation) -> Branch:
@@ -178,7 +184,7 @@ def undrop_tag(catalog: Catalog, name: str, operation: Operation) -> Branch:
     """
     references = tag_name(catalog.row, name), head_name(catalog.row, name)
     restored = _undrop(catalog, "tag", name, references, operation)
-    return Branch(name, restored.first_head(), restored.registration.description)
+    return Branch(name, restored.first_head(), restored.registration)
 
 
 def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
@@ -188,7 +194,7 @@ def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
             head = catalog.references.read(registered.name).head
         except ReferenceGoneError:  # dropped since it was listed
             continue
-        found.append(Branch(name, head, registered.registration.description))
+        found.append(Branch(name, head, registered.registration))
     return found
 
 
@@ -228,7 +234,7 @@ def _create(
             reference, operation, source=begin, description=description, rivals=(rival,)
         )
     except AlreadyExistsError as error:
-        raise _taken(catalog, name) from error
+        raise taken(catalog, name) from error
 
 
 def _undrop(
@@ -238,7 +244,7 @@ def _undrop(
     try:
         return catalog.references.undrop(reference, operation, rivals=(rival,))
     except AlreadyExistsError as error:
-        raise _taken(catalog, name) from error
+        raise taken(catalog, name) from error
     except NotFoundError as error:
         raise NotFoundError(
             f"catalog {catalog.name!r} has no dropped {kind} {name!r} that can be restored"
@@ -258,9 +264,15 @@ def require_name(kind: str, name: str) -> None:
         raise BadRequestError(f"the name of a {kind} {name[:200]!a} {problem}")
 
 
-def _taken(catalog: Catalog, name: str) -> AlreadyExistsError:
+def taken(catalog: Catalog, name: str) -> AlreadyExistsError:
+    """Return the error for a name that a branch or tag of the catalog has already."""
     kind = "tag" if name in _registered(catalog, tags_prefix(catalog.row)) else "branch"
     return AlreadyExistsError(f"catalog {catalog.name!r} already has a {kind} {name!r}")
+
+
+def is_protected(name: str, error: ProtectedBranchError) -> ProtectedBranchError:
+    """Return the error for a branch that is protected, given the error of its reference."""
+    return ProtectedBranchError(f"branch {name!r} is protected: {error}; call unprotect_branch first")
 
 
 def _unknown(catalog: Catalog, kind: str, name: str) -> NotFoundError:

@@ -150,7 +150,10 @@ class Catalog:
             raise self._gone() from error
 
     def _gone(self) -> ReferenceGoneError:
-        return ReferenceGoneError(f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped")
+        self.opened_branches.discard(self.branch)  # a tag may have the name by now
+        return ReferenceGoneError(
+            f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped or renamed"
+        )
 
     def beginning_at(self, head: CommitReader) -> Catalog:
         """Return a copy of this catalog whose method `head` returns `head` at its first call. Later calls read the

@@ -40,6 +40,7 @@ class LoadImported(CatalogChange["_Prepared | None", None]):
     """
 
     action = "load-imported"
+    onto_protected = True
 
     def __init__(self, context: Context, operation: Operation, unloaded: Unloaded, files: Files) -> None:
         super().__init__(context, operation)

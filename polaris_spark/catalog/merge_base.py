@@ -22,6 +22,7 @@ from typing import NamedTuple
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.settings import PROTECTED, PROTECTION
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import HistoryTrimmedError
 from polaris_spark.index import Entry
@@ -63,17 +64,22 @@ class Distance(NamedTuple):
 
 
 class BeginBranch(Change[None, None]):
-    """The first commit of a branch, which records from which commit the branch began."""
+    """The first commit of a branch, or the first one after it was moved. It records from which commit the branch began,
+    and removes the protection that it has from the other branch."""
 
-    def __init__(self, id: int, source: Contained) -> None:
+    onto_protected = True
+
+    def __init__(self, id: int, source: Contained, entry: LogEntry | None = None) -> None:
         """
         Args:
             id: id of the branch.
             source: the commit from which the branch began.
+            entry: the log entry of the commit.
         """
         self.operation = Operation(b"", "")
         self._id = id
         self._source = source
+        self._entry = entry
 
     def prepare(self, view: State) -> None:
         return None
@@ -83,6 +89,10 @@ class BeginBranch(Change[None, None]):
         if before.own != self._id:
             state.put(MERGES, _OTHERS + _bytes(before.own), _entry(self._source))
             state.put(MERGES, _OWN, Entry(value=_bytes(self._id) + _bytes(self._source.number)))
+        if state.lookup(PROTECTION, PROTECTED) is not None:
+            state.remove(PROTECTION, PROTECTED)
+        if self._entry is not None:
+            state.log(self._entry)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None

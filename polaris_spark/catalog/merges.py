@@ -90,7 +90,8 @@ def merge_branch(
             del ancestry.newest[ancestry.own]
         return _difference(catalog, changes)._replace(ancestry=ancestry, reads=reads)
 
-    return _run(catalog, operation, options, label or f"merge {source}", difference)
+    is_merge = transaction_end_ms(source) is None  # a transaction is a direct change
+    return _run(catalog, operation, options, label or f"merge {source}", difference, onto_protected=is_merge)
 
 
 def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:
@@ -223,7 +224,13 @@ def _drop_of(
 
 
 def _run(
-    catalog: Catalog, operation: Operation, options: Options, label: str, difference: Any
+    catalog: Catalog,
+    operation: Operation,
+    options: Options,
+    label: str,
+    difference: Any,
+    *,
+    onto_protected: bool = False,
 ) -> list[Merged]:
     change = MergeStates(
         catalog.context,
@@ -234,6 +241,7 @@ def _run(
         strategies=options.strategies,
         dry_run=options.dry_run,
     )
+    change.onto_protected = onto_protected
     if not options.dry_run:
         return catalog.commit(change)
 

@@ -107,6 +107,7 @@ class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
     """
 
     action = SET_PROPERTIES
+    onto_protected = True
 
     def __init__(
         self, context: Context, operation: Operation, row: CatalogRow, references: References

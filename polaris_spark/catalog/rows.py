@@ -8,6 +8,8 @@
 | `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | `_Mark` in `commits/applier.py` |
+| `merges` | see `catalog/merge_base.py` | | |
+| `protection` | `protected` | | 1 or 0 (1 byte), id of the change (8 bytes; `catalog/branch_changes.py`) |
 """
 
 from __future__ import annotations

@@ -7,21 +7,28 @@ from polaris_spark.jobs import branches
 
 branch = command_group(
     "branch",
-    "Create, list, drop and restore branches of a catalog.",
+    "Create, list, change, protect, drop and restore branches of a catalog.",
     {
         "create": branches.CREATE,
         "show": branches.SHOW,
+        "describe": branches.DESCRIBE,
+        "rename": branches.RENAME,
+        "reassign": branches.REASSIGN,
+        "protect": branches.PROTECT,
+        "unprotect": branches.UNPROTECT,
+        "alter": branches.ALTER,
         "drop": branches.DROP,
         "undrop": branches.UNDROP,
     },
 )
 tag = command_group(
     "tag",
-    "Create, list, drop and restore tags of a catalog.",
+    "Create, list, change, drop and restore tags of a catalog.",
     {
         "create": branches.CREATE_TAG,
         "show": branches.SHOW_TAGS,
         "describe": branches.DESCRIBE_TAG,
+        "alter": branches.ALTER_TAG,
         "drop": branches.DROP_TAG,
         "undrop": branches.UNDROP_TAG,
     },

@@ -56,11 +56,11 @@ COMMANDS = {
     ),
     "branch": Entry(
         "polaris_spark.cli.branches:branch",
-        "Create, list, drop and restore branches of a catalog.",
+        "Create, list, change, protect, drop and restore branches of a catalog.",
     ),
     "tag": Entry(
         "polaris_spark.cli.branches:tag",
-        "Create, list, drop and restore tags of a catalog.",
+        "Create, list, change, drop and restore tags of a catalog.",
     ),
     "diff": Entry(
         "polaris_spark.cli.merges:diff",

@@ -21,6 +21,7 @@ from polaris_spark.errors import (
     NewerFormatError,
     ObjectTooLargeError,
     OutcomeUnknownError,
+    ProtectedBranchError,
     ReferenceGoneError,
     RequestError,
     TryAgainError,
@@ -204,6 +205,7 @@ class Applier:
                 pending.memo = None
                 pending.succeed(change.repeat(state, before))
                 return
+        _refuse_protected(state, change)
         fence = state.base.head.fence
         unchanged = pending.prepared_on is state.base and not applied.effects
         if not unchanged and (pending.prepared_fence != fence or not state.holds(pending.prepared_reads)):
@@ -237,7 +239,7 @@ class Applier:
             or state.lookup(OPERATIONS, operation.key) is not None
         ):
             return Redone.VOID
-        if memo.fence != state.base.head.fence or not state.holds(memo.reads):
+        if memo.fence != state.base.head.fence or state.is_protected or not state.holds(memo.reads):
             return Redone.LEFT_OUT
         state.redo(memo.effects)
         _log(applied, operation)
@@ -299,6 +301,7 @@ class Applier:
         if change is None:
             return Redone.LEFT_OUT
         state, now = applied.state, self._clock.monotonic_ms()
+        _refuse_protected(state, change)
         try:
             if operation.id and self._done_before(applied, operation) is not None:
                 return Redone.VOID
@@ -399,6 +402,16 @@ def _log(applied: Applied, operation: Operation) -> None:
         mark = _Mark(operation.digest, len(applied.entries), len(mine))
         applied.state.put(OPERATIONS, operation.key, Entry(applied.entries_id, _encode_mark(mark)))
     applied.entries += mine
+
+
+def _refuse_protected(state: State, change: Change[Any, Any]) -> None:
+    """Refuse a change of a protected branch.
+
+    The swap compares the head that says whether the branch is protected, so a change never follows a protection that
+    did not see it.
+    """
+    if state.is_protected and not change.onto_protected:
+        raise ProtectedBranchError("only merges may change it")
 
 
 def _turn_over() -> NoReturn:

@@ -53,6 +53,9 @@ class Change(ABC, Generic[P, R]):
     """
 
     operation: Operation
+    onto_protected: bool = False
+    """Whether the change may be committed to a protected branch (`State.is_protected`): it is a merge, or it does not
+    change what the branch contains."""
     size: int = 1
     """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 

@@ -10,6 +10,7 @@ import msgspec
 
 from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.settings import PROTECTED, PROTECTION
 from polaris_spark.errors import HistoryTrimmedError, WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Shard
 from polaris_spark.index.compaction import Compacted, compact
@@ -299,6 +300,17 @@ class State:
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
         """Return index shards by id, including those that were added to this state."""
         return self._shards(ids)
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether the reference is a protected branch, which accepts only changes that are `Change.onto_protected`.
+
+        This is not recorded as a read, because it is asked again for each head on which a change is applied.
+        """
+        if PROTECTION not in self.indexes and PROTECTION not in self.base.commit.index_names:
+            return False
+        found = self._open(PROTECTION).get(PROTECTED)
+        return found is not None and found.value.startswith(b"\x01")
 
     # Writing
 

@@ -1,4 +1,4 @@
-"""Procedures that create, drop, restore and list the branches and tags of a catalog."""
+"""Procedures of the branches and tags of a catalog: create, list, describe, change, drop and restore them."""
 
 from __future__ import annotations
 
@@ -60,14 +60,67 @@ def _undrop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
 
 
 def _show_branches(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.merge_base import distance
-
     found = _all(call, "branch")
-    main = found[MAIN].head if MAIN in found else None
+    main = found.get(MAIN)
     for one in found.values():
         call.check()
-        parted = None if main is None else distance(call.session.catalog.references.store, one.head, main)
-        yield (*_commit(one), *((None, None) if parted is None else parted), *_described(one))
+        yield _branch_row(call, one, main)
+
+
+def _describe_branch(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.branches import branch_of
+
+    name = arguments["name"]
+    branch_of(call.session.catalog, name)  # raises an error if it does not exist
+    found = _all(call, "branch")
+    return [_branch_row(call, found[name], found.get(MAIN))] if name in found else []
+
+
+def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, ...]:
+    from polaris_spark.catalog.merge_base import distance
+
+    store = call.session.catalog.references.store
+    parted = None if main is None else distance(store, branch.head, main.head)
+    apart = (None, None) if parted is None else parted
+    return (*_commit(branch), *apart, *_described(branch), branch.registration.protected)
+
+
+def _rename(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.branch_changes import rename_branch
+
+    operation = call.session.operation()
+    return [_commit(rename_branch(call.session.catalog, arguments["name"], arguments["to"], operation))]
+
+
+def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.branch_changes import reassign_branch
+
+    moved = reassign_branch(
+        call.session.catalog,
+        arguments["name"],
+        arguments["to"],
+        call.session.operation(),
+        expected=arguments.get("expected", ""),
+    )
+    return [_commit(moved)]
+
+
+def _protect(call: Call, arguments: Mapping[str, Any], *, protected: bool) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.branch_changes import protect_branch
+
+    operation = call.session.operation()
+    changed = protect_branch(call.session.catalog, arguments["name"], operation, protected=protected)
+    return [(changed.name, changed.registration.protected)]
+
+
+def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog import branch_changes
+
+    alter = branch_changes.alter_branch if kind == "branch" else branch_changes.alter_tag
+    changes = {name: arguments[name] for name in ("owner", "comment") if name in arguments}
+    operation = call.session.operation()
+    changed = alter(call.session.catalog, arguments["name"], operation, changes)
+    return [(changed.name, *_described(changed))]
 
 
 def _show_tags(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -96,8 +149,8 @@ def _commit(branch: Branch) -> tuple[Any, ...]:
 
 
 def _described(branch: Branch) -> tuple[Any, ...]:
-    owner, comment, origin = branch.description
-    return owner or None, comment or None, origin or None
+    r = branch.registration
+    return r.owner or None, r.comment or None, r.origin or None
 
 
 _COMMIT = (
@@ -148,10 +201,82 @@ SHOW = Procedure(
         Column("ahead", "BIGINT"),
         Column("behind", "BIGINT"),
         *_DESCRIPTION,
+        Column("protected", "BOOLEAN"),
     ),
     run=_show_branches,
     over_http=True,
     only_reads=True,
+)
+DESCRIBE = Procedure(
+    name="describe_branch",
+    comment="Describe a branch of the catalog.",
+    parameters=(_BRANCH_NAME,),
+    columns=SHOW.columns,
+    run=_describe_branch,
+    over_http=True,
+    only_reads=True,
+)
+RENAME = Procedure(
+    name="rename_branch",
+    comment="Rename a branch of the catalog. Sessions that have it open get an error.",
+    parameters=(_BRANCH_NAME, Parameter("to", "STRING", "the new name", required=True)),
+    columns=(_BRANCH, *_COMMIT),
+    run=_rename,
+    over_http=True,
+)
+REASSIGN = Procedure(
+    name="reassign_branch",
+    comment="Move a branch of the catalog to another commit. Its own later commits are no longer in its history.",
+    parameters=(
+        _BRANCH_NAME,
+        Parameter(
+            "to",
+            "STRING",
+            "a branch, a tag, a commit or time of the branch, or `<branch>#<commit or time>`",
+            required=True,
+        ),
+        Parameter(
+            "expected",
+            "STRING",
+            "number or id of the newest commit that the branch must have before the move",
+        ),
+    ),
+    columns=(_BRANCH, *_COMMIT),
+    run=_reassign,
+    over_http=True,
+)
+PROTECT = Procedure(
+    name="protect_branch",
+    comment="Protect a branch of the catalog: only merges may change it, and it must not be moved or dropped.",
+    parameters=(_BRANCH_NAME,),
+    columns=(_BRANCH, Column("protected", "BOOLEAN")),
+    run=partial(_protect, protected=True),
+    over_http=True,
+)
+UNPROTECT = Procedure(
+    name="unprotect_branch",
+    comment="End the protection of a branch of the catalog.",
+    parameters=(_BRANCH_NAME,),
+    columns=(_BRANCH, Column("protected", "BOOLEAN")),
+    run=partial(_protect, protected=False),
+    over_http=True,
+)
+_CHANGED = (Parameter("owner", "STRING", "the new owner"), Parameter("comment", "STRING", "the new comment"))
+ALTER = Procedure(
+    name="alter_branch",
+    comment="Change the owner or the comment of a branch of the catalog.",
+    parameters=(_BRANCH_NAME, *_CHANGED),
+    columns=(_BRANCH, *_DESCRIPTION),
+    run=partial(_alter, kind="branch"),
+    over_http=True,
+)
+ALTER_TAG = Procedure(
+    name="alter_tag",
+    comment="Change the owner or the comment of a tag of the catalog.",
+    parameters=(_TAG_NAME, *_CHANGED),
+    columns=(_TAG, *_DESCRIPTION),
+    run=partial(_alter, kind="tag"),
+    over_http=True,
 )
 CREATE_TAG = Procedure(
     name="create_tag",

@@ -87,6 +87,8 @@ def compact_reference(
 class _Portion(Change[None, Compacted]):
     """Change that rewrites a group of consecutive leaves of an index, if that reduces their number."""
 
+    onto_protected = True
+
     def __init__(self, index: str, start: bytes, leaves: int, operation: Operation) -> None:
         self.index = index
         self.start = start

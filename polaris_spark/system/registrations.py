@@ -3,7 +3,7 @@ registration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -13,7 +13,7 @@ from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError
+from polaris_spark.errors import AlreadyExistsError, NotFoundError, ProtectedBranchError, ReferenceGoneError
 from polaris_spark.index import Entry, Index
 
 P = TypeVar("P")
@@ -100,6 +100,10 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     origin: str = ""
     """The fields `owner`, `comment` and `origin` are the `Description` of the reference; empty if an earlier release
     created it."""
+    protected: bool = False
+    """Whether the branch is protected. Its commits have a copy of this flag (`catalog.protection`)."""
+    protection: int = 0
+    """A new id for each change of `protected`; 0 if it was never changed."""
 
     @classmethod
     def from_head(
@@ -228,6 +232,12 @@ class RegistryChange(Change[P, Registered]):
     def found(self, state: State) -> Registered | None:
         return _found(state, self.name)
 
+    def live(self, state: State) -> Registered:
+        found = self.found(state)
+        if found is None or found.registration.state != "live":
+            raise NotFoundError(f"reference {self.name!r} does not exist")
+        return found
+
     def refuse_rivals(self, state: State, rivals: Iterable[str]) -> None:
         """Refuse the change if one of the references `rivals` is live.
 
@@ -239,8 +249,10 @@ class RegistryChange(Change[P, Registered]):
             if found is not None and found.registration.state == "live":
                 raise AlreadyExistsError(f"reference {rival!r} already exists")
 
-    def record(self, state: State, registered: Registered, now: int) -> Registered:
-        key, r = self.name.encode(), registered.registration
+    def record(
+        self, state: State, registered: Registered, now: int, summary: dict[str, str] | None = None
+    ) -> Registered:
+        key, r = registered.name.encode(), registered.registration
         state.put(REFERENCES, key, Entry(registered.source, encode_registration(r)))
         state.log(
             LogEntry(
@@ -252,7 +264,7 @@ class RegistryChange(Change[P, Registered]):
                 key,
                 after=registered.source if r.state == "live" else 0,
                 before=registered.source if r.state == "dropped" else 0,
-                summary=dict(self.operation.notes),
+                summary={**(summary or {}), **dict(self.operation.notes)},
             )
         )
         return registered
@@ -306,17 +318,7 @@ class Create(RegistryChange[tuple[int, Head | None]]):
                 f"cannot create {self.name!r}: its source, reference {name!r} of generation {generation}, no longer "
                 "exists"
             )
-        fresh, old = self.references.read(name), source.head
-        if fresh.row_name != source.row_name:
-            raise ReferenceGoneError(
-                f"cannot create {self.name!r}: its source, reference {name!r}, has just been dropped"
-            )
-        if old.number > fresh.head.number or ancestor(fresh.store, fresh.head, old.number) != old.commit:
-            raise NotFoundError(
-                f"cannot create {self.name!r}: commit {old.commit:x} is not in the history of its source {name!r}"
-            )
-        floor = {"floor_number": fresh.head.floor_number, "floor_time": fresh.head.floor_time}
-        return msgspec.structs.replace(old, **floor)
+        return head_in(self.references, source, f"cannot create {self.name!r}")
 
     def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
@@ -341,9 +343,9 @@ class Drop(RegistryChange[int]):
         return self.clock.now_ms()
 
     def apply(self, state: State, prepared: int) -> Registered:
-        found = self.found(state)
-        if found is None or found.registration.state != "live":
-            raise NotFoundError(f"reference {self.name!r} does not exist")
+        found = self.live(state)
+        if found.registration.protected:
+            raise ProtectedBranchError("it must not be dropped or renamed")
         dropped = msgspec.structs.replace(
             found.registration, state="dropped", time=prepared, principal=self.operation.principal
         )
@@ -368,20 +370,25 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
 
     def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
-        found = self._dropped(state)
+        found = self.dropped(state)
         self.refuse_rivals(state, self.rivals)
         if head is None:
             raise PrepareAgain
-        registration = Registration.from_head(
+        registration = self.restored(state, found, head, now)
+        return self.record(state, Registered(self.name, head.commit, registration), now)
+
+    def restored(self, state: State, found: Registered, head: Head, now: int) -> Registration:
+        before = found.registration
+        restored = Registration.from_head(
             head,
             state.new_id(),
             now_ms=now,
             principal=self.operation.principal,
-            description=found.registration.description,
+            description=before.description,
         )
-        return self.record(state, Registered(self.name, head.commit, registration), now)
+        return msgspec.structs.replace(restored, protected=before.protected, protection=before.protection)
 
-    def _dropped(self, state: State) -> Registered:
+    def dropped(self, state: State) -> Registered:
         found = self.found(state)
         if found is None or found.registration.state != "dropped":
             raise NotFoundError(
@@ -389,6 +396,87 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
                 "than the grace period cannot be restored"
             )
         return found
+
+
+class Rename(Undrop):
+    """Restore a dropped reference under another name."""
+
+    action = "rename-reference"
+
+    def __init__(
+        self,
+        name: str,
+        to: str,
+        operation: Operation,
+        references: OpenReferences,
+        *,
+        rivals: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(name, operation, references, rivals=(to, *rivals))
+        self.to = to
+
+    def prepare(self, view: State) -> tuple[int, Head | None]:
+        replaced = _found(view, self.to)
+        if replaced is not None and replaced.registration.state == "dropped":
+            self.references.sealed_head(replaced)
+        return super().prepare(view)
+
+    def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
+        now, head = prepared
+        found = self.dropped(state)
+        self.refuse_rivals(state, self.rivals)
+        if head is None:
+            raise PrepareAgain
+        registration, key = self.restored(state, found, head, now), self.name.encode()
+        state.remove(REFERENCES, key)
+        who, generation = self.operation.principal, registration.generation
+        state.log(LogEntry(self.operation.id, who, now, self.action, generation, key, before=head.commit))
+        return self.record(state, Registered(self.to, head.commit, registration), now, {"from": self.name})
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> Registered:
+        renamed = _found(state, self.to)
+        if renamed is None:
+            raise NotFoundError(f"reference {self.to!r} does not exist")
+        return renamed
+
+
+class Alter(RegistryChange[int]):
+    """Change what people recorded of a live reference, or its protection.
+
+    Args:
+        changes: the new values of fields of `Registration`, by name.
+    """
+
+    action = "alter-reference"
+
+    def __init__(
+        self,
+        name: str,
+        operation: Operation,
+        references: OpenReferences,
+        changes: Mapping[str, str | bool],
+    ) -> None:
+        super().__init__(name, operation, references)
+        self.changes = changes
+
+    def prepare(self, view: State) -> int:
+        return self.clock.now_ms()
+
+    def apply(self, state: State, prepared: int) -> Registered:
+        found = self.live(state)
+        changed = {
+            name: value for name, value in self.changes.items() if getattr(found.registration, name) != value
+        }
+        if not changed:
+            return found
+        if "protected" in changed:
+            altered = msgspec.structs.replace(found.registration, **changed, protection=state.new_id())
+        else:
+            altered = msgspec.structs.replace(found.registration, **changed)
+        summary = {
+            name: str(value).lower() if name == "protected" else str(value) for name, value in changed.items()
+        }
+        return self.record(state, found._replace(registration=altered), prepared, summary)
 
 
 class End(Change[int, None]):
@@ -419,3 +507,22 @@ class End(Change[int, None]):
 def _found(state: State, name: str) -> Registered | None:
     entry = state.lookup(REFERENCES, name.encode())
     return None if entry is None else registered_by(name, entry)
+
+
+def head_in(references: OpenReferences, source: CommitReader, label: str) -> Head:
+    """Return the head `source` of a live reference, with the history floor that the reference has now.
+
+    Args:
+        label: begin of the messages of errors.
+    Raises:
+        ReferenceGoneError: the reference was dropped.
+        NotFoundError, HistoryTrimmedError: the head is not, or no longer, in the history of the reference.
+    """
+    name, old = source.row_name.rpartition("@")[0], source.head
+    fresh = references.read(name)
+    if fresh.row_name != source.row_name:
+        raise ReferenceGoneError(f"{label}: its source, reference {name!r}, has just been dropped")
+    if old.number > fresh.head.number or ancestor(fresh.store, fresh.head, old.number) != old.commit:
+        raise NotFoundError(f"{label}: commit {old.commit:x} is not in the history of its source {name!r}")
+    floor = {"floor_number": fresh.head.floor_number, "floor_time": fresh.head.floor_time}
+    return msgspec.structs.replace(old, **floor)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -30,16 +30,20 @@ from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
-from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.rows import Commit, Head, RecentHead
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.commits.state import CommitReader
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.commits.upkeep import fence as raise_fence
 from polaris_spark.errors import (
+    AlreadyExistsError,
+    CommitFailedError,
     ForbiddenError,
     NotFoundError,
     OutcomeUnknownError,
+    ProtectedBranchError,
     RealmMovedError,
     ReferenceGoneError,
+    RequestError,
     TryAgainError,
 )
 from polaris_spark.ids import IdGenerator
@@ -50,13 +54,17 @@ from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
     NO_DESCRIPTION,
+    Alter,
     Create,
     Description,
     Drop,
     End,
+    Rename,
     Undrop,
     expired,
+    head_in,
     is_tag,
+    name_parts,
     registered_by,
 )
 from polaris_spark.system.registrations import (
@@ -204,6 +212,17 @@ class References:
         if is_tag(name):
             raise ForbiddenError(f"reference {name!r} is a tag, which accepts no commits")
         try:
+            return self._commit(name, change)
+        except ProtectedBranchError as error:
+            parts = name_parts(name)
+            error.args = (
+                f"branch {name if parts is None else parts.name!r} is protected: {error}; make the change on another "
+                "branch and merge it, or call unprotect_branch first",
+            )
+            raise
+
+    def _commit(self, name: str, change: Change[P, R]) -> R:
+        try:
             for committer in self._live(name):
                 try:
                     return committer.commit(change)
@@ -287,6 +306,90 @@ class References:
         self.forget(name)
         return registered
 
+    def rename(self, name: str, to: str, operation: Operation, *, rivals: tuple[str, ...] = ()) -> Registered:
+        """Rename a reference, and return its new registration. It gets a new row; nothing else changes.
+
+        The reference is dropped, then restored under the new name. If this process dies between these commits, the
+        reference stays dropped, and can be restored under the old name.
+
+        Args:
+            rivals: names of references that must not be live, besides `to`.
+        Raises:
+            AlreadyExistsError: a live reference has the name `to`, or one of the names `rivals`.
+            NotFoundError: no live reference has this name.
+            ProtectedBranchError: the reference is a protected branch.
+        """
+        for other in (to, *rivals):
+            found = self.lookup(other)
+            if found is not None and found.registration.state == "live":
+                raise AlreadyExistsError(f"reference {other!r} already exists")
+        self.drop(name, operation)
+        try:
+            renamed = self.root.commit(Rename(name, to, operation, self, rivals=rivals))
+        except RequestError:
+            self.undrop(name, operation)
+            raise
+        self._afterwards(to, lambda: self._complete_unless_dropped(renamed))
+        self.forget(to)
+        return renamed
+
+    def alter(self, name: str, operation: Operation, changes: Mapping[str, str | bool]) -> Registered:
+        """Change what people recorded of a reference, and return its registration.
+
+        Args:
+            changes: new values of the fields `owner`, `comment` and `protected` of the registration.
+        Raises:
+            NotFoundError: no live reference has this name.
+        """
+        return self.root.commit(Alter(name, operation, self, changes))
+
+    def move(self, name: str, target: CommitReader, *, expected: int) -> CommitReader:
+        """Let a live reference point to another commit, by one swap of its row. Commits that other processes began
+        earlier fail their swaps, and start again on the new head.
+
+        The row is read before the history of the target's reference. A sweep trims histories first, and then fences
+        every row. So if the target was trimmed since it was read, the row has another version by now, and the swap
+        fails. If the row is fenced after the swap, the sweep sees the new head.
+
+        Args:
+            target: the present or an earlier head of a reference.
+            expected: id of the commit to which the reference points now.
+        Returns:
+            the new head.
+        Raises:
+            CommitFailedError: the reference points to another commit than `expected`.
+            ProtectedBranchError: the reference is a protected branch.
+            ReferenceGoneError: the reference, or that of the target, was dropped.
+            NotFoundError, HistoryTrimmedError: the target is not, or no longer, in the history of its reference.
+        """
+        self.read(name)  # opens the reference again if it was dropped and created again
+        fences: set[int] = set()
+
+        def moved(head: Head) -> Head:
+            if head.fence in fences:  # by an earlier try
+                return head
+            if head.sealed:
+                raise ReferenceGoneError(f"reference {name!r} was dropped")
+            if head.move is not None:
+                raise TryAgainError(
+                    f"reference {name!r} cannot be moved while its realm moves to another store"
+                )
+            if head.commit != expected:
+                raise CommitFailedError(
+                    f"it is at commit {head.commit} (number {head.number}), not at commit {expected}"
+                )
+            now = CommitReader(self.store, b"", head, self.store.get(head.commit, Commit))
+            if State(now, self.ids.next_id).is_protected:
+                raise ProtectedBranchError("it must not be moved")
+            to = head_in(self, target, f"cannot move {name!r}")
+            self.ids.observe(head.fence)
+            fence = self.ids.next_id()  # lets every process replace a head with a higher number
+            fences.add(fence)
+            recent = (RecentHead(to.time, to.number, to.commit),)
+            return msgspec.structs.replace(to, recent=recent, fence=fence, sealed=False, move=None, slots=())
+
+        return self.open(name).amend(moved)
+
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
         """Drop the branches of transactions whose time is over. End the registrations of the references that were
         dropped at least the grace period ago.
@@ -360,7 +463,8 @@ class References:
 
         def first() -> ReferenceRow:
             current = self.lookup(registered.name)
-            if current is None or current.registration != registered.registration:
+            same = current is not None and current.row_name == registered.row_name
+            if current is None or not same or current.registration.state != "live":
                 raise ReferenceGoneError(f"reference {registered.name!r} has just been dropped")
             return ReferenceRow(new_version(), encode_head(registered.first_head()))
 

@@ -54,6 +54,23 @@ def test_a_branch_is_created_shown_dropped_and_restored(place: tuple[str, ...], 
     assert restored["commit-id"] == again["commit-id"]
 
 
+def test_a_branch_is_renamed_reassigned_and_protected(place: tuple[str, ...]) -> None:
+    told("create", *place, "--name", "dev")
+    [renamed] = told("rename", *place, "--name", "dev", "--to", "trial")
+    assert renamed["branch"] == "trial"
+    [moved] = told(
+        "reassign", *place, "--name", "trial", "--to", "1", "--expected", str(renamed["commit-id"])
+    )
+    assert moved["branch"] == "trial"
+    assert told("protect", *place, "--name", "trial") == [{"branch": "trial", "protected": True}]
+    refused = run("branch", "drop", *place, "--name", "trial", POLARIS_SPARK_TOKEN=TOKEN)
+    assert (refused.code, "branch 'trial' is protected" in refused.err) == (2, True)
+    assert told("unprotect", *place, "--name", "trial") == [{"branch": "trial", "protected": False}]
+    [altered] = told("alter", *place, "--name", "trial", "--owner", "ann")
+    [described] = told("describe", *place, "--name", "trial")
+    assert (altered["owner"], described["owner"]) == ("ann", "ann")
+
+
 def test_a_tag_is_created_shown_dropped_and_restored(place: tuple[str, ...], tmp_path: Path) -> None:
     [made] = told("create", *place, "--name", "v1", "--at", "1", "--comment", "first", group="tag")
     assert (made["tag"], made["commit-number"], made["created"]) == ("v1", 1, True)

@@ -16,8 +16,10 @@ from polaris_spark.commits.applier import SLOW_MS
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.group import Pending
 from polaris_spark.commits.intent_rows import request_id
+from polaris_spark.commits.settings import PROTECTED, PROTECTION
 from polaris_spark.commits.state import State
-from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import CommitFailedError, OutcomeUnknownError, ProtectedBranchError, TryAgainError
+from polaris_spark.index import Entry
 from polaris_spark.objects import Strong, object_type
 from tests.mailboxes import Office
 
@@ -84,6 +86,32 @@ def test_a_request_that_fails_fails_for_its_client(rivals: Rivals) -> None:
         rivals.a.commit(Requested("same", expect=0))
     assert rivals.commits() == [["same"]]
     assert not rivals.b._attempts._turns.yields
+
+
+class Protect(Add):
+    """A change that protects the reference."""
+
+    onto_protected = True
+
+    def apply(self, state: State, prepared: object) -> int:
+        state.put(PROTECTION, PROTECTED, Entry(value=b"\x01"))
+        return super().apply(state, prepared)
+
+
+@pytest.mark.parametrize("kind", [Add, Requested])
+@pytest.mark.parametrize("onto_protected", [False, True])
+def test_a_process_does_not_carry_out_changes_of_others_against_a_protection(
+    rivals: Rivals, kind: type[Add], onto_protected: bool
+) -> None:
+    change = kind("other", 5)
+    change.onto_protected = onto_protected
+    rivals.meanwhile(lambda: rivals.b.commit(Protect("same", 10)))
+    if onto_protected:
+        assert rivals.a.commit(change) == 5
+    else:
+        with pytest.raises(ProtectedBranchError):
+            rivals.a.commit(change)
+    assert number(rivals.b, "other") == (5 if onto_protected else 0)
 
 
 class Filed(Requested):

@@ -155,8 +155,8 @@ def test_a_commit_goes_before_a_tag_in_as_of_and_after_it_elsewhere(main: Client
 
 
 def test_a_table_of_a_tag_is_read_by_its_name(main: Client) -> None:
-    main.create("t", namespace="a", properties={"my.state": "old"})
+    main.create("t", namespace=("a",), properties={"my.state": "old"})
     call(main.session, "create_tag", name="v2")
-    main.ok("DELETE", table("t", "a"))
-    loaded = main.ok("GET", table("t@v2", "a"))
+    main.ok("DELETE", table("t", ("a",)))
+    loaded = main.ok("GET", table("t@v2", ("a",)))
     assert loaded["metadata"]["properties"]["my.state"] == "old"

@@ -23,6 +23,7 @@ def test_branches_are_shown_with_their_distance_from_main(tmp_path: Path) -> Non
     for name in ("a", "b", "c"):
         dev.namespace(name)
     main.namespace("later")
+    call(main.session, "protect_branch", name="old")
     call(main.session, "create_tag", name="v1", source="dev", at="1", comment="for the report")
     found = {(row["catalog"], row["name"]): row for row in rows("branches", store=main.store)}
     parted = {name: (row["ahead"], row["behind"]) for name, row in found.items()}
@@ -30,7 +31,7 @@ def test_branches_are_shown_with_their_distance_from_main(tmp_path: Path) -> Non
         ("other", "main"): (0, 0),
         ("polaris", "main"): (0, 0),
         ("polaris", "dev"): (3, 1),
-        ("polaris", "old"): (0, 1),
+        ("polaris", "old"): (1, 1),
         ("polaris", "v1"): (0, 1),
     }
     shown = {row[0]: row[1:] for row in call(main.session, "show_branches")}
@@ -39,6 +40,7 @@ def test_branches_are_shown_with_their_distance_from_main(tmp_path: Path) -> Non
         row = found["polaris", name]
         assert (row["kind"], row["number"]) == ("branch", number)
         assert [row[column] for column in columns] == others
+    assert [name for (_, name), row in found.items() if row["protected"]] == ["old"]
     tag = found["polaris", "v1"]
     described = (tag["kind"], tag["number"], tag["comment"], tag["source"], tag["owner"])
     assert described == ("tag", 1, "for the report", "dev#1", main.session.principal)

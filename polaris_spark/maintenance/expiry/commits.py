@@ -81,6 +81,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
     """
 
     action = "expire-snapshots"
+    onto_protected = True
     kind = TABLE
     cls = Table
 
@@ -160,6 +161,7 @@ class _ExpireTables(CatalogChange[_PreparedTables, list[_Expired]]):
     """Change that removes the expired parts of several tables in one commit, and returns what it removed from each."""
 
     action = "expire-snapshots"
+    onto_protected = True
 
     def __init__(
         self, context: Context, operation: Operation, parts: Sequence[_ExpireTable], needs: RefreshNeeds
@@ -315,6 +317,7 @@ class SettleExpired(TimedChange[None]):
     """
 
     action = "delete-expired-files"
+    onto_protected = True
 
     def __init__(self, context: Context, operation: Operation, tables: Sequence[Settled]) -> None:
         super().__init__(context, operation)

@@ -122,6 +122,7 @@ class RecordPurges(TimedChange[None]):
     deleted."""
 
     action = PURGED
+    onto_protected = True
 
     def __init__(self, context: Context, operation: Operation, drops: Sequence[Drop]) -> None:
         super().__init__(context, operation)

@@ -12,9 +12,9 @@ from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
 from polaris_spark.names import MAIN, transaction_end_ms
 from polaris_spark.spark.realm_reader import ReadStore
-from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, ViewColumn, micros
+from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
-from polaris_spark.system.registrations import Description, name_parts
+from polaris_spark.system.registrations import Registration, name_parts
 
 
 class BranchTask(NamedTuple):
@@ -27,7 +27,7 @@ class BranchTask(NamedTuple):
     is_tag: bool
     name: str
     head: Head
-    description: Description
+    registration: Registration
     main: Head | None
     """Head of the branch `main`; None if `main` does not exist."""
 
@@ -77,14 +77,20 @@ class Branches(SystemView[BranchTask, BranchRow]):
             "owner",
             STRING,
             "Principal that owns it; null if an earlier release created it",
-            lambda row: row.branch.description.owner or None,
+            lambda row: row.branch.registration.owner or None,
         ),
-        ViewColumn("comment", STRING, "Text for people", lambda row: row.branch.description.comment or None),
+        ViewColumn("comment", STRING, "Text for people", lambda row: row.branch.registration.comment or None),
         ViewColumn(
             "source",
             STRING,
             "Branch, tag or commit that it began with",
-            lambda row: row.branch.description.origin or None,
+            lambda row: row.branch.registration.origin or None,
+        ),
+        ViewColumn(
+            "protected",
+            BOOLEAN,
+            "Whether only merges may change the branch",
+            lambda row: row.branch.registration.protected,
         ),
     )
 
@@ -99,21 +105,21 @@ class Branches(SystemView[BranchTask, BranchRow]):
             if not request.condition("catalog").allows(catalog.name):
                 continue
             prefix = catalog_prefix(catalog)
-            own = [(one, parts) for one in registered if (parts := name_parts(one.name))]
             found = {
-                (parts.is_tag, parts.name): (realm.head_of(one), one.registration.description)
-                for one, parts in own
-                if parts.catalog == prefix
+                (parts.is_tag, parts.name): (realm.head_of(one), one.registration)
+                for one in registered
+                if (parts := name_parts(one.name)) is not None
+                and parts.catalog == prefix
+                and transaction_end_ms(parts.name) is None
             }
             live = {
-                key: (msgspec.structs.replace(head, recent=(), slots=()), description)
-                for key, (head, description) in found.items()
-                if not head.sealed
-                and transaction_end_ms(key[1]) is None  # sealed: dropped since it was listed
+                key: (msgspec.structs.replace(head, recent=(), slots=()), registration)
+                for key, (head, registration) in found.items()
+                if not head.sealed  # dropped since it was listed
             }
             main, _ = live.get((False, MAIN), (None, None))
-            for (is_tag, name), (head, description) in live.items():
-                task = BranchTask(realm.record.instance, catalog.name, is_tag, name, head, description, main)
+            for (is_tag, name), (head, registration) in live.items():
+                task = BranchTask(realm.record.instance, catalog.name, is_tag, name, head, registration, main)
                 tasks.append(Weighted(task, 1))
         return tasks
 

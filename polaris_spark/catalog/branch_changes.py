@@ -1,0 +1,207 @@
+"""Changes of branches and tags that exist: rename, move to another commit, protect, and change owner and comment.
+
+Only merges may change a protected branch. It can be neither dropped, renamed nor moved. The registration of a branch
+says whether it is protected, because drops and renames are commits to the registry. The commits of the branch have a
+copy of it, because a commit to the branch must see it. So protection cannot be overlooked: a commit replaces the head
+that it was applied to, or is applied again.
+
+These changes may be committed to a protected branch, because they are made for a merge, or do not change what the
+branch contains (`Change.onto_protected`): merges; the copy of the catalog's properties; expiry of snapshots and the
+record of deleted files; loads of lazily imported tables; compaction of indexes. Trimming and fencing change the row
+and make no commit. Reports of scans and commits have a reference of their own. All other changes are refused, refreshes
+of materialized views, reverts and cherry-picks among them.
+
+The copy is made as for the properties of a catalog (`property_changes`): the registration is changed first. Each change
+of it has a new id, which the copy contains. So a delayed process cannot replace a newer copy by an older one.
+"""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.branches import (
+    Branch,
+    branch_of,
+    is_protected,
+    require_name,
+    tag_of,
+    taken,
+)
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs import catalog_key
+from polaris_spark.catalog.entities import CatalogChange, Context
+from polaris_spark.catalog.merge_base import BeginBranch, Contained
+from polaris_spark.catalog.references import head_name, tag_name
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.catalog.states import catalog_at
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.settings import PROTECTED, PROTECTION
+from polaris_spark.commits.state import State
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CommitFailedError,
+    NotFoundError,
+    ProtectedBranchError,
+)
+from polaris_spark.index import Entry
+from polaris_spark.names import MAIN
+from polaris_spark.system.registrations import Registered
+from polaris_spark.system.registry import References
+
+
+def rename_branch(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
+    """Rename a branch. Its commits stay as they are; a process that has the branch open gets an error.
+
+    Raises:
+        AlreadyExistsError: a branch or tag has the new name.
+        BadRequestError: it is the branch main, or no branch can have the new name.
+        NotFoundError: the branch does not exist.
+        ProtectedBranchError: the branch is protected.
+    """
+    if name == MAIN:
+        raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be renamed")
+    require_name("branch", to)
+    branch_of(catalog, name)
+    row = catalog.row
+    try:
+        renamed = catalog.references.rename(
+            head_name(row, name), head_name(row, to), operation, rivals=(tag_name(row, to),)
+        )
+    except AlreadyExistsError as error:
+        raise taken(catalog, to) from error
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    catalog.opened_branches.discard(name)
+    return Branch(to, renamed.first_head(), renamed.registration)
+
+
+def reassign_branch(
+    catalog: Catalog, name: str, to: str, operation: Operation, *, expected: str = ""
+) -> Branch:
+    """Move a branch to another commit. The commits that it had are no longer in its history.
+
+    Args:
+        to: the state to move to (`catalog.states`): another branch, a tag, or a commit or time of this branch.
+        expected: number or id of the newest commit that the branch has; empty for the present one.
+    Raises:
+        CommitFailedError: the branch has another newest commit than `expected`, or gets one at the same time.
+        NotFoundError: the branch or the state does not exist.
+        ProtectedBranchError: the branch is protected.
+    """
+    before, reference = branch_of(catalog, name).head, head_name(catalog.row, name)
+    wrong = f"branch {name!r} of catalog {catalog.name!r} was not moved"
+    if expected and expected not in (str(before.number), str(before.commit), f"{before.commit:x}"):
+        raise CommitFailedError(
+            f"{wrong}: it is at commit number {before.number} (id {before.commit}), not at {expected!r}"
+        )
+    target = catalog_at(catalog.on_branch(name), to).head()
+    try:
+        moved = catalog.references.move(reference, target, expected=before.commit)
+    except CommitFailedError as error:
+        raise CommitFailedError(f"{wrong}: {error}") from error
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    begin = Contained(target.head.number, target.head.commit)
+    entry = LogEntry(
+        b"",
+        operation.principal,
+        catalog.context.clock.now_ms(),
+        "reassign-branch",
+        catalog.row.entity_id,
+        catalog_key(catalog.name),
+        summary={
+            "from": f"commit {before.number} ({before.commit:x})",
+            "to": f"commit {begin.number} ({begin.commit:x})",
+            **dict(operation.notes),
+        },
+    )
+    catalog.references.commit(reference, BeginBranch(moved.head.fence, begin, entry))
+    return _present(catalog, name, reference)
+
+
+def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protected: bool = True) -> Branch:
+    """Protect a branch, or end its protection. When this returns, it applies to all processes.
+
+    Raises:
+        NotFoundError: the branch does not exist.
+    """
+    branch_of(catalog, name)
+    reference = head_name(catalog.row, name)
+    catalog.references.alter(reference, operation, {"protected": protected})
+    catalog.references.commit(
+        reference,
+        _CopyProtection(catalog.context, operation, catalog.row, catalog.references, reference),
+    )
+    return _present(catalog, name, reference)
+
+
+def alter_branch(catalog: Catalog, name: str, operation: Operation, changes: dict[str, str]) -> Branch:
+    """Change the owner or the comment of a branch.
+
+    Args:
+        changes: the new `owner` and `comment`; what is missing is not changed.
+    Raises:
+        NotFoundError: the branch does not exist.
+    """
+    branch_of(catalog, name)
+    return _altered(catalog, name, head_name(catalog.row, name), operation, changes)
+
+
+def alter_tag(catalog: Catalog, name: str, operation: Operation, changes: dict[str, str]) -> Branch:
+    """Change the owner or the comment of a tag. The arguments and errors are those of `alter_branch`."""
+    tag_of(catalog, name)
+    return _altered(catalog, name, tag_name(catalog.row, name), operation, changes)
+
+
+class _CopyProtection(CatalogChange[tuple[int, Registered], None]):
+    """Copy the protection of a branch from its registration to its commits."""
+
+    onto_protected = True
+
+    def __init__(
+        self,
+        context: Context,
+        operation: Operation,
+        row: CatalogRow,
+        references: References,
+        reference: str,
+    ) -> None:
+        super().__init__(context, operation)
+        self._row = row
+        self._references = references
+        self._reference = reference
+
+    def prepare(self, view: State) -> tuple[int, Registered]:
+        view.lookup(
+            PROTECTION, PROTECTED
+        )  # before the registration: if the copy changes, both are read again
+        found = self._references.lookup(self._reference)
+        if found is None:
+            raise NotFoundError(f"reference {self._reference!r} does not exist")
+        return self.context.clock.now_ms(), found
+
+    def apply(self, state: State, prepared: tuple[int, Registered]) -> None:
+        now, found = prepared
+        r = found.registration
+        entry = Entry(value=bytes([r.protected]) + r.protection.to_bytes(8, "big"))
+        if state.lookup(PROTECTION, PROTECTED) != entry:
+            state.put(PROTECTION, PROTECTED, entry)
+            self.action = "protect-branch" if r.protected else "unprotect-branch"
+            self.record(state, now, self._row.entity_id, catalog_key(self._row.name))
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        raise AssertionError("the copy of a protection has no operation id, so it is never repeated")
+
+
+def _altered(
+    catalog: Catalog, name: str, reference: str, operation: Operation, changes: dict[str, str]
+) -> Branch:
+    catalog.references.alter(reference, operation, changes)
+    return _present(catalog, name, reference)
+
+
+def _present(catalog: Catalog, name: str, reference: str) -> Branch:
+    head, found = catalog.references.read(reference).head, catalog.references.lookup(reference)
+    if found is None:
+        raise NotFoundError(f"catalog {catalog.name!r} has no branch or tag {name!r} any more")
+    return Branch(name, head, found.registration)

@@ -1,0 +1,335 @@
+"""Changes of branches that exist: rename, move, protect, and change owner and comment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polaris_spark
+from polaris_spark.catalog.branch_changes import protect_branch
+from polaris_spark.catalog.branches import branch_of
+from polaris_spark.catalog.namespace_changes import CreateNamespace
+from polaris_spark.catalog.references import head_name
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.log import entries
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import State
+from polaris_spark.commits.upkeep import raise_floor
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CommitFailedError,
+    HistoryTrimmedError,
+    NotFoundError,
+    ProtectedBranchError,
+)
+from polaris_spark.jobs.branches import SHOW
+from polaris_spark.jobs.registry import call
+from polaris_spark.rest.session import Session
+from polaris_spark.system import registry
+from tests.rest.client import Client, at_once, table
+
+Opened = Callable[..., Client]
+ME = Operation(b"", "me")
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Open a branch of a catalog. At the end, every row of the store must be sound."""
+    sessions: list[Session] = []
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+
+    def open_(branch: str = "main", **properties: Any) -> Client:
+        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse, branch=branch, **properties))
+        return Client(sessions[-1])
+
+    yield open_
+    assert call(sessions[0], "fsck") == []
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def main(opened: Opened) -> Client:
+    """The branch `main` with the namespace `a`; the branch `dev` began there."""
+    client = opened()
+    client.namespace("a")
+    call(client.session, "create_branch", name="dev", comment="trial")
+    return client
+
+
+def names(client: Client, state: str = "") -> list[str]:
+    """The namespaces at the root of a state of a catalog."""
+    answer = client.send("GET", "v1/namespaces", headers={"Polaris-State": state} if state else {})
+    assert answer.status == 200, answer
+    return [one[0] for one in answer.body["namespaces"]]
+
+
+def described(client: Client, name: str) -> dict[str, Any]:
+    """The row of a branch, by column."""
+    [row] = call(client.session, "describe_branch", name=name)
+    assert row in call(client.session, "show_branches")
+    return dict(zip([column.name for column in SHOW.columns], row, strict=True))
+
+
+def test_a_branch_is_described_and_its_owner_and_comment_change(main: Client) -> None:
+    found = described(main, "dev")
+    assert (found["owner"], found["comment"], found["source"]) == (main.session.principal, "trial", "main")
+    assert (found["ahead"], found["behind"], found["protected"]) == (0, 0, False)
+    altered = call(main.session, "alter_branch", name="dev", owner="ann")
+    assert altered == [("dev", "ann", "trial", "main")]
+    call(main.session, "alter_branch", name="dev", comment="")
+    assert (described(main, "dev")["owner"], described(main, "dev")["comment"]) == ("ann", None)
+    call(main.session, "drop_branch", name="dev")
+    call(main.session, "undrop_branch", name="dev")
+    assert described(main, "dev")["owner"] == "ann"
+    call(main.session, "create_tag", name="v1")
+    assert call(main.session, "alter_tag", name="v1", comment="x")[0][2] == "x"
+    for procedure in ("describe_branch", "alter_branch", "protect_branch"):
+        with pytest.raises(NotFoundError, match="no branch 'nowhere'"):
+            call(main.session, procedure, name="nowhere")
+
+
+def test_a_renamed_branch_keeps_its_identity_and_open_sessions_get_an_error(
+    main: Client, opened: Opened
+) -> None:
+    dev = opened("dev")
+    dev.namespace("b")
+    before = described(main, "dev")
+    call(main.session, "rename_branch", name="dev", to="trial")
+    after = described(main, "trial")
+    assert after == {**before, "branch": "trial"}
+    for method, body in (("GET", None), ("POST", {"namespace": ["c"]})):
+        gone = dev.send(method, "v1/namespaces", body)
+        assert gone.status == 404
+        assert "dev" in str(gone)
+    assert "no branch 'dev'; it was dropped or renamed" in str(dev.send("GET", "v1/namespaces"))
+    opened("trial").namespace("c")
+    merged = call(main.session, "merge", source="trial")
+    assert [row[1] for row in merged] == ["b", "c"]
+    assert call(main.session, "merge", source="trial") == []
+    with pytest.raises(NotFoundError, match="no dropped branch 'dev'"):
+        call(main.session, "undrop_branch", name="dev")
+    call(main.session, "create_branch", name="dev")
+
+
+def test_a_branch_is_not_renamed_to_a_name_that_is_taken_or_bad(main: Client) -> None:
+    call(main.session, "create_tag", name="v1")
+    for to, kind in (("main", "branch"), ("v1", "tag")):
+        with pytest.raises(AlreadyExistsError, match=f"already has a {kind} '{to}'"):
+            call(main.session, "rename_branch", name="dev", to=to)
+    with pytest.raises(BadRequestError, match="the name of a branch"):
+        call(main.session, "rename_branch", name="dev", to="a@b")
+    with pytest.raises(BadRequestError, match="cannot be renamed"):
+        call(main.session, "rename_branch", name="main", to="x")
+    assert names(main, "dev") == ["a"]
+
+
+def test_a_rename_that_meets_a_new_branch_leaves_the_branch_as_it_was(main: Client) -> None:
+    references, row = main.session.catalog.references, main.session.catalog.row
+    drop = references.drop
+
+    def drop_and_create(name: str, operation: Operation) -> Any:
+        dropped = drop(name, operation)
+        call(main.session, "create_branch", name="taken")
+        return dropped
+
+    references.drop = drop_and_create  # type: ignore[method-assign]
+    with pytest.raises(AlreadyExistsError):
+        references.rename(head_name(row, "dev"), head_name(row, "taken"), ME)
+    references.drop = drop  # type: ignore[method-assign]
+    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "dev", "taken"}
+
+
+def test_a_branch_moves_to_another_state(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    for name in ("b", "c"):
+        dev.namespace(name)
+    began = described(main, "dev")["commit_number"] - 2
+    call(main.session, "create_tag", name="v1")
+    main.namespace("m")
+    for to, expected in {
+        str(began): ["a"],  # of its own history
+        "main": ["a", "m"],
+        "v1": ["a"],
+        "main#2": ["a", "m"],
+    }.items():
+        [moved] = call(main.session, "reassign_branch", name="dev", to=to)
+        assert moved[0] == "dev"
+        assert names(dev) == names(main, "dev") == expected, to
+    dev.namespace("d")
+    assert names(main, "dev") == ["a", "d", "m"]
+    [merged] = call(main.session, "merge", source="dev")
+    assert merged[1] == "d"
+    head = dev.session.catalog.head()
+    logged = [entry.action for _, _, _, entry in entries(head.store, head.head)]
+    assert logged[:2] == ["create-namespace", "reassign-branch"]
+    call(main.session, "sweep")
+    assert names(opened("dev")) == ["a", "d", "m"]
+
+
+def test_a_branch_moves_only_from_the_expected_commit(main: Client, opened: Opened) -> None:
+    old = described(main, "dev")
+    opened("dev").namespace("b")
+    for expected in (str(old["commit_number"]), str(old["commit_id"])):
+        with pytest.raises(CommitFailedError, match="branch 'dev' of catalog 'polaris' was not moved"):
+            call(main.session, "reassign_branch", name="dev", to="main", expected=expected)
+    catalog = main.session.catalog
+    with pytest.raises(CommitFailedError, match="it is at commit"):
+        catalog.references.move(head_name(catalog.row, "dev"), catalog.head(), expected=old["commit_id"])
+    assert names(main, "dev") == ["a", "b"]
+    new = str(described(main, "dev")["commit_number"])
+    call(main.session, "reassign_branch", name="dev", to="main", expected=new)
+    assert names(main, "dev") == ["a"]
+
+
+def test_a_branch_does_not_move_to_a_commit_that_was_trimmed_meanwhile(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = main.session.catalog
+    references = catalog.references
+    target = catalog.head()
+    main.namespace("later")
+    looked: list[int] = []
+    find = registry.head_in
+
+    def trimmed_and_fenced(*arguments: Any) -> Any:
+        found = find(*arguments)
+        if not looked:  # as a sweep does it
+            newest = catalog.head()
+            references.open(catalog.reference).amend(
+                lambda head: raise_floor(head, references.store.get(newest.head.commit, Commit))
+            )
+            references.fence(branch_of(catalog, "dev").row_name)
+        looked.append(1)
+        return found
+
+    monkeypatch.setattr(registry, "head_in", trimmed_and_fenced)
+    before = branch_of(catalog, "dev").head
+    with pytest.raises(HistoryTrimmedError):
+        references.move(head_name(catalog.row, "dev"), target, expected=before.commit)
+    assert looked == [1]
+    assert branch_of(catalog, "dev").head.commit == before.commit
+
+
+def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, opened: Opened) -> None:
+    session = main.session
+    main.create("t", namespace=("a",))
+    call(session, "create_branch", name="work")
+    assert call(session, "protect_branch", name="main") == [("main", True)]
+    assert described(main, "main")["protected"] is True
+    before = session.catalog.head().head
+    for method, path, body in (
+        ("POST", "v1/namespaces", {"namespace": ["x"]}),
+        ("DELETE", table("t", ("a",)), None),
+        ("POST", table("t", ("a",)), {"requirements": [], "updates": [
+            {"action": "set-properties", "updates": {"my.k": "v"}}
+        ]}),
+    ):  # fmt: skip
+        refused = main.send(method, path, body)
+        assert refused.kind == (403, "ForbiddenException")
+        assert "branch 'main' is protected: only merges may change it" in str(refused)
+    for name, arguments in {
+        "revert": {"commit": "2"},
+        "reassign_branch": {"name": "main", "to": "work"},
+    }.items():
+        with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
+            call(session, name, **arguments)
+    assert session.catalog.head().head == before
+    opened("work").namespace("w")
+    assert [row[1] for row in call(session, "merge", source="work")] == ["w"]
+    for job in ("expire", "sweep", "trim", "compact_index", "remove_orphans", "purge_dropped"):
+        call(session, job)
+    session.set_catalog_properties({"gc.enabled": "false"})
+    assert main.send("POST", "v1/namespaces", {"namespace": ["x"]}).status == 403
+    call(session, "unprotect_branch", name="main")
+    main.namespace("x")
+    assert names(main) == ["a", "w", "x"]
+
+
+def test_a_protected_branch_is_not_dropped_or_renamed(main: Client) -> None:
+    call(main.session, "protect_branch", name="dev")
+    for name, arguments in {"drop_branch": {}, "rename_branch": {"to": "x"}}.items():
+        with pytest.raises(ProtectedBranchError, match="branch 'dev' is protected: it must not be"):
+            call(main.session, name, name="dev", **arguments)
+    assert names(main, "dev") == ["a"]
+    call(main.session, "unprotect_branch", name="dev")
+    call(main.session, "rename_branch", name="dev", to="x")
+
+
+def test_protection_does_not_pass_to_other_branches(main: Client, opened: Opened) -> None:
+    call(main.session, "protect_branch", name="main")
+    call(main.session, "create_branch", name="fork")
+    opened("fork").namespace("f")
+    call(main.session, "reassign_branch", name="dev", to="main")
+    opened("dev").namespace("d")
+    assert [described(main, name)["protected"] for name in ("main", "fork", "dev")] == [True, False, False]
+
+
+class _Late(CreateNamespace):
+    """A change that does something else between its preparation and its commit."""
+
+    def __init__(self, client: Client, name: str, then: Callable[[], object]) -> None:
+        super().__init__(client.session.catalog.context, ME, (name,), {})
+        self.then: list[Callable[[], object]] = [then]
+
+    def prepare(self, view: State) -> int:
+        now = super().prepare(view)
+        if self.then:
+            self.then.pop()()
+        return now
+
+
+def test_a_change_that_was_prepared_before_the_protection_is_refused(main: Client, opened: Opened) -> None:
+    other = opened().session
+    late = _Late(main, "late", lambda: call(other, "protect_branch", name="main"))
+    with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
+        main.session.catalog.commit(late)
+    late = _Late(main, "late", lambda: call(other, "unprotect_branch", name="main"))
+    main.session.catalog.commit(late)
+    assert names(main) == ["a", "late"]
+
+
+def test_a_transaction_does_not_change_a_protected_branch(main: Client) -> None:
+    call(main.session, "protect_branch", name="main")
+    with (
+        pytest.raises(ProtectedBranchError, match="branch 'main' is protected"),
+        main.session.transaction() as session,
+    ):
+        Client(session).namespace("x")
+    assert names(main) == ["a"]
+    call(main.session, "unprotect_branch", name="main")
+    with main.session.transaction() as session:
+        Client(session).namespace("x")
+    assert names(main) == ["a", "x"]
+
+
+def test_a_tag_takes_the_name_of_a_branch_that_another_session_has_open(main: Client, opened: Opened) -> None:
+    other = opened()
+    other.ok("POST", "v1/namespaces", {"namespace": ["d"]}, headers={"Polaris-State": "dev"})
+    call(main.session, "drop_branch", name="dev")
+    call(main.session, "create_tag", name="dev")
+    assert names(main, "dev") == ["a"]
+    assert other.send("GET", "v1/namespaces", headers={"Polaris-State": "dev"}).status == 404
+    assert names(other, "dev") == ["a"]
+
+
+def test_racing_changes_of_a_protection_agree_in_the_end(main: Client, opened: Opened) -> None:
+    for _ in range(5):
+        sessions = [main.session, opened().session]
+        at_once(
+            [
+                partial(protect_branch, session.catalog, "dev", ME, protected=protected)
+                for session, protected in zip(sessions, (True, False), strict=True)
+            ]
+        )
+        refused = main.send(
+            "POST", "v1/namespaces", {"namespace": ["x"]}, headers={"Polaris-State": "dev"}
+        ).status
+        assert (refused == 403) == described(main, "dev")["protected"]
+        call(main.session, "unprotect_branch", name="dev")
+        main.send("DELETE", "v1/namespaces/x", headers={"Polaris-State": "dev"})
