@@ -160,3 +160,20 @@ def test_a_table_of_a_tag_is_read_by_its_name(main: Client) -> None:
     main.ok("DELETE", table("t", ("a",)))
     loaded = main.ok("GET", table("t@v2", ("a",)))
     assert loaded["metadata"]["properties"]["my.state"] == "old"
+
+
+def test_a_tag_whose_creator_died_before_it_wrote_the_row_is_completed(main: Client) -> None:
+    """The later commits of the branch do not prove that the tag had a row."""
+    catalog = main.session.catalog
+    for name in "cdefg":
+        main.namespace(name)
+    references = catalog.references
+    registered = references.lookup(tag_name(catalog.row, "v1"))
+    assert registered is not None
+    backend, realm = references.store.backend, references.store.realm
+    row = backend.read_reference(realm, registered.row_name)
+    assert row is not None
+    backend.delete_reference(realm, registered.row_name, row.version)
+    assert call(main.session, "sweep") is not None
+    assert as_of(main, "v1") == ["a"]
+    assert call(main.session, "fsck") == []
