@@ -26,8 +26,10 @@ from polaris_spark.catalog.metadata.texts import (
     get_int,
     get_long,
     get_longs,
+    get_object,
     get_objects,
     get_text,
+    get_texts,
 )
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.rows import VIEW
@@ -473,6 +475,31 @@ def _check_optional_fields(record: Json) -> None:
         get_text(record, name)
     if _SNAPSHOTS in record:
         get_longs(record, _SNAPSHOTS)
+    if record.get(SESSION) is not None:
+        get_object(record, SESSION)
+    if record.get("source-states") is not None:
+        try:
+            for source in get_objects(record, "source-states"):
+                _check_source(source)
+        except BadRequestError as error:
+            raise BadRequestError(f"source-states of a refresh are malformed: {error}") from error
+
+
+def _check_source(source: Json) -> None:
+    """Check the recorded state of a table or view that a refresh has read."""
+    for name in ("type", "name", "uuid", *(source.keys() & {"ref", "catalog", "base-type"})):
+        get_text(source, name)
+    for name in source.keys() & {"snapshot-id", "storage-snapshot-id"}:
+        get_long(source, name)
+    for name in source.keys() & {"version-id", "schema-id"}:
+        get_int(source, name)
+    namespace = tuple(get_texts(source, "namespace"))
+    if not source.get("catalog") and "base-type" not in source:
+        table_key(TableName(namespace, source["name"]))  # it can be too long
+    if source["type"] == "table":
+        get_long(source, "snapshot-id")
+    if source["type"] == "view":
+        get_int(source, "version-id")
 
 
 def refresh_state(summary: Mapping[str, str]) -> Json:

@@ -27,6 +27,7 @@ from polaris_spark.catalog.outside_sources import (
 )
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted, schema_at
+from polaris_spark.catalog.summaries import number_in
 from polaris_spark.catalog.view_queries import SourceReference, references_of, replaced
 from polaris_spark.catalog.view_time_travel import columns_of_version, rows_of_version
 from polaris_spark.commits.state import State
@@ -591,6 +592,5 @@ def snapshot_of(table: TableState, ref: str) -> int | None:
 
 
 def count_in(summary: Mapping[str, str], name: str) -> int:
-    """Return a number in the summary of a snapshot; 0 if it is not there."""
-    text = summary.get(name, "0")
-    return int(text) if text.isdigit() else 0
+    """Return a number in the summary of a snapshot; 0 if it is not there or is malformed."""
+    return number_in(summary, name) or 0

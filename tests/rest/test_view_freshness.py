@@ -81,18 +81,19 @@ def test_a_refresh_must_become_current(catalog: Client) -> None:
     assert "current in the branch main" in str(answer)
 
 
-def test_malformed_source_states_make_the_view_stale(catalog: Client) -> None:
-    uuid = create(catalog)["view-uuid"]
-    rows(catalog, refresh(uuid, 100, 1, **{"source-states": [{"x": 1}]}))
-    assert state(catalog) == (False, "the refresh does not describe all sources")
-    assert len(call(catalog.session, "show_materialized_views")) == 1
-
-
+SOURCE = {"type": "table", "namespace": ["db"], "name": "t", "uuid": "1", "snapshot-id": 1, "ref": "main"}
 MALFORMED = [
     ("refresh-start-timestamp-ms", "today"),
     ("refresh-start-timestamp-ms", None),
     ("rows-read", 0.5),
     ("reason", 1),
+    ("session", "UTC"),
+    ("source-states", "none"),
+    ("source-states", ["t"]),
+    ("source-states", [{**SOURCE, "uuid": [1]}]),
+    ("source-states", [{**SOURCE, "namespace": 5}]),
+    ("source-states", [{**SOURCE, "snapshot-id": "1"}]),
+    ("source-states", [{**SOURCE, "type": "view"}]),
 ]
 
 

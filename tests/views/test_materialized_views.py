@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from polaris_spark.jobs.registry import call
 from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
 from tests.rest.materialized import snapshot_commit as snapshot
 from tests.views.catalogs import Catalog, rows
@@ -92,3 +93,34 @@ def test_each_refresh_has_a_row_while_its_snapshot_exists(tmp_path: Path) -> Non
     gone = {"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [100]}]}
     catalog.request("POST", storage, gone)
     assert [row["refresh_id"] for row in rows("refreshes", store=catalog.store)] == [101]
+
+
+def test_tables_with_malformed_summaries_hide_no_materialized_view_and_no_refresh(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    for namespace in (["db"], ["db", "other"]):
+        catalog.request("POST", "v1/namespaces", {"namespace": namespace})
+    for where, name in (("db", "t"), ("db%1Fother", "storage")):
+        catalog.request("POST", f"v1/namespaces/{where}/tables", {"name": name, "schema": SCHEMA})
+    create_materialized_view(catalog.session.catalog, "v")
+    uuid = catalog.request("GET", "v1/namespaces/db/views/v")["metadata"]["view-uuid"]
+    base = catalog.request("GET", "v1/namespaces/db/tables/t")["metadata"]["table-uuid"]
+    source = {
+        "type": "table",
+        "namespace": ["db"],
+        "name": "t",
+        "uuid": base,
+        "snapshot-id": -1,
+        "ref": "main",
+    }
+    also = {"source-states": [source], "refresh-start-timestamp-ms": 2**62}
+    catalog.request("POST", "v1/namespaces/db%1Fv/tables/storage", refresh(uuid, 100, 1, **also))
+    counts = {"added-records": "²", "deleted-records": "9" * 5_000}
+    catalog.request("POST", "v1/namespaces/db/tables/t", snapshot(1, 1, operation="append", **counts))
+    garbage = snapshot(2, 1, operation="append", **{"polaris.refresh": "[", "added-records": "²"})
+    catalog.request("POST", "v1/namespaces/db%1Fother/tables/storage", garbage)
+    assert facts(catalog) == [("v", False, "changed: db.t", ["db.t"])]
+    (row,) = rows("materialized_views", store=catalog.store)
+    assert (row["stale_snapshots"], row["stale_rows"], row["last_refreshed_at"]) == (1, 0, None)
+    assert [row["refresh_id"] for row in rows("refreshes", store=catalog.store)] == [100]
+    [(_, name, *_, at)] = call(catalog.session, "show_materialized_views")
+    assert (name, at) == ("v", None)

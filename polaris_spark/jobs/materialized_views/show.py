@@ -44,10 +44,11 @@ def _row(catalog: Catalog, name: TableName, view: View, outside: OutsideSources 
     from polaris_spark.catalog.materialized_views import REFRESH_START, allows_stale, strategy_of
     from polaris_spark.catalog.stored_views import last_refresh
     from polaris_spark.catalog.view_freshness import freshness
+    from polaris_spark.spark.views.columns import micros
 
     state = catalog.view()
     now, last = freshness(state, name, outside), last_refresh(state, name)
-    at = None if last is None else last.get(REFRESH_START)
+    at = None if last is None else micros(last.get(REFRESH_START))
     return (
         ".".join(name.namespace),
         name.name,
@@ -55,7 +56,7 @@ def _row(catalog: Catalog, name: TableName, view: View, outside: OutsideSources 
         allows_stale(view),
         None if now.unknown else now.fresh,
         now.reason or None,
-        None if at is None else datetime.fromtimestamp(at / 1000, timezone.utc),
+        None if at is None else datetime.fromtimestamp(at / 1_000_000, timezone.utc),
     )
 
 

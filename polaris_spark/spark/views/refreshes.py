@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,8 +15,11 @@ from polaris_spark.catalog.materialized_views import (
     SIZE_READ,
     STORAGE,
     USED_STRATEGY,
+    refresh_of_snapshot,
 )
 from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.summaries import number_in
+from polaris_spark.errors import BadRequestError
 from polaris_spark.spark.views.columns import (
     BOOLEAN,
     INT,
@@ -47,8 +49,7 @@ class RefreshRow(NamedTuple):
 
     def number(self, name: str) -> int | None:
         """Return a number from the summary of the snapshot; None if it has none."""
-        text = str(self.row.summary.get(name, ""))
-        return int(text) if text.isdigit() else None
+        return number_in(self.row.summary, name)
 
 
 class Refreshes(EntityView[RefreshRow]):
@@ -106,7 +107,13 @@ class Refreshes(EntityView[RefreshRow]):
         stored = (entry for entry in entries if entry.name == STORAGE and len(entry.path) > 1)
         for row in SNAPSHOTS.of(store, stored, frozenset()):
             if REFRESH in row.summary:
-                yield RefreshRow(row, json.loads(row.summary[REFRESH]))
+                try:
+                    refresh = refresh_of_snapshot(row.summary)
+                except (
+                    BadRequestError
+                ):  # the snapshot was registered, or is that of another table of this name
+                    continue
+                yield RefreshRow(row, refresh)
 
     def weigh(self, row: RefreshRow) -> int:
         return 1_024
