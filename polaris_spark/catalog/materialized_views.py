@@ -63,6 +63,8 @@ STORAGE_LOCATION: Final = "storage-table-location"
 ALLOW_STALE: Final = "allow-stale-data"
 STRATEGY: Final = "refresh-strategy"
 STRATEGIES: Final = ("full", "incremental")
+_DEFAULTS: Final = {ALLOW_STALE: "false", STRATEGY: "full"}
+"""Default values of the properties that set fields of the view's document."""
 MAX_STALENESS: Final = "max-staleness"
 """View property: the longest time, such as `1 hour`, for which stale data is returned after its refresh if
 `allow-stale-data` is true. Without it, stale data is returned however old it is."""
@@ -541,7 +543,7 @@ def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
 
 def split_updates(updates: Sequence[Json]) -> tuple[list[Json], list[Json]]:
     """Return the updates of a materialized view, and those of its storage table: changes of the properties whose names
-    begin with `STORAGE_PROPERTIES`.
+    begin with `STORAGE_PROPERTIES`. The removal of a property that sets a field of the document sets its default.
 
     Args:
         updates: metadata updates of the view, as in the REST protocol.
@@ -559,6 +561,8 @@ def split_updates(updates: Sequence[Json]) -> tuple[list[Json], list[Json]]:
             names = [one for one in update["removals"] if str(one).startswith(STORAGE_PROPERTIES)]
             of_storage += [{**update, "removals": names}] if names else []
             of_view.append({**update, "removals": [one for one in update["removals"] if one not in names]})
+            default = {one: text for one, text in _DEFAULTS.items() if one in update["removals"]}
+            of_view += [{"action": "set-properties", "updates": default}] if default else []
         else:
             of_view.append(update)
     return of_view, of_storage

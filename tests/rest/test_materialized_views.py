@@ -203,6 +203,10 @@ def test_settings_change_fields_of_the_document(catalog: Client) -> None:
     assert document(properties)["allow-stale-data"] is True
     assert "allow-stale-data" not in properties
     assert properties["mine"] == "1"
+    update = {"action": "remove-properties", "removals": ["allow-stale-data", "mine"]}
+    catalog.ok("POST", view("v"), {"requirements": [], "updates": [update]})
+    assert document(loaded(catalog)["properties"])["allow-stale-data"] is False
+    assert "mine" not in loaded(catalog)["properties"]
 
 
 @pytest.mark.parametrize(
