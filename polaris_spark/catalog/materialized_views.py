@@ -177,7 +177,7 @@ def document_of(properties: Mapping[str, str]) -> Json:
         return {}
     try:
         return decode(text.encode())
-    except BadRequestError as error:
+    except (BadRequestError, RecursionError) as error:
         raise BadRequestError(f"property {METADATA} is not a JSON object: {error}") from error
 
 
@@ -471,8 +471,12 @@ def check_refresh_records(properties: Mapping[str, str]) -> None:
 
 
 def _check_optional_fields(record: Json) -> None:
-    for name in record.keys() & {REFRESH_START, ROWS_READ, FILES_READ, SIZE_READ}:
+    for name in record.keys() & {"refresh-id", REFRESH_START, ROWS_READ, FILES_READ, SIZE_READ}:
         get_long(record, name)
+    if "version-id" in record:
+        get_int(record, "version-id")
+    if "base-tables" in record:
+        get_objects(record, "base-tables")
     for name in record.keys() & {USED_STRATEGY, REASON}:
         get_text(record, name)
     if _SNAPSHOTS in record:

@@ -9,9 +9,12 @@ from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.materialized_views import (
+    METADATA,
     check_refresh_records,
+    is_materialized,
     refuse_storage,
     require_no_namespace,
+    set_document,
     storage_location,
     storage_name,
     with_storage_table,
@@ -25,7 +28,7 @@ from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
-from polaris_spark.errors import PolarisError
+from polaris_spark.errors import BadRequestError, PolarisError
 
 
 class _Read(NamedTuple):
@@ -137,7 +140,13 @@ class RegisterView(Register[View]):
             check_refresh_records(draft.properties)
             table.store(state, None, draft, prepared.fixed, effective, existing_file=location)
         stored = super().apply(state, prepared)
-        return stored if prepared.storage is None else self._with_identifier(state, stored, prepared.fixed)
+        if not is_materialized(stored.value):
+            return stored
+        location = storage_location(stored.value.properties)
+        set_document(dict(stored.value.properties), location)  # refuses malformed settings
+        if prepared.storage is None:
+            raise BadRequestError(f"property {METADATA} does not name the metadata file of a storage table")
+        return self._with_identifier(state, stored, prepared.fixed)
 
     def _with_identifier(
         self, state: State, stored: StoredContent[View], fixed: Prepared

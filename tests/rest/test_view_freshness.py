@@ -88,6 +88,7 @@ MALFORMED = [
     ("rows-read", 0.5),
     ("reason", 1),
     ("session", "UTC"),
+    ("base-tables", [1]),
     ("source-states", "none"),
     ("source-states", ["t"]),
     ("source-states", [{**SOURCE, "uuid": [1]}]),
@@ -123,6 +124,31 @@ def test_a_view_of_another_writer_whose_record_has_a_field_of_a_wrong_type_is_no
     file.write_text(json.dumps(text))
     answer = catalog.send("POST", f"{path('db')}/register-view", {"name": "v", "metadata-location": at})
     assert (answer.status, name in answer.error["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (PROPERTY, "[]", "is not a JSON object"),
+        (PROPERTY, "[" * 100_000, "is not a JSON object"),
+        (PROPERTY, '{"storage-table-location": ""}', "does not name the metadata file of a storage table"),
+        ("refresh-retention", "soon", "refresh-retention is 'soon'"),
+    ],
+)
+def test_a_view_of_another_writer_with_malformed_settings_is_not_registered(
+    catalog: Client, name: str, value: str, words: str
+) -> None:
+    at = create(catalog)["at"]
+    catalog.ok("DELETE", view("v"))
+    file = local_path(at)
+    assert file is not None
+    text = json.loads(file.read_text())
+    text["properties"][name] = value
+    file.write_text(json.dumps(text))
+    answer = catalog.send("POST", f"{path('db')}/register-view", {"name": "v", "metadata-location": at})
+    assert (answer.status, words in answer.error["message"]) == (400, True)
+    assert catalog.send("GET", view("v")).status == 404
+    assert call(catalog.session, "show_materialized_views") == []
 
 
 def test_a_change_of_the_columns_of_a_source_is_a_change(catalog: Client) -> None:

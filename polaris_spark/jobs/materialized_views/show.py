@@ -75,7 +75,7 @@ def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
     name, state = view_named(call, arguments["view"]), call.session.catalog.view()
     view = materialized(state, name)
     now, last = freshness(state, name, _outside(call)), last_refresh(state, name)
-    bases = [] if last is None else [str(one["identifier"]) for one in last["base-tables"]]
+    bases = [] if last is None else [str(one.get("identifier")) for one in last.get("base-tables", ())]
     facts = {
         "view": str(name),
         "columns": ", ".join(columns_of(state, view)),
