@@ -246,6 +246,11 @@ def test_only_files_with_changed_rows_are_replaced(spark: SparkSession, home: st
     views = {
         "lineage": ("PARTITIONED BY (region)", "'format-version' = '3'", by_row),
         "sums": ("PARTITIONED BY (region)", "'format-version' = '2'", by_state),
+        "buckets": (
+            "PARTITIONED BY (bucket(2, `i,d`), truncate(1, region))",
+            "'format-version' = '2'",
+            "SELECT region, id AS `i,d`, n FROM t",
+        ),
         "total": ("", "'format-version' = '2'", "SELECT sum(n) AS s FROM t"),
         "merged": ("", "'write.merge.mode' = 'merge-on-read'", by_row),
     }

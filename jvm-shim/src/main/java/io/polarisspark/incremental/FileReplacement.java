@@ -28,7 +28,6 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.execution.CommandExecutionMode;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
@@ -114,7 +113,7 @@ final class FileReplacement {
       DataSourceV2Relation staged =
           DataSourceV2Relation.create(
               new SparkRewriteTable(table, group),
-              Option.<CatalogPlugin>empty(),
+              relation.catalog(), // has the functions by which Spark partitions rows, such as bucket
               Option.<Identifier>empty());
       Dataset<Row> rows =
           Plans.rows(spark, staged)
