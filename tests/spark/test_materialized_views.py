@@ -315,8 +315,11 @@ def test_a_refresh_that_writes_elsewhere_is_refused(spark: SparkSession, home: s
         ("CREATE OR REPLACE MATERIALIZED VIEW old AS SELECT * FROM old", "reads itself"),
         ("CREATE MATERIALIZED VIEW mv AS SELECT * FROM passing", "temporary view"),
         ("CREATE MATERIALIZED VIEW old AS SELECT 1 AS a", "already exists"),
+        ("CREATE MATERIALIZED VIEW IF NOT EXISTS ordinary AS SELECT 1 AS a", "already exists"),
         ("CREATE MATERIALIZED VIEW mv (a, b) AS SELECT id FROM t", "2 columns"),
         ("CREATE MATERIALIZED VIEW mv AS SELECT id, n AS ID FROM t", "two columns"),
+        ("CREATE MATERIALIZED VIEW mv AS SELECT _file FROM t", "reserves the name '_file'"),
+        ("CREATE MATERIALIZED VIEW mv AS SELECT INTERVAL '1' DAY AS i", "cannot store .* interval day"),
         ("CREATE MATERIALIZED VIEW mv PARTITIONED BY (nope) AS SELECT id FROM t", "not a column"),
         ("CREATE MATERIALIZED VIEW mv PARTITIONED BY (sqrt(id)) AS SELECT id FROM t", "bucket"),
         (

@@ -13,7 +13,7 @@ from polaris_spark.jobs.materialized_views.plan import (
     spark_catalog,
     view_named,
 )
-from polaris_spark.jobs.materialized_views.query_engine import query_engine
+from polaris_spark.jobs.materialized_views.query_engine import first_line, query_engine
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
+_COMMA = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
+"""A comma that is not between backquotes."""
 _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", "day": "day", "days": "day"} | {
     "date": "day", "hour": "hour", "hours": "hour", "date_hour": "hour"
 }  # fmt: skip  # reads better as one table
@@ -41,9 +43,13 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     if replace and tolerant:
         raise InputError("or_replace and if_not_exists cannot both be true")
     catalog, spark = call.session.catalog, call.spark()
-    state = catalog.view()
-    found = find(state, table_key(name, VIEW))
-    if found is not None and tolerant and is_materialized(state.get(found.content, View)):
+
+    def exists() -> bool:
+        state = catalog.view()
+        found = find(state, table_key(name, VIEW))
+        return found is not None and is_materialized(state.get(found.content, View))
+
+    if tolerant and exists():
         return [(str(name), False)]
     _refuse_temporary_views(spark, query)
     _refuse_temporary_functions(spark, query)
@@ -83,8 +89,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         catalog.commit(
             CreateMaterializedView(catalog.context, operation, name, view, storage, replace=replace)
         )
-    except AlreadyExistsError:
-        if not tolerant:
+    except AlreadyExistsError:  # another table or view can have the name
+        if not (tolerant and exists()):
             raise
         return [(str(name), False)]
     return [(str(name), True)]
@@ -201,6 +207,7 @@ def _schema(
     """
     import msgspec
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     from polaris_spark.catalog.materialized_views import HIDDEN
 
@@ -216,14 +223,18 @@ def _schema(
     hidden = next((one for one in names if one.startswith(HIDDEN)), None)
     if hidden is not None:
         raise InputError(f"the column {hidden!r} cannot have a name that begins with {HIDDEN}; rename it")
+    reserved = jvm.org.apache.iceberg.MetadataColumns
+    metadata = next((one for one in rows.columns if reserved.isMetadataColumn(one)), None)
+    if metadata is not None:
+        raise InputError(f"Iceberg reserves the name {metadata!r} for a metadata column; rename the column")
     twice = next((one for one in names if names.count(one) > 1), None)
     if twice is not None:
         raise InputError(f"the query returns two columns named {twice!r}; give them different names")
     try:
         converted = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(rows._jdf.schema())
         text = jvm.org.apache.iceberg.SchemaParser.toJson(converted)
-    except Py4JJavaError as error:
-        raise InputError(f"Iceberg has no such type: {error.java_exception.getMessage()}") from error
+    except (Py4JJavaError, PySparkException) as error:
+        raise InputError(f"Iceberg cannot store a column of the query: {first_line(error)}") from error
     schema: dict[str, Any] = msgspec.json.decode(_optional(text))
     for field in schema["fields"]:
         field.pop("doc", None)
@@ -271,7 +282,7 @@ def _partition_field(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if match is None:
         name, id = column(text)
         return {"name": name, "transform": "identity", "source-id": id}
-    transform, inside = match[1].lower(), [one.strip() for one in match[2].split(",")]
+    transform, inside = match[1].lower(), [one.strip() for one in _COMMA.split(match[2])]
     if transform in _TIMES and len(inside) == 1:
         name, id = column(inside[0])
         return {"name": f"{name}_{_TIMES[transform]}", "transform": _TIMES[transform], "source-id": id}

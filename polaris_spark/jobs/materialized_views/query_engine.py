@@ -53,6 +53,18 @@ def session_settings(spark: SparkSession) -> Json:
     return found
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error's cause."""
+    from py4j.protocol import Py4JJavaError
+
+    if not isinstance(error, Py4JJavaError):
+        return (str(error).strip() or type(error).__name__).partition("\n")[0]
+    cause: Any = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.getMessage() or cause.getClass().getSimpleName()).partition("\n")[0]
+
+
 def java_list(spark: SparkSession, texts: Sequence[str]) -> Any:
     """Return a list of texts in the JVM."""
     jvm: Any = spark._jvm

@@ -15,6 +15,7 @@ from polaris_spark.jobs.materialized_views.plan import (
     state_of,
     view_named,
 )
+from polaris_spark.jobs.materialized_views.query_engine import first_line
 from polaris_spark.jobs.materialized_views.write import Done, IncrementalError, write_rows
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -98,7 +99,7 @@ def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:
     if not after.uuid:
         return InputError(f"materialized view {name} was dropped or renamed during its refresh")
     if isinstance(error, Py4JJavaError):
-        return InputError(f"the refresh of {name} failed: {error.java_exception.getMessage()}")
+        return InputError(f"the refresh of {name} failed: {first_line(error)}")
     return error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.jobs.materialized_views.plan import RefreshPlan, lineage_of, spark_catalog
+from polaris_spark.jobs.materialized_views.query_engine import first_line
 from polaris_spark.jobs.procedure import Call
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class IncrementalError(Exception):
     """The change of the stored rows could not be computed or written."""
 
     def __init__(self, cause: Exception) -> None:
-        super().__init__(_first_line(cause))
+        super().__init__(first_line(cause))
         self.cause = cause
 
 
@@ -141,18 +142,6 @@ def _why_full(call: Call, query: IncrementalQuery, plan: RefreshPlan) -> str:
     except Exception as error:
         raise IncrementalError(error) from error
     return why
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of the message of an error's cause."""
-    from py4j.protocol import Py4JJavaError
-
-    if not isinstance(error, Py4JJavaError):
-        return (str(error) or type(error).__name__).partition("\n")[0]
-    cause: Any = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return str(cause.getMessage() or cause.getClass().getSimpleName()).partition("\n")[0]
 
 
 def _write_change(
