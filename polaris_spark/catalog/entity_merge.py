@@ -68,7 +68,7 @@ class Merged(NamedTuple):
     """`added`, `removed`, `renamed`, `changed`, `merged` (both sides changed it), `kept` (a conflict was resolved for
     the branch), `replaced` (a conflict was resolved for the other side), or `conflict`."""
     detail: str = ""
-    """Old name of a renamed entity, or the reason of a conflict."""
+    """Old name of a renamed entity, or the reason for a conflict."""
 
 
 class Difference(NamedTuple):
@@ -87,8 +87,8 @@ class Difference(NamedTuple):
     reads: Sequence[Read] = ()
     """What must not have changed in the branch: what a transaction read, as it was when it began."""
     restores: bool = False
-    """Whether the other state is older than the base. Tables that are in both states then get no older content: only
-    their values and the snapshots of their branches and tags are restored, as by a rollback."""
+    """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
+    rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
 
 
 class _Conflict(Exception):  # noqa: N818  # a signal within this module
@@ -219,12 +219,14 @@ class Run:
         if base is None:
             raise _Conflict("both sides added it, with different contents")
         if theirs is None:
-            raise _Conflict("it was removed there, and changed here")
+            raise _Conflict("the other state removed it, and this branch changed it")
         if ours is None:
-            raise _Conflict("it was changed there, and removed here")
+            raise _Conflict("the other state changed it, and this branch removed it")
         key = _three_way(base.key, ours.key, theirs.key)
         if key is None:
-            raise _Conflict(f"it was renamed to {name_of(theirs.key)} there, and to {name_of(ours.key)} here")
+            raise _Conflict(
+                f"the other state renamed it to {name_of(theirs.key)}, and this branch to {name_of(ours.key)}"
+            )
         content = _three_way(base.content, ours.content, theirs.content)
         if content is not None:
             new = Version(key, content)
@@ -234,7 +236,8 @@ class Run:
         return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
 
     def _rolls_back(self, base: Version | None, theirs: Version | None) -> bool:
-        """Whether an older content of a table is restored by merging, and not by pointing to its row again."""
+        """Whether an older version of a table is restored as by a rollback. The table then keeps its snapshots, whereas
+        the row of the older version may list snapshots that have expired since then."""
         return (
             self.difference.restores
             and base is not None
@@ -244,7 +247,7 @@ class Run:
         )
 
     def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
-        """Resolve a materialized view and its storage table alike."""
+        """Give a materialized view and its storage table the same resolution."""
         views = {
             version.key: id
             for id, change in self.difference.changes.items()
@@ -327,7 +330,7 @@ class Run:
         return None
 
     def _unite_namespaces(self, step: Step, key: bytes, entry: NameEntry, strategy: Strategy) -> None:
-        """Merge the properties of a namespace that both sides created into that of the branch."""
+        """Merge the properties of a namespace that both sides created into the namespace of the branch."""
         assert step.new is not None
         ours = Version(key, entry.content)
         change = EntityChange(entry.entity_id, None, step.new)
@@ -500,7 +503,8 @@ class Run:
             path, kind, name = decode_key(version.key)
             if step.new is None and kind == NAMESPACE:
                 if self.state.scan(NAMES, *subtree((*path, name)), limit=1):
-                    self._tell(version.key, "conflict", "it was removed there, and is not empty here")
+                    problem = "the other state removed it, but it is not empty in this branch"
+                    self._tell(version.key, "conflict", problem)
             elif step.new is not None and (problem := self._clash(version)):
                 self._tell(version.key, "conflict", problem)
             elif step.new is not None and path and not self._has_parent(path, version.key):

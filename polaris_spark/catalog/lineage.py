@@ -1,7 +1,7 @@
 """Lineage of materialized views: the sources of a view, and the source columns on which its columns and rows depend.
 
-Spark's plan shows it when a view is created and when it is refreshed. The terms are those of OpenLineage's facet for
-column lineage. A document of lineage is a JSON object:
+It is read from Spark's plan of the query when a view is created, and when it is refreshed. The terms are those of
+OpenLineage's facet for column lineage. A document of lineage is a JSON object:
 
 - `sources`: list of objects with `type` (`table`, `view` or `materialized view`), `namespace`, `name`, `uuid`, and the
   names of the `columns` on which the view depends. Sources outside the catalog have the field `catalog`, too: the name
@@ -63,12 +63,12 @@ class Dependence(NamedTuple):
     """A dependence of a column, or of all rows, on a source."""
 
     column: str | None
-    """Column of the view; None for all rows."""
+    """Column of the view that depends on the source; None if all rows depend on it."""
     source: LineageSource
     source_column: str | None
-    """None if only the source is known."""
+    """Column of the source; None if only the source is known."""
     kind: str | None
-    """For example `IDENTITY` or `FILTER`; None if only the source is known."""
+    """Kind of the dependence, such as `IDENTITY` or `FILTER`; None if only the source is known."""
 
 
 def document_of_lineage(found: Json, query: PinnedQuery, catalog: str) -> Json:
@@ -150,8 +150,10 @@ def lineage_of_version(state: State, view: View) -> Json | None:
 
 
 def dependences(state: State, catalog: str, name: TableName, view: View) -> list[Dependence]:
-    """Return the lineage of the query of a materialized view: as the last refresh recorded it, or the creation of the
-    view if the current rows are not those of the query. If neither did, return the sources that the query names.
+    """Return the lineage of the query of a materialized view.
+
+    It is the lineage that the last refresh recorded or, if the current rows are those of an earlier query, the lineage
+    that was recorded when the current query was set. If nothing was recorded, return the sources that the query names.
 
     Args:
         catalog: name of the catalog.

@@ -110,7 +110,7 @@ def record_merge(state: State, source: Ancestry) -> None:
     contains. Do nothing if it contains them already.
 
     Args:
-        source: `ancestry_of` the other branch's commit, perhaps without that branch itself.
+        source: the result of `ancestry_of` for the other branch's commit. It may lack the other branch itself.
     """
     mine = _ancestry(state.scan(MERGES, b"", None))
     new = {

@@ -264,7 +264,7 @@ def _parent(store: ObjectStore, newest: Head, head: Head) -> CommitReader:
         HistoryTrimmedError: the parent is no longer stored.
     """
     if head.number == 0:
-        raise BadRequestError("commit 0 is empty and has no parent")
+        raise BadRequestError("commit 0 is the empty beginning of the history; name a later commit")
     return reader_of(store, pinned(store, newest, AsOf(str(head.number - 1), number=head.number - 1)))
 
 
@@ -290,7 +290,8 @@ def _unrestorable(
 
 
 def _still_there(view: State, newest: CommitReader, id: int, version: Version) -> bool:
-    """Whether the files of a version of an entity still exist: the newest state of its branch has its snapshots."""
+    """Whether the files of a version of an entity still exist. Those of a table exist if the newest state of its branch
+    still has all snapshots of the version."""
     if decode_key(version.key).kind != TABLE:
         return True
     key = newest.index(IDS).get(id_bytes(id))

@@ -26,7 +26,7 @@ _RELATIVE_TIME = re.compile(r"[rR]?.\s*(now|today|tomorrow|yesterday)\b", re.IGN
 def called_functions(sql: str) -> list[str]:
     """Names without a namespace of the functions that the query `sql` may call, each once.
 
-    A name before a parenthesis that is none of a function, such as `IN`, is returned, too.
+    A word before a parenthesis that is not the name of a function, such as `IN`, is returned, too.
 
     Raises:
         BadRequestError: as by `references_of`.

@@ -25,7 +25,7 @@ LOCATIONS = {"iceberg": ICEBERG_LOCATION, "delta": DELTA_LOCATION}
 Describe = Callable[[tuple[str, ...]], Json | None]
 """Returns what the engine knows about the table or view with a full name, catalog included:
 
-- `type`: `table`; `view`; `other` for a table that is no Iceberg table; `none` if it does not exist;
+- `type`: `table`; `view`; `other` for a table of another format than Iceberg; `none` if it does not exist;
 - of a table: `uuid`, `current-schema-id`, `schemas`, `refs` (snapshot ids by name), `snapshots`;
 - of a view: `uuid`, `version-id`, `sql`, `catalog`, `namespace`, `columns`.
 

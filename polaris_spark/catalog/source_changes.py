@@ -135,8 +135,8 @@ class RefreshNeeds:
     def at(self, state: State) -> dict[str, frozenset[int]]:
         """Return the ids of the snapshots that are needed in a commit, by the UUID of the table.
 
-        Only views that have changed since the commit of the last call are read. The read of the others is recorded,
-        too, because their next refresh changes the result.
+        Only views that have changed since the commit of the last call are read from the database. The other views are
+        recorded as reads of the change all the same, because the result is wrong once they are refreshed.
         """
         commit = state.base.commit
         names = dict(zip(commit.index_names, commit.index_roots, strict=True)).get(NAMES, IndexRoot())

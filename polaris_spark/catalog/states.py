@@ -8,8 +8,8 @@ commit or time.
 | `dev#17`, `dev#2026-11-23T00:00:00Z` | the branch `dev` as of a commit or time (`commits.as_of`) |
 | `17`, `2026-11-23T00:00:00Z` | the session's branch as of a commit or time |
 
-The name of a branch or tag goes before a commit of the same name. In the property `as-of`, the commit goes first,
-because it is meant to name one (`catalog_as_of`).
+If a text is the name of a branch or tag and also a commit or time, it means the branch or tag. In the property `as-of`,
+it means the commit or time, because the property is meant to name one (`catalog_as_of`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
     Raises:
         NotFoundError: the text means no state. If a branch was dropped since this process opened it, only reading it
             fails, with ReferenceGoneError.
-        ForbiddenError: the configuration fixes the state of the past that the catalog shows.
+        ForbiddenError: the catalog is configured to show one fixed state of the past.
         StateError: the commit or time is not in the history that is still stored.
     """
     branch, separator, point = text.partition(POINT)

@@ -227,7 +227,7 @@ class _Merge:
         if other != before:
             wanted = self._schema_ids.get(theirs.current_schema_id)
             if wanted is None:
-                raise TableConflictError("the current schema of the other side cannot be used here")
+                raise TableConflictError("this branch removed the schema that is current in the other state")
             self._apply({"action": "set-current-schema", "schema-id": wanted})
 
     def _merge_columns(self, schema_merge: Callable[[Mapping[str, str]], bool]) -> None:
@@ -358,8 +358,8 @@ class _Merge:
 
         Args:
             ref: the fields of the branch.
-            base: sources of the snapshots that both sides have. All others must be appends.
-            both: message that both sides changed the branch.
+            base: ids of the snapshots that both sides have (`source_of`). All other snapshots must be appends.
+            both: beginning of error messages, which says that both sides changed the branch.
         """
         id, found = snapshot["snapshot-id"], self.ours.refs.get(name)
         head = None if found is None else found.snapshot_id
@@ -380,7 +380,7 @@ class _Merge:
             operation = (one.get("summary") or {}).get("operation")
             if operation != _APPEND:
                 raise TableConflictError(
-                    f"{both}: snapshot {one['snapshot-id']} here has the operation {operation}, not append"
+                    f"{both}: snapshot {one['snapshot-id']} of this branch has the operation {operation}, not append"
                 )
         self._rebase(name, snapshot, ref, head)
 
@@ -456,7 +456,9 @@ def _merged(base: T, ours: T, theirs: T, label: str) -> T:
         return ours
     if ours == base:
         return theirs
-    raise TableConflictError(f"both sides changed the {label}: it is {ours!r} here and {theirs!r} there")
+    raise TableConflictError(
+        f"both sides changed the {label}: it is {ours!r} in this branch and {theirs!r} in the other state"
+    )
 
 
 def _chain(draft: TableDraft, snapshot: int | None) -> list[Json]:

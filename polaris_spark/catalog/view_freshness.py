@@ -50,8 +50,8 @@ class Freshness(NamedTuple):
     changed: tuple[str, ...] = ()
     """Full names of the sources that have changed."""
     unknown: tuple[tuple[str, ...], ...] = ()
-    """Full names, catalog included, of the sources outside of the catalog that could not be looked up. Only they can
-    have changed."""
+    """Full names, catalog included, of the sources outside of the catalog that could not be looked up. No other source
+    has changed."""
 
 
 def freshness(state: State, name: TableName, outside: OutsideSources | None = None) -> Freshness:

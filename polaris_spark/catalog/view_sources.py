@@ -569,8 +569,8 @@ class _Pinning:
             )
 
     def _of_query(self, inner: PinnedQuery, columns: list[str], source: ViewSource) -> _Pinned:
-        """Return the pinned query of a view with the view's columns. As Iceberg resolves views: by position. A query
-        can have more columns than its view."""
+        """Return the pinned query of a view with the view's columns. Columns are matched by position, as
+        Iceberg resolves views. A query         can have more columns than its view."""
         width = self.engine.width(inner.sql) if self.engine else len(columns)
         more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), width)]
         names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))

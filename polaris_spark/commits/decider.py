@@ -30,8 +30,8 @@ from polaris_spark.store.objects import ObjectStore
 _logger = logging.getLogger(__name__)
 
 LOOKS_EVERY: Final = 3
-"""One commit out of this number looks in the database for the intent of a process that usually sends messages, if no
-intent of it came since its slot was replaced. The message may have been lost."""
+"""If a process usually sends its intents as messages, and none has arrived since its slot was replaced, the message may
+be lost. One commit out of this number then looks for the intent in the database."""
 
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.

@@ -24,8 +24,9 @@ def read(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/materialized-views/{view}/read`: return a query of the stored rows, if
     readers may use them.
 
-    They must be those of the loaded version of the view, computed in a session with the same settings. And they must be
-    fresh; or the view allows stale data, and the rows are not older than `max-staleness`.
+    Readers may use the rows if a refresh of the loaded version of the view computed them, in a session with the same
+    settings, and if they are fresh. They may also use stale rows that are not older than `max-staleness`, if the view
+    allows stale data.
     """
     name = TableName(namespace_of(request.params["namespace"]), request.params["view"])
     asked = decode(request.body, ReadRequest)

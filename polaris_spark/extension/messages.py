@@ -134,7 +134,7 @@ class PlanRequest(Message, frozen=True, gc=False):
 
 
 class ReadRequest(Message, frozen=True, gc=False):
-    """A question how to read a materialized view."""
+    """A request that asks how to read a materialized view."""
 
     uuid: str
     """UUID of the view that the engine has loaded."""
@@ -164,7 +164,7 @@ class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):
 
 
 class AsOfRequest(Message, frozen=True, gc=False):
-    """A question how to read an earlier state of a materialized view. Either field is set."""
+    """A request that asks how to read an earlier state of a materialized view. Exactly one field is set."""
 
     version: str | None = None
     """Id of a snapshot of the storage table, id of a refresh, or a branch or tag of the storage table."""

@@ -98,8 +98,8 @@ def handle(
 
 
 def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:
-    """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.states`). A table or
-    view that has this name itself goes first. If the text after `@` means no state, the name stays as it is.
+    """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.states`). If a
+    table or view has the whole name `t@dev`, or the text after `@` means no state, the name stays as it is.
 
     Returns:
         the catalog in the state, and the name without the state.

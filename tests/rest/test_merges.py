@@ -298,9 +298,9 @@ def test_each_conflict_is_named_and_nothing_is_changed(main: Client, opened: Ope
         "dev",
         "4 conflicts",
         "table db.t: both sides changed the property 'my.a'",
-        "table db.u: it was removed there, and changed here",
+        "table db.u: the other state removed it, and this branch changed it",
         "table db.same: the branch has another table of this name",
-        "table db.two: it was renamed to db.one there, and to db.two here",
+        "table db.two: the other state renamed it to db.one, and this branch to db.two",
     )
     dry = merge(main, "dev", dry_run=True)
     assert dry == dict.fromkeys(["db.t", "db.u", "db.same", "db.two"], "conflict")
@@ -323,7 +323,7 @@ def test_the_strategy_theirs_takes_the_other_state(main: Client, opened: Opened)
     uuid = dev.load("same")["metadata"]["table-uuid"]
     main.ok("DELETE", table("t"))
     main.create("same")
-    conflict(main, "dev", "table db.t: it was changed there, and removed here")
+    conflict(main, "dev", "table db.t: the other state changed it, and this branch removed it")
     assert merge(main, "dev", strategy="theirs") == {"db.t": "replaced", "db.same": "added"}
     assert main.load("same")["metadata"]["table-uuid"] == uuid
     assert ids(main, "t") == ids(dev, "t")
@@ -341,7 +341,7 @@ def test_a_table_needs_its_namespace_and_a_dropped_namespace_must_be_empty(
     dev.ok("DELETE", table("x", ("gone",)))
     dev.ok("DELETE", "v1/namespaces/kept")
     main.create("y", namespace=("kept",))
-    conflict(main, "dev", "namespace kept: it was removed there, and is not empty here")
+    conflict(main, "dev", "namespace kept: the other state removed it, but it is not empty in this branch")
 
 
 def test_overwrites_of_both_sides_are_a_conflict(main: Client, opened: Opened) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tuple[int | None, ...]]:
     """Return the strategy and the reason of the next refresh of a view with the strategy `incremental`; and the numbers
-    of rows, files and bytes that have changed, if they had to be found out."""
+    of rows, files and bytes that have changed, if the choice depends on them."""
     from polaris_spark.jobs.materialized_views.incremental import IncrementalQuery, recorded
 
     unknown = (None, None, None)

@@ -36,7 +36,7 @@ class Changed(NamedTuple):
 
 
 class IncrementalQuery:
-    """The query of a materialized view, and the change of its result since the last refresh. To be closed."""
+    """The query of a materialized view, and the change of its result since the last refresh. Callers close it."""
 
     def __init__(self, spark: SparkSession, sql: str, columns: Sequence[str]) -> None:
         """
@@ -95,8 +95,8 @@ class IncrementalQuery:
         return Changed(*json.loads(self._query.changed()))
 
     def compute(self, limit: float) -> str:
-        """Compute the rows to delete and to insert. Return a text that says how much writing them would read, if that
-        is more than the limit allows; otherwise an empty text."""
+        """Compute the rows to delete and to insert. If writing them would read more than the limit allows, return a
+        text that says how much; otherwise return an empty text."""
         return str(self._query.compute(float(limit)))
 
     def write(self, table: str, summary: Mapping[str, str]) -> None:

@@ -122,7 +122,7 @@ def _with_changes(
     """Return the plan of a view with the strategy `incremental`, with the snapshots that the last refresh read.
 
     Args:
-        pinned: returns the query with the queries of all materialized views that it reads, instead of their rows.
+        pinned: returns the pinned query, in which each materialized view is replaced by its query instead of its rows.
     """
     from polaris_spark.catalog.entities import require
     from polaris_spark.catalog.materialized_views import (

@@ -58,8 +58,8 @@ def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set
 def _refreshed(
     call: Call, reads: Mapping[TableName, set[TableName]], threads: int
 ) -> Iterator[tuple[Any, ...] | None]:
-    """Refresh views, several at a time, and those that a view reads before it. Yield the row of each view; None for a
-    view that was fresh."""
+    """Refresh views, several at a time. A view is refreshed after the views that it reads. Yield the row of each view;
+    None for a view that was fresh."""
     from pyspark import inheritable_thread_target
 
     order = TopologicalSorter(reads)

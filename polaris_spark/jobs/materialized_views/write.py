@@ -82,7 +82,7 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
 
 
 def _record_lineage(call: Call, plan: RefreshPlan, analyzed: Any) -> None:
-    """Add the lineage to the refresh record, unless it is that which the view's version has."""
+    """Add the lineage to the refresh record, unless it equals the lineage of the view's version."""
     from polaris_spark.catalog.lineage import LINEAGE
 
     lineage = lineage_of(call, analyzed, plan.query, len(plan.columns))
@@ -91,8 +91,8 @@ def _record_lineage(call: Call, plan: RefreshPlan, analyzed: Any) -> None:
 
 
 def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return the first columns of a query under other names. The query can have more columns than its view if it is
-    `SELECT *` and a table has got columns since then."""
+    """Return the first columns of a query under the given names. A query has more columns than its view if it contains
+    `SELECT *`, and columns were added to a table after the view was created."""
     unique = rows.toDF(*[f"c{position}" for position in range(len(rows.columns))])
     return unique.select(*[f"c{position}" for position in range(len(columns))]).toDF(*columns)
 

@@ -127,7 +127,7 @@ def _of_current(draft: TableDraft, document: Json, records: dict[int, Json]) -> 
 
 
 def _refresh_of(draft: TableDraft, id: int | None) -> int | None:
-    """Return the id of the refresh whose rows a snapshot has; None if no summary tells it."""
+    """Return the id of the refresh that computed the rows of a snapshot; None if no summary records it."""
     while id is not None:
         snapshot = draft.snapshots.get(id)
         summary = (snapshot or {}).get("summary") or {}
