@@ -5,6 +5,7 @@ from __future__ import annotations
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.attempts import Attempts
 from polaris_spark.commits.decider import Decider
+from polaris_spark.commits.handover import Handover
 from polaris_spark.commits.intents import Intents
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
@@ -132,5 +133,23 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "a commit of its own leaves the intent of a process in its slot": Mutant(
         (Patch(Intents, "decide", "if not own or published is not None or all(", "if not own or all("),),
         CROWD,
+    ),
+    "a process waits without end for others to decide its intent": Mutant(
+        (
+            Patch(
+                Handover,
+                "wait",
+                "if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:",
+                "if only_look:",
+            ),
+        ),
+        {
+            **CROWD,
+            "processes": 4,
+            "threads": 1,
+            "keys": 2,
+            "actions": 3,
+            "rates": Rates(stall=0.05, delay_ms=3.0, stall_ms=(600_000.0, 6_000_000.0)),
+        },
     ),
 }
