@@ -60,17 +60,17 @@ def list_names(
         BadRequestError: the token is malformed, belongs to another listing, or has expired.
     """
     start, end = children(namespace, kind)
-    snapshot, prefix = head, len(start)
+    reader, prefix = head, len(start)
     if token:
         after = _parse(token, reference)
         if not start <= after.key < end:
             raise BadRequestError("this page token belongs to another listing; list again from the start")
-        snapshot, start = _pinned(head, after), after.key + b"\x00"
-    keys = snapshot.index(NAMES).keys(start, end, None if size is None else size + 1)
+        reader, start = _pinned(head, after), after.key + b"\x00"
+    keys = reader.index(NAMES).keys(start, end, None if size is None else size + 1)
     if size is None or len(keys) <= size:
         return Page(_names(keys, prefix), None)
     del keys[size:]
-    next_token = PageToken(reference, snapshot.commit.number, snapshot.head.commit, keys[-1])
+    next_token = PageToken(reference, reader.commit.number, reader.head.commit, keys[-1])
     return Page(_names(keys, prefix), next_token.text())
 
 

@@ -53,7 +53,7 @@ class Exported(NamedTuple):
 
 
 def wanted(
-    snapshot: CommitReader, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
+    reader: CommitReader, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
 ) -> list[ExportItem]:
     """Return the tables and views to export from one commit: one table or view, all in and below a namespace, or all in
     the catalog. A materialized view is exported with its storage table.
@@ -67,7 +67,7 @@ def wanted(
     """
     if table is not None and namespace is not None:
         raise InputError("give a table or a namespace to export, not both")
-    names = snapshot.index(NAMES)
+    names = reader.index(NAMES)
     if table is not None:
         name = TableName(table[:-1], table[-1])
         for kind in (TABLE, VIEW):

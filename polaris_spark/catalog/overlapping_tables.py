@@ -84,7 +84,7 @@ class OtherTables:
             _Open(
                 head.realm,
                 (head.realm, head.reference) == (own.realm, catalog.reference),
-                reading_state(head.snapshot(own.of_realm(head.realm))),
+                reading_state(head.reader(own.of_realm(head.realm))),
             )
             for head in heads
         ]
@@ -270,7 +270,7 @@ def foreign_owner(
     prefix = catalog_prefix(catalog.row)
     for head in heads:
         mine = entity_id if head.realm == own.realm and head.reference.startswith(prefix) else 0
-        state = reading_state(head.snapshot(own.of_realm(head.realm)))
+        state = reading_state(head.reader(own.of_realm(head.realm)))
         found = owner_of(state, location, but=mine)
         if found is not None:
             return f"{'/'.join(found[0])}, which a table or view of {head.catalog} owns"

@@ -116,8 +116,8 @@ def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]
 class Levels:
     """Properties of the namespaces in a commit, and of the catalog."""
 
-    def __init__(self, snapshot: CommitReader, catalog: Properties) -> None:
-        state = reading_state(snapshot)
+    def __init__(self, reader: CommitReader, catalog: Properties) -> None:
+        state = reading_state(reader)
 
         def levels(namespace: NamespaceName) -> tuple[Properties, ...]:
             state.begin()  # forget what was read for another namespace

@@ -47,7 +47,7 @@ class StoreHead(NamedTuple):
     moved: bool = False
     """Whether the realm was moved to another store. If so, this is the head at the time of the move."""
 
-    def snapshot(self, store: ObjectStore) -> CommitReader:
+    def reader(self, store: ObjectStore) -> CommitReader:
         """Return the commit of the head, opened for reading."""
         return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
 

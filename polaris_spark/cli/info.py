@@ -89,8 +89,8 @@ def _realm(realm: OpenRealm, sizes: dict[str, Size] | None) -> Json:
     return facts
 
 
-def _head(name: str, state: str, snapshot: CommitReader) -> Json:
-    head = snapshot.head
+def _head(name: str, state: str, reader: CommitReader) -> Json:
+    head = reader.head
     return {
         "name": name,
         "state": state,

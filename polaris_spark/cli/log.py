@@ -404,5 +404,5 @@ def _counted(summary: dict[str, str], what: str) -> str:
 
 def realm_log(realm: OpenRealm, reference: str, limit: int, console: Console) -> None:
     """Print the newest commits of a reference."""
-    snapshot = realm.head(reference)
-    draw(list(islice(read_commits(realm.objects, snapshot.head), limit)), snapshot.head, console)
+    reader = realm.head(reference)
+    draw(list(islice(read_commits(realm.objects, reader.head), limit)), reader.head, console)

@@ -425,7 +425,7 @@ class Attempts:
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)
         rows = None if applied.decision is None else applied.decision.rows
-        return Publication(self._store, self._name, applied.base, built.snapshot, built.objects, rows)
+        return Publication(self._store, self._name, applied.base, built.reader, built.objects, rows)
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
         """Build the commit of the applied changes and return it. Return None if the changes must be applied again.

@@ -22,7 +22,7 @@ from polaris_spark.store.references import new_version
 class Built(NamedTuple):
     """A commit that is ready to be written: a reader of the new head, and all new objects as (id, value)."""
 
-    snapshot: CommitReader
+    reader: CommitReader
     objects: list[tuple[int, msgspec.Struct]]
 
 
@@ -82,10 +82,10 @@ class Builder:
             time_resets=resets,
             slots=() if applied.decision is None else applied.decision.slots,
         )
-        snapshot = CommitReader(
+        reader = CommitReader(
             self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes
         )
-        return Built(snapshot, objects)
+        return Built(reader, objects)
 
 
 def _cut_off(operations: Index, quota: int, floor: bytes) -> int:

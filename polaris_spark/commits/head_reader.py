@@ -136,17 +136,17 @@ class HeadReader:
         commit = self._store.get(head.commit, Commit)
         return CommitReader(self._store, row.version, head, commit, row_name=self._name)
 
-    def advance(self, snapshot: CommitReader) -> CommitReader:
-        """Remember the head `snapshot`, which is in the store, unless a later head is remembered. Return `snapshot`.
+    def advance(self, reader: CommitReader) -> CommitReader:
+        """Remember a head that is in the store, unless a later head is remembered. Return `reader`.
 
         A recovery after a loss of data may set a head with a lower commit number, and raises the fence. So heads are
         compared by fence first, then by number.
         """
-        known, head = self._known, snapshot.head
+        known, head = self._known, reader.head
         if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):
-            self._known = snapshot
+            self._known = reader
             self._forecast, self._forecasts = None, 0
-        return snapshot
+        return reader
 
 
 def refuse_moved(head: Head) -> None:

@@ -18,7 +18,7 @@ _FAILURES_TOLD = 3
 
 
 def select(
-    snapshot: CommitReader, catalog: str, *, table: str | None, namespace: str | None
+    reader: CommitReader, catalog: str, *, table: str | None, namespace: str | None
 ) -> list[ExportItem]:
     """Return the tables and views that the arguments `table` and `namespace` of a procedure select.
 
@@ -35,9 +35,9 @@ def select(
     from polaris_spark.catalog.metadata_export import wanted
 
     return wanted(
-        snapshot,
-        table=None if table is None else levels_named(snapshot, catalog, "table", table),
-        namespace=None if namespace is None else levels_named(snapshot, catalog, "namespace", namespace),
+        reader,
+        table=None if table is None else levels_named(reader, catalog, "table", table),
+        namespace=None if namespace is None else levels_named(reader, catalog, "namespace", namespace),
     )
 
 

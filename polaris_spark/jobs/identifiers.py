@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def levels_named(
-    snapshot: CommitReader, catalog: str, argument: Literal["table", "namespace"], text: str
+    reader: CommitReader, catalog: str, argument: Literal["table", "namespace"], text: str
 ) -> tuple[str, ...]:
     """Return the levels of an SQL identifier of a table, view or namespace, without the name of the catalog.
 
     The first level is the name of the catalog only if no namespace has this name.
 
     Args:
-        snapshot: the commit in which the namespace is looked up.
+        reader: the commit in which the namespace is looked up.
         catalog: name of the catalog, with which the identifier may begin.
         argument: name of the procedure's argument, which tells what the identifier is. A view is a "table", too.
         text: the identifier.
@@ -38,6 +38,6 @@ def levels_named(
             "with backquotes around a level that contains dots"
         )
     if levels[0] == catalog and len(levels) > least:
-        is_namespace = snapshot.index(NAMES).get(namespace_key(levels[:1])) is not None
+        is_namespace = reader.index(NAMES).get(namespace_key(levels[:1])) is not None
         return levels if is_namespace else levels[1:]
     return levels

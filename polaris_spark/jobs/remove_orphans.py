@@ -143,10 +143,10 @@ def _places_of(session: Session, table: str) -> list[str]:
     from polaris_spark.catalog.metadata.rows import Table, View
     from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 
-    snapshot, reader = session.catalog.head(), session.catalog.reader
-    *namespace, last = levels_named(snapshot, session.catalog.name, "table", table)
+    head, reader = session.catalog.head(), session.catalog.reader
+    *namespace, last = levels_named(head, session.catalog.name, "table", table)
     name = TableName(tuple(namespace), last)
-    names = snapshot.index(NAMES)
+    names = head.index(NAMES)
     of_table, of_view = (names.get(table_key(name, kind)) for kind in (TABLE, VIEW))
     if of_table is not None:
         return [_uri(place) for place in places(content_of(reader, of_table.pointer, Table))]

@@ -107,16 +107,16 @@ class _Portion(Change[None, Compacted]):
         raise AssertionError("compaction has no operation id, so it cannot be a repeated request")
 
 
-def size_of(snapshot: CommitReader, name: str) -> IndexSize:
+def size_of(reader: CommitReader, name: str) -> IndexSize:
     """Return the size of the index `name` in a commit. Reads all shards of the index."""
-    index = snapshot.index(name)
+    index = reader.index(name)
     tree = index.tree
     shards = size = 0
     level = [tree.shard] if tree.shard else []
     while level:
         below: list[int] = []
         for start in range(0, len(level), _TOGETHER):
-            for decoded in snapshot.store.read(level[start : start + _TOGETHER]).values():
+            for decoded in reader.store.read(level[start : start + _TOGETHER]).values():
                 assert isinstance(decoded.value, Leaf | Branch)
                 shards, size = shards + 1, size + len(encode(decoded.value))
                 if isinstance(decoded.value, Branch):
@@ -129,11 +129,11 @@ def _read(references: References, name: str) -> CommitReader:
     return references.root.read() if name == ROOT else references.read(name)
 
 
-def _leaf_count(snapshot: CommitReader, name: str) -> int:
-    tree: IndexRoot = snapshot.index(name).tree
+def _leaf_count(reader: CommitReader, name: str) -> int:
+    tree: IndexRoot = reader.index(name).tree
     level = [tree.shard] if tree.shard else []
     for _ in range(tree.height):
-        found = snapshot.store.get_many(level, Branch)
+        found = reader.store.get_many(level, Branch)
         level = [child for id in level for child in found[id].children]
     return len(level)
 

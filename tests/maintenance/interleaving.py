@@ -175,9 +175,9 @@ class Place:
         return set(MemoryBackend(self.name)._tables.objects[REALM])
 
 
-def held(snapshot: CommitReader) -> dict[bytes, int]:
+def held(reader: CommitReader) -> dict[bytes, int]:
     """What a head of a reference holds: pointers by key."""
-    return {key: entry.pointer for key, entry in snapshot.index("names").range()}
+    return {key: entry.pointer for key, entry in reader.index("names").range()}
 
 
 class Held:

@@ -132,10 +132,10 @@ class Client:
         try:
             committer = self._process.references.open(name)
             row = committer.name
-            snapshot = self._process.references.read(name)
-            commit = snapshot.head.commit
-            entries = dict(snapshot.index(NUMBERS).range())
-            boxes = snapshot.store.get_many({entry.pointer for entry in entries.values()}, Box)
+            reader = self._process.references.read(name)
+            commit = reader.head.commit
+            entries = dict(reader.index(NUMBERS).range())
+            boxes = reader.store.get_many({entry.pointer for entry in entries.values()}, Box)
             numbers = {key: boxes[entry.pointer].number for key, entry in entries.items()}
         except CorruptionError as error:
             self._excuse(error, began, f"a read of {name}")

@@ -24,8 +24,8 @@ def finish(world: World, process: Process) -> None:
             client.repeat(request)
     for registered in process.references.listed():
         if registered.registration.state == "live":
-            snapshot = process.references.read(registered.name)
-            for problem in _problems(world, snapshot):
+            reader = process.references.read(registered.name)
+            for problem in _problems(world, reader):
                 world.observer.blame(f"{registered.name} at the end: {problem}")
     root = process.references.root.read()
     for problem in _history_problems(root):
@@ -34,27 +34,27 @@ def finish(world: World, process: Process) -> None:
     process.ids.release()
 
 
-def _problems(world: World, snapshot: CommitReader) -> Iterator[str]:
-    yield from _history_problems(snapshot)
-    expected = world.observer.contents[snapshot.head.commit].state
-    found = _numbers(snapshot.store, snapshot)
+def _problems(world: World, reader: CommitReader) -> Iterator[str]:
+    yield from _history_problems(reader)
+    expected = world.observer.contents[reader.head.commit].state
+    found = _numbers(reader.store, reader)
     if found != expected:
         yield f"{found} where the model has {expected}"
-    listed = [key for key, _ in snapshot.index(NUMBERS).range(reverse=True)]
+    listed = [key for key, _ in reader.index(NUMBERS).range(reverse=True)]
     if listed != sorted(expected, reverse=True):
         yield "backwards the index lists other keys"
-    yield from _replay_problems(snapshot)
+    yield from _replay_problems(reader)
 
 
-def _numbers(store: ObjectStore, snapshot: CommitReader) -> dict[bytes, int]:
-    found = dict(snapshot.index(NUMBERS).range())
+def _numbers(store: ObjectStore, reader: CommitReader) -> dict[bytes, int]:
+    found = dict(reader.index(NUMBERS).range())
     boxes = store.get_many({entry.pointer for entry in found.values()}, Box)
     return {key: boxes[entry.pointer].number for key, entry in found.items()}
 
 
-def _history_problems(snapshot: CommitReader) -> Iterator[str]:
+def _history_problems(reader: CommitReader) -> Iterator[str]:
     """Check the chain of commits in every way in which it can be read, and every index of the head."""
-    store, head = snapshot.store, snapshot.head
+    store, head = reader.store, reader.head
     chain = list(commits(store, head))
     numbers = [commit.number for _, commit in chain]
     if numbers != list(range(head.number, head.floor_number - 1, -1)):
@@ -72,18 +72,18 @@ def _history_problems(snapshot: CommitReader) -> Iterator[str]:
         if recent.number >= head.floor_number and by_number.get(recent.number) != recent.commit:
             yield f"recent head {recent.number} is not in the history"
     read = StoredObjects(store).read_shards
-    for name, root in zip(snapshot.commit.index_names, snapshot.commit.index_roots, strict=True):
+    for name, root in zip(reader.commit.index_names, reader.commit.index_roots, strict=True):
         for fault in check(root, read):
             yield f"index {name}: {fault.message}"
 
 
-def _replay_problems(snapshot: CommitReader) -> Iterator[str]:
+def _replay_problems(reader: CommitReader) -> Iterator[str]:
     """Check that the log replays forwards from the floor to the head, and backwards from the head to the floor."""
-    store, head = snapshot.store, snapshot.head
+    store, head = reader.store, reader.head
     floor_id = ancestor(store, head, head.floor_number)
     floor = CommitReader(store, b"", head, store.get(floor_id, Commit))
     oldest = {key: entry.pointer for key, entry in floor.index(NUMBERS).range()}
-    newest = {key: entry.pointer for key, entry in snapshot.index(NUMBERS).range()}
+    newest = {key: entry.pointer for key, entry in reader.index(NUMBERS).range()}
     logged = [entry for id, _, _, entry in entries(store, head) if id != floor_id]
     forwards, backwards = dict(oldest), dict(newest)
     for entry in reversed(logged):

@@ -46,8 +46,8 @@ def _fences(found: References, operation: Operation) -> None:
 
 
 def _trims(found: References, operation: Operation) -> None:
-    snapshot = found.read("main")
-    commit = snapshot.store.get(snapshot.commit.parents[0], Commit)
+    reader = found.read("main")
+    commit = reader.store.get(reader.commit.parents[0], Commit)
     found.open("main").amend(lambda head: raise_floor(head, commit))
 
 
@@ -83,16 +83,16 @@ class Story:
 
     def check(self, found: References) -> None:
         """Everything was done once."""
-        snapshot = found.read("main")
-        names = dict(snapshot.index("names").range())
+        reader = found.read("main")
+        names = dict(reader.index("names").range())
         boxes = {
-            key.rstrip(b"x"): snapshot.store.get(entry.pointer, Box).number for key, entry in names.items()
+            key.rstrip(b"x"): reader.store.get(entry.pointer, Box).number for key, entry in names.items()
         }
         assert boxes == {b"k0": 3, b"k1": 3, b"k2": 2, b"after": 3}
-        assert snapshot.head.number == 8 + 3
-        logged = [entry.key for *_, entry in entries(snapshot.store, snapshot.head)]
+        assert reader.head.number == 8 + 3
+        logged = [entry.key for *_, entry in entries(reader.store, reader.head)]
         assert logged == [b"after"] * 2
-        assert Completeness(self.network.inner, snapshot.store.realm).check([snapshot.head.commit])
+        assert Completeness(self.network.inner, reader.store.realm).check([reader.head.commit])
 
 
 def _lengths() -> dict[bool, int]:

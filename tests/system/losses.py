@@ -212,8 +212,8 @@ def content(backend: MemoryBackend, id: int) -> dict[bytes, int]:
     """What the boxes of a commit hold."""
     store = store_of(backend)
     commit = store.get(id, Commit)
-    snapshot = CommitReader(store, b"", Head(id, commit.number, commit.time), commit)
-    index: Index = snapshot.index("names")
+    reader = CommitReader(store, b"", Head(id, commit.number, commit.time), commit)
+    index: Index = reader.index("names")
     return {key: store.get(entry.pointer, Box).number for key, entry in index.range()}
 
 

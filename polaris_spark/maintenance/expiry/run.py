@@ -217,7 +217,7 @@ class ExpiryRun:
     def _own(self, heads: Sequence[StoreHead]) -> State:
         """Return the state of this catalog's branch at the head that `heads` contains for it."""
         found = self._own_head(heads)
-        return self._catalog.view(None if found is None else found.snapshot(self._catalog.references.store))
+        return self._catalog.view(None if found is None else found.reader(self._catalog.references.store))
 
     def _own_head(self, heads: Sequence[StoreHead]) -> StoreHead | None:
         own = (self._realm, self._catalog.reference)

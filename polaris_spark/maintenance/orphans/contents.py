@@ -34,7 +34,7 @@ def contents_of(
         start: first key of the range.
         end: key after the range; None if the range has no upper end.
     """
-    names = head.snapshot(store).index(NAMES).range(start, end)
+    names = head.reader(store).index(NAMES).range(start, end)
     kinds = (TABLE, VIEW)
     yield from _read(
         head, store, ((key, entry.pointer) for key, entry in names if decode_key(key).kind in kinds)
@@ -42,7 +42,7 @@ def contents_of(
 
 
 def _read(head: StoreHead, store: ObjectStore, named: Iterator[tuple[bytes, int]]) -> Iterator[Content]:
-    levels = Levels(head.snapshot(store), head.properties)
+    levels = Levels(head.reader(store), head.properties)
     while run := list(islice(named, _READ_TOGETHER)):
         found = read_each([id for _, id in run], store.read)
         for key, id in run:

@@ -131,13 +131,13 @@ def plan_names(
     wanted = wanted_keys(request, kind) if wanted is None else wanted
     planned = []
     for pin in pins(realm, request):
-        snapshot = pin.snapshot(realm.store)
-        commit = snapshot.commit
+        head = pin.reader(realm.store)
+        commit = head.commit
         if NAMES not in commit.index_names:
             continue
         root = commit.index_roots[commit.index_names.index(NAMES)]
         n = partition_count(request.options.splits, root.count + len(root.keys), rows_per_partition)
-        by_entity = _keys_of_entities(snapshot, entities)
+        by_entity = _keys_of_entities(head, entities)
         for start, end in wanted if by_entity is None else by_entity:
             for found in key_ranges(root, reader, start, end, n):
                 task = NamesTask(pin, found.start, found.end, names, entities)
@@ -145,7 +145,7 @@ def plan_names(
     return planned
 
 
-def _keys_of_entities(snapshot: CommitReader, entities: Condition) -> list[Range] | None:
+def _keys_of_entities(reader: CommitReader, entities: Condition) -> list[Range] | None:
     """Look up the requested entity ids in the index `ids`, and return one key range for each entity found.
 
     Return None if the condition lists no ids, or lists more than `LOOKED_UP` ids.
@@ -153,14 +153,14 @@ def _keys_of_entities(snapshot: CommitReader, entities: Condition) -> list[Range
     if entities.values is None or len(entities.values) > LOOKED_UP:
         return None
     ids = [id_bytes(id) for id in sorted(entities.values) if 0 < id <= MAX_ID]
-    keys = sorted(found.value for found in snapshot.index(IDS).get_many(ids) if found is not None)
+    keys = sorted(found.value for found in reader.index(IDS).get_many(ids) if found is not None)
     return [(key, key_after(key)) for key in keys]
 
 
-def named(snapshot: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator[EntityEntry]:
+def named(reader: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator[EntityEntry]:
     """Yield the index entries of a task that satisfy its conditions. If `kind` is None, entities of all kinds."""
     mark = None if kind is None else b"\x01" + kind
-    for key, entry in snapshot.index(NAMES).range(task.start, task.end):
+    for key, entry in reader.index(NAMES).range(task.start, task.end):
         if mark is not None and mark not in key:  # the byte before the kind occurs nowhere else in a key
             continue
         found = _named(task.pin.catalog, key, entry)
@@ -303,11 +303,11 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
         if task.names != ANYTHING or task.entities != ANYTHING:
             return sum(1 for _ in self._named(store, task))
         mark = b"" if self.kind is None else b"\x01" + self.kind
-        names = task.pin.snapshot(store.objects(task.pin.realm)).index(NAMES)
+        names = task.pin.reader(store.objects(task.pin.realm)).index(NAMES)
         return sum(mark in key for key in names.keys(task.start, task.end))
 
     def _named(self, store: ReadStore, task: NamesTask) -> Iterator[EntityEntry]:
-        return named(task.pin.snapshot(store.objects(task.pin.realm)), task, self.kind)
+        return named(task.pin.reader(store.objects(task.pin.realm)), task, self.kind)
 
     @abstractmethod
     def of(self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]) -> Iterator[R]:

@@ -90,7 +90,7 @@ def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[Weighted[FilesPart]]
 def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[EntityEntry, int]]:
     """Yield the tables in the order of their keys, each with the cost of reading it, in manifest entries."""
     reader = StoredObjects(store)
-    for run, unread in with_loaded(store, named(tables.pin.snapshot(store), tables, TABLE), Table):
+    for run, unread in with_loaded(store, named(tables.pin.reader(store), tables, TABLE), Table):
         pieces = [current_piece(table, reader) for _, table in run]
         found = by_id(store, pieces, Snapshot)
         weights = [(entry, TABLE_WEIGHT) for entry, _ in unread]

@@ -100,7 +100,7 @@ class FilesView(SystemView[FilesTask, FileRow]):
         tables = task.part.tables
         objects = store.objects(tables.pin.realm)
         files = _files(task.properties)
-        entries = named(tables.pin.snapshot(objects), tables, TABLE)
+        entries = named(tables.pin.reader(objects), tables, TABLE)
         for run, unread in with_loaded(objects, entries, Table):
             refs = [_refs(table, task, StoredObjects(objects)) for _, table in run]
             currents = by_id(

@@ -83,7 +83,7 @@ class Lineage(EntityView[LineageRow]):
 
     def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[LineageRow]:
         objects = store.objects(task.pin.realm)
-        state = reading_state(task.pin.snapshot(objects))
+        state = reading_state(task.pin.reader(objects))
         for entry, view in loaded(objects, self._named(store, task), View):
             if is_materialized(view):
                 for one in dependences(state, entry.catalog, TableName(entry.path, entry.name), view):

@@ -139,7 +139,7 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
 
     def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[MaterializedViewRow]:
         objects = store.objects(task.pin.realm)
-        state = reading_state(task.pin.snapshot(objects))
+        state = reading_state(task.pin.reader(objects))
         for entry, view in loaded(objects, self._named(store, task), View):
             if is_materialized(view):
                 name = TableName(entry.path, entry.name)

@@ -23,7 +23,7 @@ class Pin(NamedTuple):
     catalog: str
     head: Head
 
-    def snapshot(self, store: ObjectStore) -> CommitReader:
+    def reader(self, store: ObjectStore) -> CommitReader:
         """Read the commit, and return an object that reads the commit's indexes."""
         return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
 

@@ -148,7 +148,7 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
 
     def rows(self, store: ReadStore, task: SchemasTask, needs: frozenset[str]) -> Iterator[SchemaRow]:
         objects = store.objects(task.names.pin.realm)
-        entries = named(task.names.pin.snapshot(objects), task.names, None)
+        entries = named(task.names.pin.reader(objects), task.names, None)
         wanted = (entry for entry in entries if entry.kind in (TABLE, VIEW))
         allowed = (entry for entry in wanted if task.kinds.allows(KINDS[entry.kind]))
         kept = (one for one in _kept(objects, allowed) if task.current.allows(one.is_current))
