@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from polaris_spark.catalog.entities import TableName, find, require, table_key
-from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, is_materialized, storage_name
+from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, is_materialized, storage_name, view_of
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View, ViewVersion
 from polaris_spark.catalog.metadata.texts import Json, decode, get_objects
@@ -325,6 +325,7 @@ class _Pinning:
         for name in self.names(reference.parts, query):
             found = find(self.state, table_key(name))
             if found is not None:
+                self._check_storage(name, reference, above)
                 return self._table(reference, name, self.state.get(found.content, Table))
             view = find(self.state, table_key(name, VIEW))
             if view is not None:
@@ -333,6 +334,7 @@ class _Pinning:
                 table = TableName(name.namespace[:-1], name.namespace[-1])
                 found = find(self.state, table_key(table))
                 if found is not None:
+                    self._check_storage(table, reference, above)
                     ref = name.name.partition("_")[2]
                     return self._table(reference, table, self.state.get(found.content, Table), ref)
         location = self.location(reference.parts)
@@ -549,6 +551,16 @@ class _Pinning:
             view_uuid=view.uuid,
         )
         return _Pinned(quoted((self.catalog, *name.namespace, name.name)), [source], [])
+
+    def _check_storage(
+        self, table: TableName, reference: SourceReference, above: tuple[tuple[str, ...], ...]
+    ) -> None:
+        """Refuse a materialized view that reads its own storage table."""
+        owner = view_of(self.state, table)
+        if owner is not None:
+            name = owner[0]
+            parts = (self.catalog, *name.namespace, name.name)
+            self._check_view(parts, reference._replace(version=""), above)
 
     def _check_view(
         self, parts: tuple[str, ...], reference: SourceReference, above: tuple[tuple[str, ...], ...]

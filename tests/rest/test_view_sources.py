@@ -14,6 +14,7 @@ import pytest
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.outside_sources import OutsideSources
 from polaris_spark.catalog.view_freshness import freshness
+from polaris_spark.catalog.view_sources import ViewQuery, pin
 from polaris_spark.errors import BadRequestError
 from polaris_spark.extension import ROUTER
 from polaris_spark.jobs.registry import call
@@ -22,6 +23,14 @@ from polaris_spark.rest.handler import handle
 from tests.rest.client import VIEW_VERSION, Client, path, view_request
 from tests.rest.materialized import create_materialized_view, refresh
 from tests.rest.view_requests import create, how, rows, state
+
+
+@pytest.mark.parametrize("suffix", ["", " VERSION AS OF 1", ".branch_b"])
+def test_a_materialized_view_cannot_read_its_own_storage_table(catalog: Client, suffix: str) -> None:
+    create(catalog)
+    query = ViewQuery(f"SELECT a FROM db.v.storage{suffix}", "", ("db",))
+    with pytest.raises(BadRequestError, match=r"view db\.v reads itself: db\.v reads db\.v"):
+        pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
 
 
 def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) -> None:
