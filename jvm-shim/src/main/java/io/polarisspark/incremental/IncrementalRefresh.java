@@ -24,6 +24,7 @@ import org.apache.spark.sql.catalyst.expressions.UserDefinedExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ApproximatePercentile;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Collect;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
+import org.apache.spark.sql.catalyst.expressions.aggregate.HistogramNumeric;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ListAgg;
 import org.apache.spark.sql.catalyst.expressions.aggregate.MaxMinBy;
@@ -73,7 +74,8 @@ public final class IncrementalRefresh implements AutoCloseable {
           ListAgg.class,
           MaxMinBy.class,
           Mode.class,
-          ApproximatePercentile.class);
+          ApproximatePercentile.class,
+          HistogramNumeric.class);
 
   private static final TypeReference<List<String>> NAMES = new TypeReference<>() {};
   private static final TypeReference<Map<String, Long>> IDS = new TypeReference<>() {};
