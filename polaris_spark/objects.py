@@ -249,7 +249,7 @@ def encode(value: msgspec.Struct) -> bytes:
     """Return the encoded bytes of an object, not yet divided into the parts that rows store (`rows_of`).
 
     Raises:
-        ObjectTooLargeError: the object points to so many objects that the header does not fit in one row.
+        ObjectTooLargeError: the object points to more objects than its header can list in one row.
     """
     return encode_with_header(value)[1]
 
@@ -258,7 +258,7 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
     """Return (header, encoded bytes) of an object. The bytes are the result of `encode`.
 
     Raises:
-        ObjectTooLargeError: the object points to so many objects that the header does not fit in one row.
+        ObjectTooLargeError: the object points to more objects than its header can list in one row.
     """
     entry = _by_class[type(value)]
     strong: list[int] = []

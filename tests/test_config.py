@@ -230,7 +230,7 @@ def test_a_near_miss_of_our_names_is_refused_with_the_name_meant(name: str, mean
 @pytest.mark.parametrize(
     "name", ["cache-enabled", "gc.enabled", "history.expire.max-ref-age-ms", "table-default.x", "table.x"]
 )
-def test_a_name_that_exists_is_no_near_miss(name: str) -> None:
+def test_a_name_that_exists_is_not_a_near_miss(name: str) -> None:
     assert Properties.parse({"store": "memory:", name: "1"}).other == {name: "1"}
 
 

@@ -175,7 +175,7 @@ def test_a_clock_that_jumped_ahead_makes_ids_once_it_is_confirmed(
     assert asked == [(right + 10 * HOUR, right)]
 
 
-def test_time_that_passes_on_both_clocks_is_no_jump(ids: IdGenerator, clock: ManualClock) -> None:
+def test_time_that_passes_on_both_clocks_is_not_a_jump(ids: IdGenerator, clock: ManualClock) -> None:
     ids.next_id()
     for hours in (1, 10, 10_000):
         clock.advance(hours * HOUR)

@@ -23,7 +23,7 @@ import org.apache.iceberg.types.Types;
  * What a catalog costs its Java callers: {@code CatalogCosts SECONDS WORK,WORK,... KEY=VALUE...}.
  *
  * <p>A work is {@code create:THREADS}, {@code one-table:THREADS} (property commits), {@code many-tables:THREADS} (the
- * same, a table each), {@code load:THREADS}, each for so many seconds after a quarter of them to warm up, or {@code
+ * same, a table each), {@code load:THREADS}, each for this number of seconds, after a quarter of them to warm up, or {@code
  * sized:SNAPSHOTS:CALLS}. Prints a line of each: {@code figure WORK RATE FAILURES P50 P99}, calls per second and
  * microseconds.
  */

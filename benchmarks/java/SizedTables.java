@@ -26,7 +26,7 @@ class SizedTables {
     this.calls = calls;
   }
 
-  /** Prints a load, a property commit and a fast append of a new table of so many snapshots. */
+  /** Prints a load, a property commit and a fast append of a new table with this number of snapshots. */
   void measure(TableIdentifier name, Schema schema, int snapshots) {
     Table table = catalog.createTable(name, schema);
     table.newFastAppend().appendFile(file(0)).commit();

@@ -63,7 +63,7 @@ def _moved(text: str, page: str) -> str:
             return f"[{label}]({up}{target.removeprefix('docs/')}{anchor})"
         if target in ROOT_DOCUMENTS:
             return f"[{label}]({up}{ROOT_DOCUMENTS[target]}{anchor})"
-        return label  # a file of the repository that is no page
+        return label  # a file of the repository that is not a page
 
     return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)", link, text)
 

@@ -59,6 +59,6 @@ def copy_of_manifest(content: bytes, snapshot_id: int, sync: bytes) -> bytes:
 
 
 def source_of(snapshot: Json) -> int:
-    """Return the id of the snapshot of which a snapshot is a copy; its own id if it is no copy."""
+    """Return the id of the snapshot of which a snapshot is a copy; its own id if it is not a copy."""
     source = str((snapshot.get("summary") or {}).get(SOURCE_SNAPSHOT, ""))
     return int(source) if source.isascii() and source.isdigit() else int(snapshot["snapshot-id"])

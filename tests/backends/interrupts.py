@@ -12,7 +12,7 @@ from types import FrameType
 def interruptions(operation: Callable[[], object]) -> Iterator[KeyboardInterrupt]:
     """Run an operation with an interrupt where it first begins a function of Python or returns from one of C, then
     with one at the second such place, and so on until a run has none. Python looks for signals there (and where loops
-    go round): a lock, say, that C has taken is then taken, but not yet known to whoever asked for it.
+    go round): a lock, say, that C has taken is then taken, but the thread that asked for it does not know it yet.
 
     Returns:
         Each interrupt after its run, with its traceback, which holds the frames as a notebook does.

@@ -16,7 +16,7 @@ _NUMBER = 2
 _PATIENT = 1_000 * PATIENCE_S
 
 
-def test_whoever_waits_comes_in_turn() -> None:
+def test_waiting_threads_are_served_in_turn() -> None:
     places = OperationLimit(1, _PATIENT)
     taken, go_on = threading.Event(), threading.Event()
     served: list[int] = []
@@ -31,7 +31,7 @@ def test_whoever_waits_comes_in_turn() -> None:
     assert served == [*range(8)]
 
 
-def test_whoever_has_just_left_goes_behind_those_who_wait() -> None:
+def test_a_thread_that_has_just_left_queues_behind_waiting_threads() -> None:
     places = OperationLimit(1, _PATIENT)
     served: list[str] = []
     threads = []

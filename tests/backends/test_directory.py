@@ -62,7 +62,7 @@ def in_child(work: Callable[[], str]) -> str:
         return pipe.read()
 
 
-def test_what_is_no_store_is_told(root: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_reported(root: Path, tmp_path: Path) -> None:
     with closing(open_backend(f"file://{root}")) as backend:
         for use in (
             lambda: backend.read_reference("realm", "name"),
@@ -88,7 +88,7 @@ def test_what_is_no_store_is_told(root: Path, tmp_path: Path) -> None:
     assert [each.name for each in root.iterdir()] == ["notes.txt"]
 
 
-def test_a_store_that_another_process_sets_up_meanwhile_is_no_other_program_s(
+def test_a_store_that_another_process_sets_up_meanwhile_does_not_belong_to_another_program(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = os.listdir
@@ -179,7 +179,7 @@ def test_what_cannot_be_flushed_is_in_doubt_until_it_can(
     assert backend.read_reference("realm", "name") != first
 
 
-def test_a_directory_that_may_not_survive_a_power_cut_is_no_store_as_yet(
+def test_a_directory_that_may_not_survive_a_power_cut_is_not_a_store_yet(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path) -> None:

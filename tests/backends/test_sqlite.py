@@ -100,7 +100,7 @@ def _is_of_another_program(path: str) -> None:
         (_is_of_another_program, "another program"),
     ],
 )
-def test_a_path_that_is_no_store_is_refused(path: str, prepare: Callable[[str], None], words: str) -> None:
+def test_a_path_that_is_not_a_store_is_refused(path: str, prepare: Callable[[str], None], words: str) -> None:
     prepare(path)
     backend = SQLiteBackend(path)
     with pytest.raises(StoreURIError, match=words):

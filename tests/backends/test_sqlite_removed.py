@@ -246,7 +246,7 @@ def test_all_that_was_acknowledged_is_there_once_the_files_are_back_and_the_proc
     assert read_elsewhere(path) == str(ReferenceRow(b"1", b"one"))
 
 
-def test_a_store_whose_connections_are_closed_and_opened_again_is_no_other_store(path: Path) -> None:
+def test_a_store_whose_connections_are_closed_and_opened_again_is_the_same_store(path: Path) -> None:
     """SQLite removes its log with the last connection and makes another one with the next."""
     for number in range(3):
         backend: Backend = open_backend(f"sqlite://{path}")

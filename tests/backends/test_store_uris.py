@@ -113,7 +113,7 @@ def test_a_path_that_is_too_long_is_refused(scheme: str, path: str, tmp_path: Pa
     assert isinstance(use(f"{scheme}://{tmp_path}/{path}"), StoreURIError)
 
 
-def test_a_pipe_is_no_store(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_store(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for scheme in FILES:
         error = use(f"{scheme}://{tmp_path}/pipe")

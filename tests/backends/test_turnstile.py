@@ -1,4 +1,4 @@
-"""Operations in progress, and whoever waits for their end, wherever Ctrl-C comes."""
+"""Operations in progress, and threads that wait for their end, wherever Ctrl-C comes."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_a_catalog_created_to_share_locations_allows_overlaps(tmp_path: Path) ->
         "\ud800",
     ],
 )
-def test_what_is_no_absolute_location_is_refused(catalog: Client, location: str) -> None:
+def test_a_value_that_is_not_an_absolute_location_is_refused(catalog: Client, location: str) -> None:
     with pytest.raises(BadRequestError):
         segments(location)
     if location:

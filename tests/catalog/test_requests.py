@@ -104,16 +104,16 @@ def test_restricted_processes_apply_only_requests_with_equal_restrictions(opened
     ],
     ids=["location", "path", "no path", "not encodable"],
 )
-def test_what_depends_on_the_process_is_no_request(opened: Opened, update: dict[str, Any]) -> None:
+def test_what_depends_on_the_process_is_not_a_request(opened: Opened, update: dict[str, Any]) -> None:
     assert not change(opened(), SET, update).as_request()
 
 
-def test_a_change_that_writes_a_metadata_file_is_no_request(opened: Opened) -> None:
+def test_a_change_that_writes_a_metadata_file_is_not_a_request(opened: Opened) -> None:
     assert not change(opened(metadata_files="every-commit"), SET).as_request()
     assert change(opened(), SET).as_request()
 
 
-def test_deep_json_is_no_request(opened: Opened) -> None:
+def test_deep_json_is_not_a_request(opened: Opened) -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]

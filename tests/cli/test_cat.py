@@ -46,7 +46,7 @@ def test_digits_alone_may_be_either() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "0", "-1", "1.5", "ffffffffffffffff", "9" * 20])
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_a_value_that_is_not_an_id_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not an object id"):
         possible_ids(text)
 

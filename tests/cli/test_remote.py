@@ -282,7 +282,7 @@ def test_a_server_that_dies_during_a_run_is_told_with_the_run(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("body", [[], {}, None, "x"])
-def test_an_answer_that_is_no_run_is_told_in_one_line(body: Any) -> None:
+def test_an_answer_that_is_not_a_run_is_reported_in_one_line(body: Any) -> None:
     with Scripted((200, body)) as server:
         answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 2

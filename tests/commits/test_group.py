@@ -49,7 +49,7 @@ class Late(Interrupting):
 
 
 class Gate:
-    """Carries batches out by `steps`, one call each, then at once; whoever is carried gets the number of its batch."""
+    """Carries batches out by `steps`, one call each, then at once; each change gets the number of its batch."""
 
     def __init__(self, *steps: Callable[[Batch, float], Exception | None], max_waiting: int = 100) -> None:
         self.steps = list(steps) or [self.hold]
@@ -85,7 +85,7 @@ class Gate:
         return self.settle(batch) if step is None else step(batch, deadline)
 
     def waiting(self, n: int) -> None:
-        """Return when so many wait."""
+        """Return when this number of threads wait."""
         wait_until(lambda: len(self.group._waiting) >= n, f"{n} wait")
 
 
@@ -112,13 +112,13 @@ class Caller:
 
 
 def idle(gate: Gate) -> bool:
-    """Whether nobody leads, and whoever comes next leads at once."""
+    """Whether no thread leads, so that the next one leads at once."""
     late = pending()
     gate.group.submit(late)
     return late.result is not None
 
 
-def test_whoever_comes_while_a_batch_runs_goes_along_in_the_next() -> None:
+def test_changes_that_come_while_a_batch_runs_are_in_the_next_batch() -> None:
     gate = Gate()
     first = Caller(gate)
     gate.running.wait(PATIENCE_S)
@@ -181,7 +181,7 @@ def test_a_batch_still_follows_one_that_is_written_when_the_batch_between_has_en
     assert previous == written
 
 
-def test_a_leader_takes_along_whoever_came_until_it_passes_its_turn_on() -> None:
+def test_a_leader_includes_all_changes_that_came_until_it_passes_its_turn_on() -> None:
     gate = Gate()
     taken: list[int] = []
 

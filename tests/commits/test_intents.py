@@ -97,7 +97,7 @@ def test_an_error_is_found_on_the_newest_head_only(rivals: Rivals) -> None:
         rivals.a.commit(Add("theirs", expect=1))
 
 
-def test_a_repeated_request_is_recognized_whoever_carried_it_out(rivals: Rivals) -> None:
+def test_a_repeated_request_is_recognized_if_another_process_carried_it_out(rivals: Rivals) -> None:
     operation = Operation(bytes.fromhex("0195a0000000700080000000000000aa"), "somebody", b"digest")
     operation = operation._replace(id=rivals.clock.now_ms().to_bytes(6, "big") + operation.id[6:])
     rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))

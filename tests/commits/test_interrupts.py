@@ -67,7 +67,7 @@ def idle(c: Committer) -> bool:
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["with transactions", "rows first, then swap"])
-def test_wherever_one_is_interrupted_the_others_are_done_once_and_whoever_comes_next(
+def test_wherever_one_is_interrupted_the_others_and_the_next_are_done_once(
     transactional: bool,
 ) -> None:
     at, came = 0, True

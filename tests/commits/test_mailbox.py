@@ -125,7 +125,7 @@ def test_a_socket_whose_file_was_removed_is_bound_again(opened: Opened, folder: 
     assert b.get(77) == b"intent"
 
 
-def test_an_interrupt_while_a_socket_is_bound_is_no_obstacle_later(
+def test_an_interrupt_while_a_socket_is_bound_is_not_an_obstacle_later(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = SocketMailbox("store", lambda: 1, SystemClock())

@@ -297,7 +297,7 @@ class Unreadable(Requested):
 
 
 @pytest.mark.parametrize("failures", [2, 10**9], ids=["for a moment", "until the deadline"])
-def test_a_result_that_cannot_be_read_is_no_failure_of_the_change(rivals: Rivals, failures: int) -> None:
+def test_a_result_that_cannot_be_read_does_not_fail_the_change(rivals: Rivals, failures: int) -> None:
     change = Unreadable("same", 5)
     change.failures = failures
     rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))

@@ -28,7 +28,7 @@ from .support import Add, Box, committer
 
 CLOCK = SystemClock()
 LONG_MS = 30_000.0
-"""A deadline that only who is stuck misses."""
+"""A deadline that only a stuck thread misses."""
 
 
 class Troubled:
@@ -170,7 +170,7 @@ class Stage:
             raise AssertionError(f"{tag} was stuck, {late:.0f} ms too late") from deed.outcome
 
     def run(self, threads: int, deeds: int, interrupts_per_s: float) -> None:
-        """Let so many threads do so many deeds each, interrupted at random."""
+        """Run this number of threads, each of which does this number of deeds and is interrupted at random."""
         workers = [
             threading.Thread(target=self.work, args=(n, self.rng.random(), deeds), daemon=True)
             for n in range(threads)

@@ -44,7 +44,7 @@ def test_an_administrator_names_only_locations_that_the_server_allows(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_link_out_of_the_warehouse_is_no_allowed_location(admin: Asking, tmp_path: Path) -> None:
+def test_a_link_out_of_the_warehouse_is_not_an_allowed_location(admin: Asking, tmp_path: Path) -> None:
     outside, warehouse = tmp_path / "outside", tmp_path / "warehouse"
     outside.mkdir()
     warehouse.mkdir(exist_ok=True)

@@ -382,7 +382,7 @@ def test_bodies_that_cannot_be_used_are_refused_before_anything_runs(admin: Aski
 
 
 @pytest.mark.parametrize("value", ["x", [], {}, 2**80, -(2**80), 1e300, True])
-def test_a_value_that_is_no_time_is_refused(admin: Asking, add: Add, value: Any) -> None:
+def test_a_value_that_is_not_a_time_is_refused(admin: Asking, add: Add, value: Any) -> None:
     add("when", lambda *_: [(1,)], parameters=(Parameter("at", "TIMESTAMP", "any"),))
     assert admin.call("when", {"at": value}, **WAIT)[0] == (200 if value is True else 400)
 

@@ -55,7 +55,7 @@ class Workers:
         return number
 
     def wait_for(self, commits: int, *, but: int | None = None) -> None:
-        """Wait until each process that runs now was told of so many commits more.
+        """Wait until each process that runs now was told of this many more commits.
 
         Args:
             but: a process that is not waited for.

@@ -98,7 +98,7 @@ def test_a_change_embedded_in_one_root_is_looked_up_in_the_other() -> None:
     ]
 
 
-def test_a_spill_alone_is_no_difference() -> None:
+def test_a_spill_alone_is_not_a_difference() -> None:
     shelf = Shelf()
     a = shelf.changed(shelf.root_of(numbered(range(500))), numbered(range(0, 500, 11), tag=1), quota=10_000)
     b = shelf.changed(a, {}, quota=0)

@@ -98,7 +98,7 @@ def test_types_that_are_not_installed_are_followed_by_their_headers(sound: Sound
     assert "of-a-plugin 11 points to" in problem.message
 
 
-def test_what_a_death_left_behind_is_no_error(sound: Sound) -> None:
+def test_what_a_death_left_behind_is_not_an_error(sound: Sound) -> None:
     store = sound.copy()
     young = pack(IdParts(sound.clock.now_ms() - 1_000, 3, 1))
     old = pack(IdParts(sound.clock.now_ms() - 3_600_000, 3, 1))

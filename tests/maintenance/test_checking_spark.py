@@ -87,7 +87,7 @@ def test_executors_find_the_same_problems(spark: SparkSession, sound: Sound, tmp
     assert all(one.reference in one.path for one in lost.values() if one.reference)
 
 
-def test_garbage_that_points_to_nothing_is_no_problem(
+def test_garbage_that_points_to_nothing_is_not_a_problem(
     spark: SparkSession, sound: Sound, tmp_path: Path
 ) -> None:
     """A sweep deletes by age: what is left of something unneeded may point to what is gone."""

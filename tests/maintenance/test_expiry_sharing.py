@@ -1,4 +1,4 @@
-"""`expire` deletes no file that another table names, wherever the file lies and whoever the other is."""
+"""`expire` deletes no file that another table names, wherever the file lies and whichever table it is."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_a_name_through_a_link_that_was_set_anew_keeps_the_file(lake: PolarisCat
     assert file.exists()
 
 
-def test_a_name_that_is_no_uri_keeps_no_other_table_from_being_expired(lake: PolarisCatalog) -> None:
+def test_a_name_that_is_not_a_uri_does_not_stop_the_expiry_of_other_tables(lake: PolarisCatalog) -> None:
     from tests.maintenance.lakes import name_statistics
 
     table, other = make(lake, "db.t"), make(lake, "db.u")

@@ -1,4 +1,4 @@
-"""`gc.enabled`: the innermost of table, namespaces and catalog decides, whoever would delete files."""
+"""`gc.enabled`: the innermost of table, namespaces and catalog decides for every job that deletes files."""
 
 from __future__ import annotations
 

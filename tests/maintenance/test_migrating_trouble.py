@@ -1,4 +1,4 @@
-"""Whoever dies or sleeps while a realm moves to another store, one of the two serves, with every commit."""
+"""Processes die or sleep while a realm moves to another store: one of the two stores always serves every commit."""
 
 from __future__ import annotations
 

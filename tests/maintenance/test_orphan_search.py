@@ -399,7 +399,7 @@ def test_a_link_that_is_set_anew_between_two_runs_keeps_what_it_leads_to(tmp_pat
     lake.close()
 
 
-def test_a_name_that_is_no_uri_keeps_no_other_table_from_being_cleaned(lake: Lake) -> None:
+def test_a_name_that_is_not_a_uri_does_not_stop_the_cleaning_of_other_tables(lake: Lake) -> None:
     name_statistics(lake.table(), "file://[x/y.stats")
     stray = lake.stray("stray")
     lake.old()

@@ -212,7 +212,7 @@ def test_fsck_finds_damage(wide: Wide, kind: str, damage: Callable[[Damaged, Tab
     assert (kind, key) in {(problem.kind, problem.key) for problem in problems}, problems
 
 
-def test_whoever_needs_a_lost_shard_is_told_and_changes_nothing(wide: Wide) -> None:
+def test_a_request_that_needs_a_lost_shard_fails_and_changes_nothing(wide: Wide) -> None:
     table, store = wide.table(), wide.copy()
     shard_of_refs(store, table)
     with pytest.raises(CorruptionError):

@@ -124,7 +124,7 @@ def test_a_path_is_listed_only_if_a_manifest_has_it() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 40, -1, -20])
-def test_a_file_that_is_cut_off_is_no_manifest_list(cut: int) -> None:
+def test_a_file_that_is_cut_off_is_not_a_manifest_list(cut: int) -> None:
     with pytest.raises(BadRequestError, match="not a manifest list"):
         print(avro.parse(written(manifest(1))[:cut]).manifests)
 
@@ -140,13 +140,13 @@ def test_records_without_end_are_not_read() -> None:
         avro.parse(bytes(file))
 
 
-def test_a_path_that_is_no_text_is_refused() -> None:
+def test_a_path_that_is_not_text_is_refused() -> None:
     numbered = {"type": "record", "name": "r", "fields": [{"name": "p", "type": "long", "field-id": 500}]}
     with pytest.raises(BadRequestError, match="not a manifest list: a record has no manifest_path"):
         _ = avro.parse(written({"p": 1}, schema=numbered)).manifests
 
 
-def test_another_avro_file_is_no_manifest_list() -> None:
+def test_another_avro_file_is_not_a_manifest_list() -> None:
     other = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
     with pytest.raises(BadRequestError, match="no manifest_path"):
         avro.parse(written({"a": 1}, schema=other))

@@ -230,7 +230,7 @@ def test_metadata_without_a_required_field_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a":', "\x00"])
-def test_what_is_no_metadata_is_refused(text: str) -> None:
+def test_a_value_that_is_not_metadata_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError):
         parse_table(text, now_ms=NOW)
 

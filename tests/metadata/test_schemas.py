@@ -42,7 +42,7 @@ def test_adding_an_existing_schema_alone_changes_nothing() -> None:
     assert not catalog.commit(add_schema(SCHEMA)).changed
 
 
-def test_an_existing_schema_is_no_last_added_one() -> None:
+def test_an_existing_schema_is_not_the_last_added_schema() -> None:
     catalog = Catalog().create()
     with pytest.raises(BadRequestError, match="Cannot set last added schema: no schema has been added"):
         catalog.commit(add_schema(SCHEMA), set_current(-1))

@@ -22,7 +22,7 @@ from tests.cli.catalogs import run as polaris_spark
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 MARK = "POLARIS_SPARK_TESTS_PROGRAM"
-"""An environment variable by which all processes of a program are found, whoever their parent is by then."""
+"""An environment variable by which all processes of a program are found, whatever their parent is by then."""
 
 SETTINGS = """
 spark.ui.enabled false

@@ -274,7 +274,7 @@ def test_what_a_caller_does_to_a_loaded_table_stays_its_own(catalog: PolarisCata
     assert (again.properties["a"], again.schema()) == ("1", SCHEMA)
 
 
-def test_a_loaded_table_is_the_newest_whoever_changed_it(opened: Open, tmp_path: Path) -> None:
+def test_a_loaded_table_is_the_newest_also_after_changes_of_others(opened: Open, tmp_path: Path) -> None:
     one, two = (opened(f"sqlite://{tmp_path}/s.db", name, catalog="lake") for name in ("one", "two"))
     one.create_namespace("db")
     table = one.create_table("db.t", SCHEMA)

@@ -90,7 +90,7 @@ class Client:
         return properties
 
     def ok(self, method: str, path: str, body: Any = None, **rest: Any) -> Any:
-        """The body of an answer that is no refusal."""
+        """The body of an answer that is not a refusal."""
         answer = self.send(method, path, body, **rest)
         assert answer.status < 300, answer
         return answer.body

@@ -79,7 +79,7 @@ def fields(count: int) -> list[Json]:
 
 
 def wide(count: int, first: int = 1) -> Json:
-    """A schema of so many columns with short names."""
+    """A schema with this number of columns, which have short names."""
     return struct([column(n, f"{n:x}") for n in range(first, first + count)])
 
 

@@ -43,7 +43,7 @@ def test_nested_namespaces_have_nested_default_locations(catalog: Client, wareho
     assert catalog.create("t", ("db", "a"))["metadata"]["location"].startswith(f"{nested['location']}/t-")
 
 
-def test_a_location_that_was_set_is_no_default_one(catalog: Client, tmp_path: Path) -> None:
+def test_a_location_that_was_set_is_not_a_default_location(catalog: Client, tmp_path: Path) -> None:
     own = {"location": f"file://{tmp_path}/own"}
     assert catalog.namespace("own", properties=own)["properties"] == own
     assert loaded(catalog, "own") == own

@@ -185,7 +185,7 @@ def test_paths_that_are_not_utf8_are_refused(catalog: Client, where: str) -> Non
         (None, None, None, 1, None),
     ],
 )
-def test_what_a_program_passes_that_is_no_text_is_refused(catalog: Client, request_: tuple) -> None:
+def test_what_a_program_passes_that_is_not_text_is_refused(catalog: Client, request_: tuple) -> None:
     status, _, body = catalog.session.request(*request_)
     assert status in (400, 404)
     assert json.loads(body)["error"]["code"] == status

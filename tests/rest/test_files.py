@@ -161,7 +161,7 @@ def test_a_file_cannot_be_registered_twice(catalog: Client, tmp_path: Path) -> N
         "~/x",
     ],
 )
-def test_what_is_no_readable_file_is_refused(catalog: Client, location: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused(catalog: Client, location: str) -> None:
     assert register(catalog, location).kind[0] == 400
     assert catalog.names("db") == []
 
@@ -186,7 +186,9 @@ def test_a_pipe_is_refused_rather_than_waited_for(catalog: Client, tmp_path: Pat
     ],
 )
 @pytest.mark.parametrize("name", ["x.metadata.json", "x.gz.metadata.json"])
-def test_what_is_no_metadata_is_refused(catalog: Client, tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_value_that_is_not_metadata_is_refused(
+    catalog: Client, tmp_path: Path, name: str, content: bytes
+) -> None:
     (tmp_path / name).write_bytes(content)
     assert register(catalog, str(tmp_path / name)).kind[0] == 400
     assert catalog.names("db") == []

@@ -185,7 +185,7 @@ def test_keys_are_remembered_beyond_what_a_commit_embeds(catalog: Client) -> Non
     "key",
     ["x", "1", "{}", "\ud800", str(uuid.UUID(int=0)), str(uuid.UUID(int=1, version=4)), "0" * 100_000],
 )
-def test_what_is_no_uuidv7_is_refused(catalog: Client, key: str) -> None:
+def test_a_value_that_is_not_a_uuidv7_is_refused(catalog: Client, key: str) -> None:
     answer = catalog.send("POST", "v1/namespaces", {"namespace": ["n"]}, key=key)
     assert answer.kind == (400, "BadRequestException")
     assert catalog.ok("GET", "v1/namespaces") == {"namespaces": [["db"]]}

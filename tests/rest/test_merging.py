@@ -243,7 +243,7 @@ def test_additions_whose_ids_something_else_may_name_are_a_conflict(
 
 
 @pytest.mark.parametrize("updates", [5, "x", [["a"]], [{}]])
-def test_what_is_no_map_of_properties_is_no_server_error(
+def test_a_value_that_is_not_a_map_of_properties_causes_no_server_error(
     catalog: Client, base: Json, updates: object
 ) -> None:
     evolve(catalog, base, with_columns(base, column("theirs")))
@@ -252,7 +252,9 @@ def test_what_is_no_map_of_properties_is_no_server_error(
 
 
 @pytest.mark.parametrize("id", [{}, [], "0", 1.5, True])
-def test_what_is_no_schema_id_is_no_server_error(catalog: Client, base: Json, id: object) -> None:
+def test_a_value_that_is_not_a_schema_id_causes_no_server_error(
+    catalog: Client, base: Json, id: object
+) -> None:
     answer = catalog.commit(
         "t",
         {"action": "add-schema", "schema": with_columns(base, column("mine"))},

@@ -98,7 +98,7 @@ def test_the_endpoint_is_advertised_unless_nothing_is_kept(opened: Open, store: 
         {**SCAN, "table-name": "x" * MAX_REPORT_BYTES},
     ],
 )
-def test_what_is_no_report_is_refused(db: Client, report: object) -> None:
+def test_a_value_that_is_not_a_report_is_refused(db: Client, report: object) -> None:
     assert send(db, report) == 400
     status, _, body = db.session.request("POST", PLACE, body="{")
     assert (status, json.loads(body)["error"]["type"]) == (400, "BadRequestException")

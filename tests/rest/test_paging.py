@@ -154,13 +154,13 @@ def test_a_forged_token_is_refused(catalog: Client, tokened: str, changes: dict[
 
 
 @pytest.mark.parametrize("token", ["x", "AAAA", "é", "\ud800", "=" * 10, "a" * 100_000, "\0"])
-def test_what_is_no_token_is_refused(catalog: Client, token: str) -> None:
+def test_a_value_that_is_not_a_token_is_refused(catalog: Client, token: str) -> None:
     answer = catalog.send("GET", tables("db"), query={"pageToken": token})
     assert answer.kind == (400, "BadRequestException")
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "x", "1.5", "²", "9" * 5_000, "", " 1"])
-def test_a_page_size_that_is_no_positive_number_is_refused(catalog: Client, size: str) -> None:
+def test_a_page_size_that_is_not_a_positive_number_is_refused(catalog: Client, size: str) -> None:
     assert catalog.send("GET", tables("db"), query={"pageSize": size}).kind == (400, "BadRequestException")
 
 

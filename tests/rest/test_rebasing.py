@@ -389,7 +389,7 @@ def test_a_list_outside_of_the_table_is_not_read(catalog: Client, base: Json, tm
 
 
 @pytest.mark.parametrize("updates", [5, "x", [["a"]]])
-def test_what_is_no_map_of_properties_is_no_server_error(
+def test_a_value_that_is_not_a_map_of_properties_causes_no_server_error(
     catalog: Client, base: Json, updates: object
 ) -> None:
     made = attempt(base, new_append(1))

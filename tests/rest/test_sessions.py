@@ -229,7 +229,7 @@ def test_a_store_of_a_newer_format_is_refused(opened: Open, sqlite: str, warehou
 
 
 @pytest.mark.parametrize("content", [b"garbage, garbage, garbage", b""])
-def test_a_file_that_is_no_store_is_refused_or_made_one(
+def test_a_file_that_is_not_a_store_is_refused_or_made_one(
     opened: Open, sqlite: str, warehouse: Path, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "store.db").write_bytes(content)

@@ -31,7 +31,7 @@ def source(catalog: Client, where: str, snapshot_id: int) -> dict[str, Any]:
     }
 
 
-def test_it_is_fresh_until_a_source_changes_and_a_compaction_is_no_change(catalog: Client) -> None:
+def test_it_is_fresh_until_a_source_changes_and_a_compaction_is_not_a_change(catalog: Client) -> None:
     base, uuid = table(catalog), create(catalog)["view-uuid"]
     assert state(catalog) == (False, "it was never refreshed")
     states = [source(catalog, base, -1)]
@@ -252,6 +252,6 @@ def test_only_hidden_columns_of_a_storage_table_can_be_changed(catalog: Client) 
 
 
 @pytest.mark.parametrize("limit", ["much", "-1", "nan", ""])
-def test_an_incremental_limit_that_is_no_number_is_refused(catalog: Client, limit: str) -> None:
+def test_an_incremental_limit_that_is_not_a_number_is_refused(catalog: Client, limit: str) -> None:
     with pytest.raises(BadRequestError, match="must be a number that is not negative"):
         create(catalog, incremental_limit=limit)

@@ -64,7 +64,7 @@ def test_a_dropped_view_is_gone(catalog: Client) -> None:
     assert replace(catalog, "x").kind == (404, "NoSuchViewException")
 
 
-def test_a_view_is_no_table(catalog: Client) -> None:
+def test_a_view_is_not_a_table(catalog: Client) -> None:
     create(catalog, "v")
     catalog.create("t")
     for method in ("GET", "HEAD", "DELETE"):

@@ -63,7 +63,7 @@ def test_a_server_without_tokens_has_no_administrator(tmp_path: Path) -> None:
             assert ask(Remote(server.uri), method, path, body)[0] == 403
 
 
-def test_the_one_token_of_the_environment_is_no_administrators(tmp_path: Path) -> None:
+def test_the_one_token_of_the_environment_is_not_an_administrators(tmp_path: Path) -> None:
     arguments = ["--warehouse", str(tmp_path / "w"), "--token", "env:TOKEN"]
     with Server(f"sqlite://{tmp_path}/store.db", *arguments, env={"TOKEN": "eeee"}) as server:
         assert ask(Remote(server.uri, "eeee"), "GET", "procedures")[0] == 403

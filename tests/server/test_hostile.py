@@ -173,7 +173,7 @@ def test_a_body_has_a_largest_size(tmp_path: Path) -> None:
     ],
     ids=lambda sent: repr(sent[:60]),
 )
-def test_what_is_no_http_is_refused_and_the_connection_closed(server: Server, sent: bytes) -> None:
+def test_a_value_that_is_not_http_is_refused_and_the_connection_closed(server: Server, sent: bytes) -> None:
     received = exchange(server, sent)
     assert all(400 <= status < 500 for status in statuses(received)), received
     assert len(statuses(received)) <= 1

@@ -151,7 +151,7 @@ def append(ann: Client, namespace: str, id: int, manifest_list: object, parent: 
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """A file outside; whoever reads it waits for ever."""
+    """A file outside; a read of it waits for ever."""
     os.mkfifo(tmp_path / "fifo")
     return tmp_path / "fifo"
 

@@ -30,7 +30,7 @@ def program() -> Path:
 
 
 class BigtableEmulator(ProcessServer):
-    """A server that holds any project and instance that it is asked for; it knows no users."""
+    """A server that accepts any project and instance, and has no users."""
 
     name = "Bigtable emulator"
     durability = "every change in a log of ours before it is answered, not synced: for the end of the process"

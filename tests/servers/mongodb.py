@@ -1,10 +1,10 @@
 """mongo-java-server, a server that speaks MongoDB's wire protocol (it is not MongoDB's own `mongod`).
 
-It knows commands, filters, unique `_id`s and cursors; sessions, transactions and users it does not have. It keeps
-documents in memory and changes them under the eyes of whoever is being answered. So it runs one command after the other
-here, answers with copies, and writes each changing command to a log, flushed before it is answered, which it runs
-through when it starts again. It introduces itself as the primary of a replica set, so that clients do as they do there;
-yet it is the only member, and takes no notice of write and read concerns, which one member fulfils as it is.
+It has commands, filters, unique `_id`s and cursors, but no sessions, transactions and users. It keeps documents in
+memory, and may change a document while it sends an answer that contains it. So here, it runs one command after the
+other, and answers with copies. It writes each changing command to a log, which is flushed before the answer, and which
+it replays at its next start. It reports that it is the primary of a replica set, so that clients behave as with one. It
+is the only member, and ignores write and read concerns, which a single member always satisfies.
 """
 
 from __future__ import annotations

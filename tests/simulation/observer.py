@@ -139,7 +139,9 @@ class Observer:
             return
         row = self.rows.get(name)
         if after is None:
-            self.blame(f"row {name} was deleted: whoever was held up while it was created brings it back")
+            self.blame(
+                f"row {name} was deleted: a process that stalled while it created the row brings it back"
+            )
             return
         head = _decode_head(after.value)
         if before is None:

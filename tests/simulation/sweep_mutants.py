@@ -55,7 +55,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         ),
         {**BUSY, "rates": SLEEPS, "grace_ms": MINUTE, "retention_ms": MINUTE, "gaps": (MINUTE,) * 4},
     ),
-    "dropped references are no roots": Mutant(
+    "dropped references are not roots": Mutant(
         (
             Patch(
                 _Fencing,
@@ -91,7 +91,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}
     ),
-    "history is no root": Mutant(
+    "history is not a root": Mutant(
         (Patch(sweep_roots, "_history", "while number > floor:", "while False:"),),
         {**BUSY, "retention_ms": HOUR},
     ),

@@ -70,7 +70,7 @@ FAULTS = {
         "LogicalPlan before = child;",
         ("aggregate of an aggregate", "join of a window", "join of an aggregate"),
     ),
-    "keys: null is no key": Fault(
+    "keys: null is not a key": Fault(
         "Keys",
         "return hasNull ? new Or(in, new IsNull(expression)) : in;",
         "return in;",

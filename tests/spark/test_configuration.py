@@ -41,7 +41,7 @@ def test_an_interpreter_without_the_package_is_told_what_to_install(
     assert f"{bare} -m pip install polaris-spark" in message
 
 
-def test_a_program_that_is_no_python_is_named(spark: SparkSession, place: CatalogPlace) -> None:
+def test_a_program_that_is_not_python_is_named(spark: SparkSession, place: CatalogPlace) -> None:
     catalog = add_catalog(spark, store=place.store, python="/bin/true")
     assert "'/bin/true' did not start polaris_spark" in refusal(spark, catalog)
 

@@ -448,7 +448,7 @@ def test_a_syntax_error_shows_its_place(spark: SparkSession) -> None:
     assert "polaris.`😀`.v HALF\n----------------^^^" in shown
 
 
-def test_a_double_quoted_text_is_no_string_where_it_is_an_identifier(spark: SparkSession) -> None:
+def test_a_double_quoted_text_is_not_a_string_where_it_is_an_identifier(spark: SparkSession) -> None:
     run(spark, "SET spark.sql.ansi.enabled=true", "SET spark.sql.ansi.doubleQuotedIdentifiers=true")
     try:
         with pytest.raises(ParseException, match="expected the comment as a string"):

@@ -113,7 +113,7 @@ def commit(other: Client, space: str, *updates: Json) -> None:
 
 
 def grow(other: Client, space: str, snapshots: int) -> None:
-    """Have another client append until there are so many snapshots, all of the same data."""
+    """Have another client append until there is this number of snapshots, all of the same data."""
     last = snapshots_of(other, space)[-1]
     updates: list[Json] = []
     for number in range(len(snapshots_of(other, space)) + 1, snapshots + 1):

@@ -50,7 +50,7 @@ class Killer(threading.Thread):
         self.random = random.Random(4711)
 
     def until_killed(self, least: int) -> Iterator[int]:
-        """Numbers from 0 on, at least so many, until the child was killed several times."""
+        """Numbers from 0 on, at least this number of them, until the child was killed several times."""
         end = time.monotonic() + PATIENCE_S
         for number in count():
             if number >= least and len(self.killed) >= 5:

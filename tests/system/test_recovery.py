@@ -125,7 +125,7 @@ def test_history_with_a_hole_begins_above_it(history: History) -> None:
     check_sound(backend, history)
 
 
-def test_it_goes_back_to_a_commit_that_is_no_recent_head(history: History) -> None:
+def test_it_goes_back_to_a_commit_that_is_not_a_recent_head(history: History) -> None:
     backend = history.copy()
     head = head_of(backend, row_of(backend))
     recent = {r.number for r in head.recent}

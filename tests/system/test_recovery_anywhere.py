@@ -1,4 +1,4 @@
-"""A recovery holds wherever rows are lost, wherever it is interrupted, and whoever runs on."""
+"""A recovery holds wherever rows are lost, wherever it is interrupted, and whichever processes run on."""
 
 from __future__ import annotations
 

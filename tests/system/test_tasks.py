@@ -159,7 +159,7 @@ def test_the_lease_of_a_holder_whose_clock_is_ahead_stays_its_own_if_it_is_renew
     first.check()
 
 
-def test_whoever_waits_for_a_dead_holder_whose_clock_is_ahead_gets_it(
+def test_a_process_that_waits_for_a_dead_holder_whose_clock_is_ahead_gets_the_lease(
     backend: MemoryBackend, tasks: Tasks, clock: ManualClock
 ) -> None:
     ahead = ManualClock(clock.now_ms() + 86_400_000)
@@ -175,7 +175,7 @@ def test_whoever_waits_for_a_dead_holder_whose_clock_is_ahead_gets_it(
     assert TASK_MS < clock.now_ms() - before < 2 * TASK_MS
 
 
-def test_whoever_waits_takes_a_dead_holders_lease_over_by_the_wall_clock(
+def test_a_waiting_process_takes_over_a_dead_holders_lease_by_the_wall_clock(
     tasks: Tasks, clock: ManualClock
 ) -> None:
     first = take(tasks, "first")
@@ -183,7 +183,7 @@ def test_whoever_waits_takes_a_dead_holders_lease_over_by_the_wall_clock(
     assert clock.now_ms() > first.record.until_ms + BEHIND_MS
 
 
-def test_a_renewal_whose_outcome_was_never_told_is_no_loss(
+def test_a_renewal_whose_outcome_was_never_told_is_not_a_loss(
     tasks: Tasks, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = take(tasks, "first")
@@ -234,7 +234,7 @@ def test_a_block_says_how_it_ended(tasks: Tasks) -> None:
 @pytest.mark.parametrize(
     ("kind", "scope", "duration"), [("", "s", 1), ("a/b", "s", 1), ("a", "", 1), ("a", "s", 0)]
 )
-def test_what_is_no_task_is_refused(tasks: Tasks, kind: str, scope: str, duration: int) -> None:
+def test_a_value_that_is_not_a_task_is_refused(tasks: Tasks, kind: str, scope: str, duration: int) -> None:
     with pytest.raises(InputError):
         tasks.acquire(kind, scope, duration_ms=duration)
 
@@ -334,7 +334,7 @@ def test_who_lost_the_lease_is_told_when_it_tells(tasks: Tasks, clock: ManualClo
     assert progress(tasks) == ("reading", 5, 0)
 
 
-def test_that_progress_cannot_be_written_is_no_failure(
+def test_a_progress_that_cannot_be_written_is_not_a_failure(
     tasks: Tasks, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = take(tasks, "first")
@@ -349,7 +349,7 @@ def test_that_progress_cannot_be_written_is_no_failure(
     assert progress(tasks) == ("reading", 3, 0)
 
 
-def test_whoever_waits_gets_it_once_it_is_free(tasks: Tasks) -> None:
+def test_a_waiting_process_gets_the_lease_once_it_is_free(tasks: Tasks) -> None:
     first = take(tasks, "first")
     asked = count()
 

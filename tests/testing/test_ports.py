@@ -72,7 +72,7 @@ def test_a_port_is_free_again_when_its_server_is_gone() -> None:
     assert takes(port)
 
 
-def test_whoever_asks_for_any_port_gets_another() -> None:
+def test_a_request_for_any_port_gets_another_port() -> None:
     with ReservedPort() as reserved:
         others = [ReservedPort() for _ in range(200)]
         numbers = {other.number for other in others}

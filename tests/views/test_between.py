@@ -181,7 +181,7 @@ def test_without_a_catalog_other_references_are_cut_at_the_time_of_the_commit(
     other.session.close()
 
 
-def test_a_commit_of_another_catalog_is_no_matter_of_numbers_below_the_floor(
+def test_a_commit_of_another_catalog_is_found_though_its_number_is_below_the_floor(
     catalog: Catalog, clock: ManualClock, tmp_path: Path
 ) -> None:
     references = catalog.session.catalog.references

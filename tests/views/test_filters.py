@@ -1,4 +1,4 @@
-"""Random filters on random catalogs: what is left out by them is no row that passes them, whatever pushes them."""
+"""Random filters on random catalogs: a filter that is pushed down leaves out no row that it accepts."""
 
 from __future__ import annotations
 

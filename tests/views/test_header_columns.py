@@ -64,7 +64,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     value = bytearray(row(draw(own_headers), payload=draw(st.binary(max_size=20))))
     for _ in range(draw(st.integers(0, 3))):
         value[draw(st.integers(0, len(value) - 1))] = draw(st.integers(0, 255))
-    value[0] = objects.FORMAT  # whoever decodes columns looks at it before
+    value[0] = objects.FORMAT  # the decoder of columns checks it first
     return bytes(value[: draw(st.integers(1, len(value)))])
 
 

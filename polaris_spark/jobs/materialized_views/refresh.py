@@ -82,7 +82,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if after.refresh_id == plan.id:  # it was written, although Spark reports an error
             return _result(catalog.view(), name, plan, done)
         same = after == plan.before
-        if not same:  # another refresh or change came first, which is no reason to refresh in full
+        if not same:  # another refresh or change came first, which does not require a full refresh
             failed = ""
         if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
             raise _failure(name, after, cause) from cause

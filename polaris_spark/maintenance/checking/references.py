@@ -193,7 +193,7 @@ class _References:
         """Report a problem if the row of a live reference was lost.
 
         It counts as lost if there are commits that may have been made to the reference. Otherwise, the row was never
-        written, which is no problem.
+        written, which is not a problem.
         """
         try:
             newer = commits_of_missing(self._rows.store, registered)

@@ -91,7 +91,7 @@ def test_a_version_is_compared_by_its_bytes(backend: Backend, version: bytes) ->
     assert backend.delete_reference("realm", "name", new.version) == Swapped()
 
 
-def test_a_row_of_others_is_no_reference_and_stands_in_nobodys_way(
+def test_a_row_of_others_is_not_a_reference_and_is_left_alone(
     backend: Backend, client: BigtableClient, references: str
 ) -> None:
     cell = Mutation.SetCell(family_name="f", column_qualifier=b"note", timestamp_micros=0, value=b"x")

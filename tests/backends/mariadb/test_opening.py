@@ -104,7 +104,7 @@ def test_a_unix_socket_opens_the_same_store(uri: str, backend: Backend, server: 
     other.close()
 
 
-def test_what_was_never_set_up_is_no_store(uri: str, admin: Admin) -> None:
+def test_a_database_that_was_never_set_up_is_not_a_store(uri: str, admin: Admin) -> None:
     with pytest.raises(StoreURIError, match=r"does not contain a store.*create=true"):
         open_backend(uri).read_reference("realm", "name")
     assert (database_of(uri),) not in admin.run("SHOW DATABASES")

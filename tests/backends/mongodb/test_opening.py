@@ -142,7 +142,9 @@ def test_a_replica_set_of_another_name_is_not_used(uri: str) -> None:
         open_backend(other).setup()
 
 
-def test_what_was_never_set_up_is_no_store(uri: str, database: Database[dict[str, Any]]) -> None:
+def test_a_database_that_was_never_set_up_is_not_a_store(
+    uri: str, database: Database[dict[str, Any]]
+) -> None:
     for use in (
         lambda backend: backend.read_reference("realm", "name"),
         lambda backend: backend.insert_reference("realm", "name", row()),
@@ -174,7 +176,7 @@ def test_a_store_of_a_newer_release_is_refused(
             use(open_backend(uri))
 
 
-def test_the_mark_of_a_store_is_no_reference(backend: Backend) -> None:
+def test_the_mark_of_a_store_is_not_a_reference(backend: Backend) -> None:
     assert [list(backend.scan(split)) for split in backend.splits("references", None, 2)] == [[]]
     with pytest.raises(InputError):
         backend.read_reference("realm", "")

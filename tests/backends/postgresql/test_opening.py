@@ -155,7 +155,7 @@ def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
     other.close()
 
 
-def test_what_was_never_set_up_is_no_store(uri: str, admin: psycopg.Connection[Any]) -> None:
+def test_a_database_that_was_never_set_up_is_not_a_store(uri: str, admin: psycopg.Connection[Any]) -> None:
     with pytest.raises(StoreURIError, match=r"does not contain a store.*create=true"):
         open_backend(uri).read_reference("realm", "name")
     assert (

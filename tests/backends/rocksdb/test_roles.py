@@ -167,7 +167,7 @@ def test_what_a_killed_writer_acknowledged_is_there(uri: str, backend: Backend) 
     again.close()
 
 
-def test_whoever_opens_it_again_in_the_process_shares_it_until_the_last_closes(
+def test_a_process_shares_one_open_store_until_the_last_user_closes_it(
     uri: str, backend: Backend, tmp_path: Path
 ) -> None:
     backend.insert_reference("realm", "counter", row(b"0"))

@@ -1,4 +1,4 @@
-"""What goes wrong with a RocksDB store: what is no store, options, full disks and damaged files."""
+"""Failures of RocksDB stores: directories that are not stores, options, full disks and damaged files."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_directory_that_may_not_survive_a_power_cut_is_no_store_as_yet(
+def test_a_directory_that_may_not_survive_a_power_cut_is_not_a_store_yet(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(directory: str) -> None:

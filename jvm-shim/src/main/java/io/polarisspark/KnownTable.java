@@ -22,7 +22,7 @@ record KnownTable(String tag, LoadTableResponse answer) {
     if (tag == null) {
       return null;
     }
-    // Built now, since whoever gets it later may be another thread.
+    // Built now, because another thread may get it later.
     answer.tableMetadata();
     return new KnownTable(tag, answer);
   }

@@ -49,7 +49,7 @@ public final class OutsideSources {
   /**
    * Loads a table whose name is a location: an Iceberg table, or a Delta table by the session's catalog.
    *
-   * @throws NoSuchTableException the name is no location, or there is no table
+   * @throws NoSuchTableException the name is not a location, or there is no table
    */
   static Table load(TableCatalog catalog, Identifier identifier, Loader loader)
       throws NoSuchTableException {

@@ -51,7 +51,7 @@ final class PythonConnection {
     try {
       channel.close();
     } catch (IOException e) {
-      // Nothing is lost: whoever used it has its answer, or knows that there is none.
+      // Nothing is lost: the caller that used it has its answer, or knows that there is none.
     }
   }
 

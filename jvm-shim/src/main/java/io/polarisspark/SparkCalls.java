@@ -11,9 +11,9 @@ import org.apache.spark.sql.SparkSession;
 import scala.Option;
 
 /**
- * The calls of procedures that may run Spark jobs, and what such a procedure asks for from Python, over a gateway of
- * its own: PySpark's, if there is one, belongs to the driver program. It listens on the loopback interface only, to
- * whoever knows its secret, from the first such call on.
+ * The calls of procedures that may run Spark jobs, and the requests that such a procedure sends from Python. They use
+ * a gateway of their own, because PySpark's gateway, if there is one, belongs to the driver program. The gateway
+ * starts with the first such call. It listens on the loopback interface only, and requires a secret.
  */
 public final class SparkCalls {
   private static final Map<String, Caller> CALLERS = new ConcurrentHashMap<>();

@@ -184,7 +184,7 @@ final class SqlTokens {
         : token(Kind.SYMBOL, start, text.offsetByCodePoints(start, 1));
   }
 
-  /** Returns whether a string in which a backslash is no escape begins here, such as {@code r'...'}. */
+  /** Returns whether a string in which a backslash is not an escape begins here, such as {@code r'...'}. */
   private boolean isRaw(int at) {
     return "rR".indexOf(text.charAt(at)) >= 0
         && (text.startsWith("'", at + 1) || text.startsWith("\"", at + 1));
