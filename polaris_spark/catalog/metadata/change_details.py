@@ -21,16 +21,14 @@ new snapshot to this snapshot follows from `snapshot-id`, so it has no field.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from polaris_spark.catalog.metadata.overflow import MAIN_REF, PROPERTY_CODEC, REF_CODEC, SpilledValues
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import Ref, Schema, Table
 from polaris_spark.catalog.metadata.schemas import Column, SchemaIndex, schema_form
+from polaris_spark.catalog.metadata.table_values import TableValues
 from polaris_spark.catalog.metadata.texts import Json
-
-if TYPE_CHECKING:
-    from polaris_spark.catalog.metadata.draft import TableDraft
 
 MOST_FIELDS: Final = 100
 """Maximum number of fields about one change. If there are more, the field `more` has the number of the others."""
@@ -189,7 +187,7 @@ def _type(column: Column) -> str:
     return f"{kind} required" if column.required else kind
 
 
-def table_details(draft: TableDraft) -> dict[str, str]:
+def table_details(draft: TableValues) -> dict[str, str]:
     """Return the fields about the changes of a table. Call this before the draft is frozen."""
     base = draft.base
     actions = {action for action, _ in draft.changes}
@@ -221,7 +219,7 @@ def table_details(draft: TableDraft) -> dict[str, str]:
     return bounded(found)
 
 
-def _schema_before(draft: TableDraft, base: Table) -> SchemaIndex | None:
+def _schema_before(draft: TableValues, base: Table) -> SchemaIndex | None:
     found = draft.schema_index(base.current_schema_id)
     if found is None:  # the change also removed the schema
         pieces = NumberedPieces(Schema, base.schemas, draft.reader, schema_form)
@@ -230,7 +228,7 @@ def _schema_before(draft: TableDraft, base: Table) -> SchemaIndex | None:
     return found
 
 
-def _table_properties(draft: TableDraft, base: Table) -> dict[str, str]:
+def _table_properties(draft: TableValues, base: Table) -> dict[str, str]:
     names = [name for action, detail in draft.changes if action in _PROPERTIES for name in detail or ()]
     before: Mapping[str, str] = base.properties
     if base.more_properties is not None:
@@ -238,7 +236,7 @@ def _table_properties(draft: TableDraft, base: Table) -> dict[str, str]:
     return property_details(before, draft.properties, names)
 
 
-def _ref_details(draft: TableDraft) -> dict[str, str]:
+def _ref_details(draft: TableValues) -> dict[str, str]:
     base = draft.base
     before: Mapping[str, Ref] = {}
     if base is not None:
@@ -273,7 +271,7 @@ def _id(id: int | None) -> str:
     return "none" if id is None else str(id)
 
 
-def _fields_text(draft: TableDraft, piece: Json | None, ending: Callable[[Json], str]) -> str:
+def _fields_text(draft: TableValues, piece: Json | None, ending: Callable[[Json], str]) -> str:
     fields: list[Any] = [] if piece is None else piece.get("fields") or []
     columns = draft.schema_index(draft.current_schema_id)
     texts = []
