@@ -141,12 +141,15 @@ def merge_base(store: ObjectStore, one: CommitReader, other: CommitReader) -> Co
         parted = _parted(store, one.head, other.head)
         if parted is None and not common:
             raise HistoryTrimmedError(
-                "the two branches have no common commit that is still stored: their history was trimmed"
+                "the two branches have no common commit that is still stored, because their history was trimmed; "
+                "they cannot be merged, so cherry-pick single commits instead"
             )
         common += [] if parted is None else [(a.own, parted)]
     best = [one for one in common if not any(_contains(store, other, one) for other in common)]
     if not best:
-        raise HistoryTrimmedError("the two states do not descend from a common commit")
+        raise HistoryTrimmedError(
+            "the two states do not descend from a common commit, so they cannot be merged"
+        )
     return max((contained for _, contained in best), key=lambda found: (found.number, found.commit))
 
 
