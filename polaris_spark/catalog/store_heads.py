@@ -17,8 +17,8 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.lost_rows import strict_reader, unlisted
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
-from polaris_spark.system.recovery.lost import strict_reader, unlisted
 from polaris_spark.system.registrations import name_parts
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)

@@ -85,7 +85,7 @@ from polaris_spark.errors import CorruptionError, HistoryTrimmedError, Reference
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
-from polaris_spark.system.recovery.lost import strict_reader, unlisted
+from polaris_spark.system.lost_rows import strict_reader, unlisted
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References

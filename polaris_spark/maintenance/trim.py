@@ -19,7 +19,7 @@ from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError, ReferenceGoneError
 from polaris_spark.property_values import duration_text
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.recovery.lost import strict_reader
+from polaris_spark.system.lost_rows import strict_reader
 from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from polaris_spark.spark.feed_reader import FeedReader
-    from polaris_spark.spark.view_reader import ViewReader
+    from polaris_spark.spark.views.reader import ViewReader
 
 FORMAT = "polaris-objects"
 
@@ -58,7 +58,7 @@ class PolarisObjects(DataSource):
 
     def reader(self, schema: StructType) -> ViewReader:
         from polaris_spark.errors import InputError
-        from polaris_spark.spark.view_reader import ViewReader
+        from polaris_spark.spark.views.reader import ViewReader
 
         with errors_without_traceback():
             if given := self._options.stream.given:

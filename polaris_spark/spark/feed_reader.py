@@ -32,10 +32,10 @@ from polaris_spark.spark.missing_rows import with_new_heads
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader, open_for_reading
 from polaris_spark.spark.task_store import PlannedStore
-from polaris_spark.spark.view_reader import ViewPartition
 from polaris_spark.spark.views.changes import ChangeRow, Changes
 from polaris_spark.spark.views.columns import batches, chosen
 from polaris_spark.spark.views.history import Logged
+from polaris_spark.spark.views.reader import ViewPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -50,7 +50,7 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.names import transaction_end_ms
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
-from polaris_spark.system.recovery.lost import refuse_lost
+from polaris_spark.system.lost_rows import refuse_lost
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
     NO_DESCRIPTION,

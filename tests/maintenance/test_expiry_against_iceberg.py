@@ -20,7 +20,7 @@ from polaris_spark.maintenance.expiry import deletion
 from polaris_spark.maintenance.expiry.files import DecideTables, Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, ReadManifests
 from polaris_spark.maintenance.file_deletion import DeleteFiles, FindAbsent
-from polaris_spark.maintenance.files_in_use import FindNamed, ListManifests
+from polaris_spark.maintenance.orphans.files_in_use import FindNamed, ListManifests
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, there
 from tests.maintenance.test_expiry_looking_again import branch

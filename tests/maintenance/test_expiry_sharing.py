@@ -16,7 +16,8 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance import files_in_use, needed_files
+from polaris_spark.maintenance import needed_files
+from polaris_spark.maintenance.orphans import files_in_use
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there

@@ -12,7 +12,7 @@ from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapp
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import CorruptionError
-from polaris_spark.system.recovery.lost import commits_of_missing, refuse_lost
+from polaris_spark.system.lost_rows import commits_of_missing, refuse_lost
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.commits.support import Add, number
 from tests.system.losses import DEV, MAIN, ME, Died, Ending, History, process, recover, row_of

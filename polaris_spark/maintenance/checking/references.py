@@ -26,7 +26,7 @@ from polaris_spark.maintenance.checking.rows import (
     RowReader,
 )
 from polaris_spark.store.references import ReferenceStore
-from polaris_spark.system.recovery.lost import commits_of_missing
+from polaris_spark.system.lost_rows import commits_of_missing
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 

@@ -31,7 +31,7 @@ from polaris_spark.maintenance.deletion_records import (
 from polaris_spark.maintenance.expiry.files import File
 from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover
 from polaris_spark.maintenance.file_deletion import delete_files
-from polaris_spark.maintenance.files_in_use import Watching
+from polaris_spark.maintenance.orphans.files_in_use import Watching
 
 JOB = "expire"
 

@@ -63,7 +63,7 @@ from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, Re
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.retention import Asked
 from polaris_spark.maintenance.expiry.selection import take
-from polaris_spark.maintenance.files_in_use import Question, Watching
+from polaris_spark.maintenance.orphans.files_in_use import Question, Watching
 from polaris_spark.maintenance.periods import realm_policy
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
 

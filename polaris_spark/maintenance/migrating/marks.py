@@ -39,8 +39,8 @@ from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head, Move
 from polaris_spark.errors import RealmStateError, TaskLostError
 from polaris_spark.store.references import new_version
+from polaris_spark.system.lost_rows import refuse_lost
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
-from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
 

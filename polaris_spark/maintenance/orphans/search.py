@@ -41,10 +41,10 @@ from polaris_spark.catalog.permits import Grant
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.file_deletion import delete_files
-from polaris_spark.maintenance.files_in_use import Question, Watching
 from polaris_spark.maintenance.needed_files import EVERYWHERE
 from polaris_spark.maintenance.orphans.candidates import Broken, Orphan, Search, find_orphans, list_files
 from polaris_spark.maintenance.orphans.decisions import Mismatch
+from polaris_spark.maintenance.orphans.files_in_use import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000

@@ -16,10 +16,10 @@ from pyspark.sql import datasource
 from polaris_spark.errors import InputError
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.realm_reader import open_for_reading
-from polaris_spark.spark.view_reader import PartitionFunction, ViewReader
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import struct
 from polaris_spark.spark.views.entities import EntityView
+from polaris_spark.spark.views.reader import PartitionFunction, ViewReader
 from polaris_spark.spark.views.view import AnyView, ScanRequest
 
 

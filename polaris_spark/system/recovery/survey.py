@@ -20,9 +20,9 @@ from polaris_spark.errors import InputError, NotFoundError
 from polaris_spark.index import Index
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import ReferenceStore
-from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, group_of, is_tag, listed_in
+from polaris_spark.system.stored_commits import StoredCommits
 
 ReferenceState = Literal["live", "dropped", "unlisted"]
 """State of a reference in the registry. `unlisted` means that the reference has a row but no registration."""

@@ -13,9 +13,9 @@ from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import ReferenceStore
-from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import ROOT, Registered, group_of
+from polaris_spark.system.stored_commits import StoredCommits
 
 _GLANCES = 10
 _GLANCE_MS = 50.0
