@@ -2,7 +2,6 @@ package io.polarisspark.incremental;
 
 import static io.polarisspark.incremental.Plans.join;
 import static io.polarisspark.incremental.Plans.list;
-import static io.polarisspark.incremental.Plans.project;
 import static io.polarisspark.incremental.Plans.seq;
 
 import java.util.ArrayList;
