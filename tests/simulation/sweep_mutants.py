@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from polaris_spark.maintenance import sweep, sweep_roots
-from polaris_spark.system import clocks
+from polaris_spark.system import clocks, registrations
 from polaris_spark.system.clocks import StoreClock
-from polaris_spark.system.registrations import Create
 from polaris_spark.system.registry import References
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
@@ -69,10 +68,10 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
     "the source of a branch is read before the registry": Mutant(
         (
             Patch(
-                Create,
-                "_begin",
-                "fresh, old = self.references.read(name), source.head",
-                "fresh, old = source, source.head",
+                registrations,
+                "head_in",
+                "fresh = references.read(name)",
+                "fresh = source",
             ),
         ),
         {
