@@ -338,6 +338,22 @@ class StorageView(ContentChange[Prepared, View]):
     def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
         raise AssertionError("the change of the storage table applies this part")
 
+    def refer_to_storage(
+        self, state: State, found: NameEntry, view: View, name: TableName, now: int
+    ) -> NameEntry:
+        """Store a materialized view whose versions have the identifier of the storage table under a new name of the
+        view. Return its entry in the index `names`.
+
+        Args:
+            view: the content of `found`.
+        """
+        draft = ViewDraft(view, state, now_ms=now, check_time=state.check_time)
+        draft.versions.replace(lambda version: with_storage_table(version, name))
+        draft.record("set-storage-table")
+        prepared = Prepared(now, str(uuid.uuid5(uuid.UUID(view.uuid), f"{name}@{now}")))
+        stored = self.store(state, found, draft, prepared, self.context.binding.at(state))
+        return found._replace(content=stored.content)
+
 
 def _require_namespace(state: State, name: TableName) -> None:
     if not name.namespace:
@@ -490,13 +506,8 @@ class Rename(TimedChange[None]):
             )
             content = storage.content
             move.record(state, now, storage.entity_id, new, before=content, after=content, old_key=old)
-        draft = ViewDraft(view, state, now_ms=now, check_time=state.check_time)
-        draft.versions.replace(lambda version: with_storage_table(version, self.target))
-        draft.record("set-storage-table")
-        prepared = Prepared(now, str(uuid.uuid5(uuid.UUID(view.uuid), f"{self.target}@{now}")))
-        change = StorageView(self.context, self.operation, self.source)
-        stored = change.store(state, found, draft, prepared, self.context.binding.at(state))
-        return found._replace(content=stored.content)
+        part = StorageView(self.context, self.operation, self.source)
+        return part.refer_to_storage(state, found, view, self.target, now)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None

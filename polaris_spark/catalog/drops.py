@@ -1,8 +1,9 @@
 """Tables and views that were dropped or replaced in a history of commits, and whether their files are still kept.
 
-A table that was dropped without PURGE can be registered again, so its files are kept until its drop is trimmed from
-history. The same is true of a table that was replaced because another table was registered under its name. A table that
-was dropped with PURGE cannot be registered again; its files are kept only for the grace period.
+A table that was dropped without PURGE can be restored (`catalog.undrop`) or registered again, so its files are kept
+until its drop is trimmed from history. The same is true of a table that was replaced because another table was
+registered under its name. A table that was dropped with PURGE can be neither restored nor registered again; its files
+are kept only for the grace period.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Operations on whole states of a catalog: compare two states, merge a branch, revert commits, cherry-pick a
-commit, and restore a dropped table."""
+"""Operations on whole states of a catalog: compare two states, merge a branch, revert commits, and cherry-pick a
+commit."""
 
 from __future__ import annotations
 
@@ -13,26 +13,19 @@ from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
-from polaris_spark.catalog.drops import Damage, logged
-from polaris_spark.catalog.entities import TableName, table_key
-from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy, name_of
-from polaris_spark.catalog.materialized_views import storage_name
+from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
 from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.rows import IDS, NAMES, TABLE, VIEW, id_bytes
+from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
 from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.catalog.states import reader_at
-from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
-from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
+from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.commits.state import CommitReader, Read, State
 from polaris_spark.errors import (
-    AlreadyExistsError,
     BadRequestError,
-    CorruptionError,
-    NotFoundError,
 )
 from polaris_spark.index import diff
 from polaris_spark.index.keys import decode_key
@@ -115,7 +108,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)
         found = _difference(catalog, changes)
-        gone = _unrestorable(view, store, found.changes, begin.number, end)
+        gone = _unrestorable(view, store, found.changes, begin.number)
         return found._replace(gone=gone, restores=True)
 
     label = f"revert {first}" if first == last else f"revert {first} to {last}"
@@ -147,80 +140,6 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
         return _difference(catalog, changes)._replace(gone=frozenset(gone))
 
     return _run(catalog, operation, options, f"cherry-pick {commit}", difference)
-
-
-def undrop(
-    catalog: Catalog, name: TableName, operation: Operation, *, to: TableName | None = None, commit: int = 0
-) -> Merged:
-    """Restore a dropped table or view of this catalog's branch: its last content, under its old identity. A
-    materialized view is restored with its rows.
-
-    Args:
-        to: a new name; by default, the old one.
-        commit: number of the commit that dropped it; by default, the newest one.
-    Raises:
-        AlreadyExistsError: it exists; it was restored before.
-        BadRequestError: it was dropped with PURGE, or a new name is given for a materialized view.
-        MergeConflictError: its name or location is taken, or its namespace does not exist.
-        NotFoundError: no drop of this name is in the history that is still stored.
-    """
-
-    def difference(view: State) -> Difference:
-        number, dropped = _drop_of(catalog, view.base, name, commit)
-        view.require_kept(number)  # its files are kept until the drop is trimmed (`catalog.drops`)
-        if any(entry.summary.get("purge") == "true" for entry in dropped):
-            raise BadRequestError(
-                f"{name} was dropped with PURGE, so its files are deleted; it cannot be restored"
-            )
-        if to is not None and len(dropped) > 1:
-            raise BadRequestError(
-                f"{name} is a materialized view; restore it under its old name, then rename it"
-            )
-        target = dropped[0].key if to is None else table_key(to, decode_key(dropped[0].key).kind)
-        present = view.lookup(IDS, id_bytes(dropped[0].entity))
-        if present is not None:
-            raise AlreadyExistsError(f"{name} was restored already; its name is {name_of(present.value)}")
-        versions = [Version(target, dropped[0].before)]
-        versions += [Version(entry.key, entry.before) for entry in dropped[1:]]
-        changes = {
-            entry.entity: EntityChange(entry.entity, None, version)
-            for entry, version in zip(dropped, versions, strict=True)
-        }
-        return _difference(catalog, changes)
-
-    advice = "give another name with 'to', or make room for it"
-    change = MergeStates(catalog.context, operation, difference, label=f"undrop {name}", advice=advice)
-    return catalog.commit(change)[0]
-
-
-def _drop_of(
-    catalog: Catalog, head: CommitReader, name: TableName, number: int
-) -> tuple[int, list[LogEntry]]:
-    """Return the number of the commit that dropped a table or view, and the log entries of the drop: that of the table
-    or view, and that of the storage table of a materialized view.
-
-    Args:
-        number: number of the commit; 0 for the newest one.
-    """
-    keys = {table_key(name, kind) for kind in (TABLE, VIEW)}
-    storage = table_key(storage_name(name))
-    dropped: dict[int, list[LogEntry]] = {}
-    history = StoreHead("", catalog.name, catalog.reference, head.head, {})
-    for found in logged(head.store, history):
-        if isinstance(found, Damage):
-            raise CorruptionError(f"{found.owner}: {found.problem}")
-        at, entry = found
-        if dropped and at not in dropped:
-            break
-        if entry.before and not entry.after and entry.key in {*keys, storage} and number in (0, at):
-            dropped.setdefault(at, []).append(entry)
-    for at, entries in dropped.items():
-        own = [entry for entry in entries if entry.key in keys]
-        if own:
-            return at, [own[0], *(entry for entry in entries if entry.key == storage and entry not in own)]
-    since = f"since commit {head.head.floor_number}, where the stored history begins"
-    where = f"by commit {number}" if number else since
-    raise NotFoundError(f"no table or view {name} was dropped {where}")
 
 
 def _run(
@@ -269,15 +188,17 @@ def _parent(store: ObjectStore, newest: Head, head: Head) -> CommitReader:
 
 
 def _unrestorable(
-    view: State, store: ObjectStore, changes: dict[int, EntityChange], first: int, last: Head
+    view: State, store: ObjectStore, changes: dict[int, EntityChange], first: int
 ) -> frozenset[int]:
     """Return the ids of the entities that the commits removed and that cannot be restored: they were dropped with
-    PURGE, or their content had changed before the drop, so that files of the older content may be deleted."""
+    PURGE, or their content had changed before the drop, so that files of the older content may be deleted. This also
+    considers drops after the reverted commits, because entities may have been restored and dropped again."""
     restored = {id: one.after for id, one in changes.items() if one.before is None and one.after is not None}
     gone: set[int] = set()
     if not restored:
         return frozenset()
-    for _, commit in commits(store, msgspec.structs.replace(last, floor_number=first)):
+    view.require_unlogged(restored)
+    for _, commit in commits(store, msgspec.structs.replace(view.base.head, floor_number=first)):
         listed = store.get(commit.entries, Entries).entries if commit.entries else ()
         for entry in listed:
             version = restored.get(entry.entity)

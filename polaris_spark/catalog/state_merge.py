@@ -89,6 +89,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         strategy: Strategy = Strategy.FAIL,
         strategies: Mapping[str, Strategy] | None = None,
         dry_run: bool = False,
+        adds: str = "create",
         advice: str = "choose the strategy 'ours' or 'theirs' for them",
     ) -> None:
         """
@@ -98,6 +99,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
             strategy: what happens to entities whose changes conflict.
             strategies: strategies for single entities, by name.
             dry_run: whether to return conflicts as rows. The caller then does not commit the change.
+            adds: verb of the log's action for entities that the change adds to the branch.
             advice: end of the message about conflicts, which says what the user can do.
         """
         super().__init__(context, operation)
@@ -106,6 +108,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         self._strategy = strategy
         self._strategies = dict(strategies or {})
         self._dry_run = dry_run
+        self._adds = adds
         self._advice = advice
         self.manifests: ManifestSource = _Manifests(context)
 
@@ -152,6 +155,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
     ) -> None:
         """Add the log entry of a step."""
         key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
+        verb = self._adds if verb == "create" else verb
         self.action = f"{verb}-{KINDS[decode_key(key).kind]}"
         summary = {"from": self._label}
         self.record(
@@ -162,7 +166,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
 _ACTIONS = {
     f"{verb}-{kind}": action
     for kind in KINDS.values()
-    for verb, action in (("create", "added"), ("drop", "removed"), ("rename", "renamed"))
+    for verb, action in (("create", "added"), ("undrop", "added"), ("drop", "removed"), ("rename", "renamed"))
 }
 
 

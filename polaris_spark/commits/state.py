@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from polaris_spark.clock import CheckTime, unlimited
+from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.settings import PROTECTED, PROTECTION
-from polaris_spark.errors import HistoryTrimmedError, WrongTypeError
+from polaris_spark.errors import HistoryTrimmedError, MissingObjectError, WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Shard
 from polaris_spark.index.compaction import Compacted, compact
 from polaris_spark.objects import refuse_newer, type_name
@@ -72,6 +73,19 @@ class Kept(NamedTuple):
     number: int
 
 
+class Unlogged(NamedTuple):
+    """Record that the log had no entry of some entities after a commit of the reference's history.
+
+    Index entries cannot show this: if an entity is absent, it may have been added and removed again meanwhile.
+    """
+
+    entities: frozenset[int]
+    commit: int
+    """Id of the commit."""
+    number: int
+    """Number of the commit."""
+
+
 class ReplacedTree(NamedTuple):
     """The tree with which a compaction replaces the tree of an index. It has the same entries, with the embedded
     changes of the keys `absorbed` applied."""
@@ -83,7 +97,7 @@ class ReplacedTree(NamedTuple):
     """Keys of the embedded changes that the new tree contains."""
 
 
-Read: TypeAlias = Point | Range | RangeOfOthers | Tree | Kept
+Read: TypeAlias = Point | Range | RangeOfOthers | Tree | Kept | Unlogged
 """Record of one read of a change."""
 
 
@@ -204,6 +218,8 @@ class State:
         self._savepoints: dict[str, Any] = {}
         self._written: dict[str, set[bytes]] = {}
         """Keys that the change has written, by index."""
+        self._logged: set[int] = set()
+        """Ids of the entities in the log entries of earlier changes on this state."""
         self.check_time: CheckTime = unlimited
         """Called by a change at each of its steps; raises an error if the change has taken too long."""
 
@@ -255,6 +271,10 @@ class State:
         if number < floor:
             raise HistoryTrimmedError(f"commit {number} was trimmed; the history begins at commit {floor}")
         self.reads.append(Kept(number))
+
+    def require_unlogged(self, entities: Iterable[int]) -> None:
+        """Record that the log of the reference has no entry of these entities after this state."""
+        self.reads.append(Unlogged(frozenset(entities), self.base.head.commit, self.base.head.number))
 
     def get(self, id: int, cls: type[S]) -> S:
         """Return an object, which is stored or was added to this state.
@@ -370,6 +390,7 @@ class State:
 
     def begin(self) -> None:
         """Start a change: reads and effects are collected from now on, without those of earlier changes."""
+        self._logged.update(entry.entity for entry in self.effects.entries)
         self.reads = []
         self.effects = Effects()
         self._savepoints = {}
@@ -381,6 +402,7 @@ class State:
             self.indexes[name].rollback(savepoint)
         for id, _ in self.effects.objects:
             self._objects.pop(id, None)
+        self.effects = Effects()
         self.begin()
 
     def holds(self, reads: Iterable[Read]) -> bool:
@@ -405,6 +427,8 @@ class State:
     def _same(self, read: Read) -> bool:
         if isinstance(read, Kept):
             return self.base.head.floor_number <= read.number
+        if isinstance(read, Unlogged):
+            return read.entities.isdisjoint(self._logged) and self._is_unlogged(read)
         if isinstance(read, RangeOfOthers):
             return _scanned(self._open(read.scan.name), read.scan, read.own) == read.scan.found
         index = self._open(read.name)
@@ -413,6 +437,21 @@ class State:
         if isinstance(read, Point):
             return index.get(read.key) == read.found
         return _scanned(index, read) == read.found
+
+    def _is_unlogged(self, read: Unlogged) -> bool:
+        """Whether the log of the base commit has no entry of the entities after that commit. False if not known."""
+        store, head = self.base.store, self.base.head
+        if head.commit == read.commit:
+            return True
+        if not head.floor_number <= read.number < head.number:
+            return False
+        later = msgspec.structs.replace(head, floor_number=read.number + 1)
+        try:
+            return ancestor(store, head, read.number) == read.commit and all(
+                entry.entity not in read.entities for *_, entry in entries(store, later)
+            )
+        except MissingObjectError:  # the base is not written yet, or was swept
+            return False
 
     def _open(self, name: str) -> Index:
         return self.indexes.get(name) or self.base.index(name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.merges import undrop
+    from polaris_spark.catalog.undrop import undrop
 
     to = arguments.get("to")
     restored = undrop(

@@ -82,6 +82,22 @@ def test_a_tag_is_created_shown_dropped_and_restored(place: tuple[str, ...], tmp
     assert restored["commit-id"] == made["commit-id"]
 
 
+def test_a_dropped_table_is_restored(place: tuple[str, ...], tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    with polaris_spark.connect(store=store) as main:
+        send(main, "DELETE", "namespaces/db/tables/t")
+    arguments = ("undrop", *place, "--table", "db.t", "--to", "db.back")
+    answer = run(*arguments, "--json", POLARIS_SPARK_TOKEN=TOKEN)
+    assert (answer.code, answer.json) == (0, [{"kind": "table", "name": "db.back"}]), answer.err
+    with polaris_spark.connect(store=store) as main:
+        send(main, "GET", "namespaces/db/tables/back")
+    [commit] = run("log", store, "--action", "undrop-table", "--json").json
+    assert [one["name"] for one in commit["changes"]] == ["db.back"]
+    again = run(*arguments, POLARIS_SPARK_TOKEN=TOKEN)
+    assert again.code != 0
+    assert "restored already; its name is db.back" in again.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

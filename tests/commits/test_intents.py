@@ -14,9 +14,11 @@ from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
+from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import (
     ClockError,
     CommitFailedError,
+    HistoryTrimmedError,
     StorageFullError,
 )
 from polaris_spark.index import Entry
@@ -281,3 +283,68 @@ def test_a_change_that_cannot_be_redone_is_left_out(rivals: Rivals, monkeypatch:
     rivals.meanwhile(carry)
     assert rivals.a.commit(Add("mine")) == 1
     assert rivals.commits() == [["theirs"], ["mine"]]
+
+
+class _Restore(Add):
+    """An addition that needs a commit of the history, and that the log has nothing later about the entity 8."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__("restored")
+        self.needed = needed
+        self.prepared = 0
+
+    def prepare(self, view: State) -> object:
+        self.prepared += 1
+        view.require_kept(self.needed)
+        view.require_unlogged([8])
+        return None
+
+
+class _Log(Add):
+    """An addition that is logged for the entity 8."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        after = super().apply(state, prepared)
+        state.log(LogEntry(b"", "tester", 1, "other", 8, self.name))
+        return after
+
+
+def test_a_change_that_needs_trimmed_history_is_not_carried_out_by_others(rivals: Rivals) -> None:
+    def trim_and_commit() -> None:
+        head = rivals.b.read()
+        rivals.b.amend(lambda now: raise_floor(now, head.commit))
+        rivals.b.commit(Add("theirs"))
+
+    rivals.meanwhile(trim_and_commit)
+    with pytest.raises(HistoryTrimmedError):
+        rivals.a.commit(_Restore(rivals.head.number - 1))
+    assert rivals.commits() == [["theirs"]]
+
+
+@pytest.mark.parametrize(("theirs", "prepared"), [(Add("theirs"), 1), (_Log("theirs"), 2)])
+def test_a_change_is_prepared_again_if_others_log_its_entity(
+    rivals: Rivals, theirs: Add, prepared: int
+) -> None:
+    change = _Restore(rivals.head.number)
+    rivals.meanwhile(lambda: rivals.b.commit(theirs))
+    assert rivals.a.commit(change) == 1
+    assert rivals.commits()[1:] == [["restored"]]
+    assert change.prepared == prepared
+
+
+def test_an_entity_that_an_earlier_change_of_the_batch_logged_is_not_unlogged(backend: Backend) -> None:
+    one = committer(backend)
+    base = one.read()
+    state = State(base, references().ids.next_id)
+    state.require_unlogged([8])
+    reads = state.reads
+    state.begin()
+    _Log("undone").apply(state, None)
+    state.undo()
+    assert state.holds(reads)
+    _Log("kept").apply(state, None)
+    state.begin()
+    assert not state.holds(reads)
+    one.commit(_Log("committed"))
+    assert State(base, one._ids.next_id).holds(reads)
+    assert not State(one.read(), one._ids.next_id).holds(reads)

@@ -135,6 +135,33 @@ def test_purge_leaves_what_another_catalog_dropped_without_purge(opened: Open, t
     assert ids(pond.register_table("db.u", twin.metadata_location)) == before
 
 
+@pytest.mark.parametrize("where", ["the same branch", "another branch"])
+def test_a_table_is_restored_whole_although_its_files_were_expired_and_purged_elsewhere(
+    opened: Open, check_files: str, where: str
+) -> None:
+    lake = there_too = opened(grace="0 s", shared_locations="allow")
+    lake.create_namespace("db")
+    table = make(lake, "db.t")
+    before, kept = ids(table), needed(table)
+    if where == "another branch":
+        call(lake._opened, "create_branch", name="dev")
+        there_too = opened(grace="0 s", shared_locations="allow", branch="dev")
+    lake.drop_table("db.t")
+    if where == "the same branch":
+        there_too.register_table("db.twin", table.metadata_location)
+    twin = "db.twin" if where == "the same branch" else "db.t"
+    there_too.load_table(twin).overwrite(rows(7))
+    assert expire(there_too, older_than="0 s", check_files=check_files)
+    there_too.purge_table(twin)
+    for one in (lake, there_too):
+        call(one._opened, "purge_dropped")
+        call(one._opened, "remove_orphans", older_than="0 s", force=True, dry_run=False)
+    call(lake._opened, "undrop", table="db.t")
+    again = lake.load_table("db.t")
+    assert (ids(again), needed(again)) == (before, kept)
+    assert kept <= there(again)
+
+
 def test_a_table_that_was_rolled_back_itself_is_purged_at_once(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     register_over(lake, "t", table.metadata_location)

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.catalogs import add_catalog
-from tests.spark.sql import rows, run
+from tests.spark.sql import rows, run, snapshots
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
@@ -66,3 +66,20 @@ def test_a_session_works_on_a_branch(spark: SparkSession, namespace: str, place:
     run(spark, "CALL polaris.system.drop_branch('dev')")
     with pytest.raises((PySparkException, Py4JJavaError), match="no branch 'dev'"):
         run(spark, f"SELECT * FROM {dev}.{space}.t")
+
+
+def test_a_dropped_table_is_restored_with_its_snapshots(spark: SparkSession, namespace: str) -> None:
+    run(
+        spark,
+        f"CREATE TABLE {namespace}.t AS SELECT 1 AS id",
+        f"INSERT INTO {namespace}.t VALUES (2)",
+    )
+    first, _ = snapshots(spark, f"{namespace}.t")
+    run(spark, f"DROP TABLE {namespace}.t", f"CREATE TABLE {namespace}.t (other STRING)")
+    name = namespace.partition(".")[2]
+    with pytest.raises((PySparkException, Py4JJavaError), match="give another name with 'to'"):
+        run(spark, f"CALL polaris.system.undrop('{name}.t')")
+    restored = rows(spark, f"CALL polaris.system.undrop(table => '{name}.t', to => '{name}.u')")
+    assert restored == [("table", f"{name}.u")]
+    assert rows(spark, f"SELECT id FROM {namespace}.u") == [(1,), (2,)]
+    assert rows(spark, f"SELECT id FROM {namespace}.u VERSION AS OF {first}") == [(1,)]
