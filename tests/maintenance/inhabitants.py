@@ -31,7 +31,14 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, PolarisError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PolarisError,
+    TryAgainError,
+)
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 
 NAMESPACES = ("a", "b")
@@ -106,21 +113,26 @@ class Inhabitant:
         return act
 
     def mover(self) -> Callable[[], None]:
-        """Renames tables, changes properties, drops tables and makes new ones."""
+        """Renames tables, changes properties, drops tables, restores some of them, and makes new ones."""
         numbers = iter(range(10**9))
 
         def act() -> None:
             table, dice = self.table(), self.rng.random()
             name = (self.rng.choice(NAMESPACES), f"t{next(numbers)}")
-            if dice < 0.5:
+            if dice < 0.4:
                 self.catalog.rename_table(table.name(), name)
-            elif dice < 0.8:
+            elif dice < 0.6:
                 with table.transaction() as change:
                     change.set_properties(colour=str(dice))
             else:
                 self.catalog.create_table(name, SCHEMA)
                 self.tell("drops", str(table.metadata.table_uuid))
                 self.catalog.drop_table(table.name())
+                if self.rng.random() < 0.5:
+                    time.sleep(self.rng.random())  # jobs meet the dropped table
+                    with contextlib.suppress(NotFoundError, TryAgainError, OutcomeUnknownError):
+                        call(self.catalog._opened, "undrop", table=".".join(table.name()))
+                        self.tell("restores", str(table.metadata.table_uuid))
             time.sleep(0.05)
 
         return act

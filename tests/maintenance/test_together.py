@@ -53,6 +53,7 @@ def test_nothing_is_lost_and_no_garbage_is_left(store_on: StoreOn, tmp_path: Pat
             for job, rows in _maintain(catalog._opened):
                 done[job] += rows
             wait_until(lambda before=acknowledged: _rows(tmp_path) > before + 8, "rows are written")  # type: ignore[misc]  # bound at once
+        wait_until(lambda: _told(tmp_path, "restores") > 0, "a table is restored")
     told = list(journal(tmp_path))
     assert [facts for _, facts in told if facts[0] == "failed"] == []
     assert sum(facts == ["ended"] for _, facts in told) == len(ROLES)
@@ -101,7 +102,12 @@ def _faults(rows: list[Any]) -> list[Any]:
 
 
 def _every_row_is_there(catalog: PolarisCatalog, told: list[tuple[str, list[Any]]]) -> None:
-    dropped = {facts[1] for _, facts in told if facts[0] == "drops"}
+    dropped = set()
+    for _, facts in told:
+        if facts[0] == "drops":
+            dropped.add(facts[1])
+        elif facts[0] == "restores":
+            dropped.discard(facts[1])
     wanted: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for writer, facts in told:
         if facts[0] == "row" and facts[1] not in dropped:
@@ -119,7 +125,11 @@ def _every_row_is_there(catalog: PolarisCatalog, told: list[tuple[str, list[Any]
 
 
 def _rows(folder: Path) -> int:
-    return sum(facts[0] == "row" for _, facts in journal(folder))
+    return _told(folder, "row")
+
+
+def _told(folder: Path, what: str) -> int:
+    return sum(facts[0] == what for _, facts in journal(folder))
 
 
 @contextmanager

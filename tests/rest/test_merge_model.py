@@ -56,8 +56,18 @@ class Model:
         self.ids = count()
         self.nodes: dict[int, Node] = {}
         self.branches: dict[str, int] = {}
+        self.dropped: dict[str, State] = {}
+        """The tables that were dropped in the history of each branch, as they were then."""
+
+    def fork(self, branch: str, source: str) -> None:
+        self.branches[branch] = self.branches[source]
+        self.dropped[branch] = dict(self.dropped[source])
+        self.commit(branch, self.state(source))
 
     def commit(self, branch: str, state: State, *more: int) -> None:
+        before = self.state(branch) if branch in self.branches else {}
+        gone = self.dropped.get(branch, {}) | before
+        self.dropped[branch] = {id: one for id, one in gone.items() if id not in state}
         parents = [self.branches[branch]] if branch in self.branches else []
         above = frozenset().union(*(self.nodes[one].ancestors | {one} for one in (*parents, *more)))
         node = Node(next(self.ids), state, above)
@@ -188,8 +198,13 @@ def change(rng: random.Random, lake: Lake, model: Model, branch: str, names: Ite
     """Make a random change of a branch, in the lake and in the model."""
     client, state = lake.open(branch), dict(model.state(branch))
     id = rng.choice(list(state)) if state else None
-    kind = rng.choices(["create", "set", "append", "rename", "drop"], [2, 6, 8, 1, 1])[0]
-    if id is None or kind == "create":
+    dropped = model.dropped[branch]
+    kind = rng.choices(["create", "set", "append", "rename", "drop", "undrop"], [2, 6, 8, 1, 1, 1])[0]
+    if kind == "undrop" and dropped:
+        id = rng.choice(list(dropped))
+        call(client.session, "undrop", table=f"db.{dropped[id].name}")
+        state[id] = dropped[id]
+    elif id is None or kind in ("create", "undrop"):
         name = f"t{next(names)}"
         appendable(client, name)
         state[next(names) + 1_000] = Content(name)
@@ -233,8 +248,7 @@ def run(seed: int, lake: Lake) -> dict[str, int]:
         if len(model.branches) < BRANCHES and rng.random() < 0.15:
             new = f"b{step}"
             call(lake.open(branch).session, "create_branch", name=new)
-            model.branches[new] = model.branches[branch]
-            model.commit(new, model.state(branch))
+            model.fork(new, branch)
         elif len(model.branches) > 1 and rng.random() < 0.4:
             source = rng.choice([one for one in model.branches if one != branch])
             outcomes[merge(lake, model, branch, source)] += 1
