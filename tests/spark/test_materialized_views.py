@@ -360,3 +360,21 @@ def test_bad_input_gets_one_clear_error_and_changes_nothing(
         spark.sql(statement).collect()
     assert rows(spark, "SELECT max(number) FROM polaris.system.changes") == head
     spark.catalog.dropTempView("passing")
+
+
+def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(
+    spark: SparkSession, home: str
+) -> None:
+    """A column with the name of a function of the user is no such function."""
+    run(
+        spark,
+        "CREATE VIEW below AS SELECT id, region AS user FROM t",
+        "CREATE MATERIALIZED VIEW mv TBLPROPERTIES ('refresh-strategy' = 'incremental')"
+        " AS SELECT user, count(*) AS c FROM below GROUP BY user",
+    )
+    assert refreshed(spark, "mv")[0] == "full"
+    run(spark, "CREATE OR REPLACE VIEW below AS SELECT id, current_user() AS user FROM t")
+    with pytest.raises(Exception, match="to all users"):
+        refreshed(spark, "mv")
+    assert rows(spark, "SELECT c, user = current_user() FROM mv") == [(100, True)]
+    assert rows(spark, f"SELECT count(*) FROM {home}.mv.storage.snapshots") == [(1,)]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import AlreadyExistsError, InputError
 from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
+    changing_functions,
     lineage_of,
+    refuse_session_values,
     spark_catalog,
     view_named,
 )
@@ -64,11 +66,12 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         ),
         call.session.principal,
     )
-    _refuse_functions(pinned.sql, arguments.get("properties", {}))
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
-    _refuse_variables(rows)
+    analyzed = rows._jdf.queryExecution().analyzed()
+    refuse_session_values(spark, analyzed)
+    _refuse_functions(pinned.sql, arguments.get("properties", {}))
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
-    lineage = lineage_of(call, rows._jdf.queryExecution().analyzed(), pinned, len(rows.columns))
+    lineage = lineage_of(call, analyzed, pinned, len(rows.columns))
     version = {
         "version-id": 1,
         "schema-id": 0,
@@ -164,33 +167,20 @@ def _refuse_temporary_functions(spark: SparkSession, query: str) -> None:
 
 
 def _refuse_functions(sql: str, properties: Mapping[str, str | None]) -> None:
-    """Refuse a query whose functions make its result that of one user, or prevent its refresh strategy.
+    """Refuse a query whose functions prevent its refresh strategy.
 
     Args:
         sql: the pinned query, which contains the queries of the views that it reads.
         properties: the properties of the materialized view.
     """
     from polaris_spark.catalog.materialized_views import STRATEGY
-    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
 
-    functions = nondeterministic_functions(sql)
-    found = [one for one in ("current_user", "session_user", "user") if one in functions]
-    if found:
-        raise InputError(
-            f"the query calls {', '.join(found)}; a materialized view would show the rows of the user who refreshed it "
-            "to all users"
-        )
+    functions = changing_functions(sql)
     if functions and (properties.get(STRATEGY) or "full").strip().lower() == "incremental":
         raise InputError(
             f"the query calls {', '.join(functions)}, so it cannot be refreshed incrementally; leave "
             f"{STRATEGY} out or set it to 'full'"
         )
-
-
-def _refuse_variables(rows: DataFrame) -> None:
-    plan: Any = rows._jdf.queryExecution().analyzed()
-    if "variablereference(" in plan.toString().lower():
-        raise InputError("the query reads a session variable; other sessions do not have it")
 
 
 def _schema(

@@ -9,11 +9,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polaris_spark.errors import InputError
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views import query_engine
 from polaris_spark.jobs.procedure import Call, Parameter
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from polaris_spark.catalog.entities import TableName
     from polaris_spark.catalog.metadata.rows import View
     from polaris_spark.catalog.metadata.texts import Json
@@ -203,6 +206,36 @@ def lineage_of(call: Call, plan: Any, query: PinnedQuery, columns: int) -> Json:
     """Return the document of lineage of a query.
 
     Args:
+def refuse_session_values(spark: SparkSession, plan: Any) -> None:
+    """Refuse a query whose rows belong to one user or session. A view that it reads can have been replaced since the
+    materialized view was created.
+
+    Args:
+        plan: Spark's analyzed plan of the query, in the JVM.
+    Raises:
+        InputError: the query calls `current_user`, or reads a session variable.
+    """
+    jvm: Any = spark._jvm
+    found = str(getattr(jvm.io.polarisspark.incremental.SessionValues, "in")(plan))
+    if found:
+        raise InputError(
+            f"the query {found}; a materialized view would show the rows of the user and session that refreshed it to "
+            "all users"
+        )
+
+
+def changing_functions(sql: str) -> list[str]:
+    """Return the functions that a query calls whose results can differ for the same rows.
+
+    Args:
+        sql: a query that `refuse_session_values` accepts. So a name such as `user` is that of a column.
+    """
+    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+
+    of_user = ("current_user", "session_user", "user")
+    return [one for one in nondeterministic_functions(sql) if one not in of_user]
+
+
         plan: Spark's analyzed plan of the query, in the JVM.
         query: the pinned query.
         columns: number of columns of the view; the query can have more.

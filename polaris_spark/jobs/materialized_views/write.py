@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from polaris_spark.jobs.materialized_views.plan import RefreshPlan, lineage_of, spark_catalog
+from polaris_spark.jobs.materialized_views.plan import (
+    RefreshPlan,
+    changing_functions,
+    lineage_of,
+    refuse_session_values,
+    spark_catalog,
+)
 from polaris_spark.jobs.materialized_views.query_engine import first_line
 from polaris_spark.jobs.procedure import Call
 
@@ -57,12 +63,12 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
     if plan.since is None:
         result = spark.sql(plan.query.sql)
         analyzed = result._jdf.queryExecution().analyzed()
-        _check_types(call, analyzed, table)
+        _check_query(call, analyzed, table)
         _record_lineage(call, plan, analyzed)
         _overwrite(call, name, table, by_position(result, plan.columns), [], plan, done)
         return done
     with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
-        _check_types(call, query.analyzed, table)
+        _check_query(call, query.analyzed, table)
         _record_lineage(call, plan, query.analyzed)
         columns = [] if hindrance_of(query, plan) else query.hidden()
         plan.record[STATE] = recorded(columns, plan.hidden)
@@ -97,18 +103,20 @@ def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return unique.select(*[f"c{position}" for position in range(len(columns))]).toDF(*columns)
 
 
-def _check_types(call: Call, analyzed: Any, table: str) -> None:
-    """Check that the storage table can store the values of the query without a change.
+def _check_query(call: Call, analyzed: Any, table: str) -> None:
+    """Check that the rows of the query are the same for all users, and that the storage table can store them without a
+    change.
 
     Args:
         analyzed: Spark's plan of the query.
         table: name of the storage table in SQL.
     Raises:
-        InputError: it cannot.
+        InputError: they are not, or it cannot.
     """
     from polaris_spark.errors import InputError
 
     spark = call.spark()
+    refuse_session_values(spark, analyzed)
     jvm: Any = spark._jvm
     misfit = str(jvm.io.polarisspark.incremental.StoredTypes.misfit(spark._jsparkSession, analyzed, table))
     if misfit:
@@ -117,9 +125,7 @@ def _check_types(call: Call, analyzed: Any, table: str) -> None:
 
 def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:
     """Return why a query can never be refreshed incrementally; an empty string if it can."""
-    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
-
-    functions = nondeterministic_functions(plan.query.sql)
+    functions = changing_functions(plan.query.sql)
     return f"it calls {', '.join(functions)}" if functions else query.hindrance
 
 
