@@ -327,7 +327,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
         BadRequestError: the change writes rows without being a refresh; changes columns, the location or the document;
             or it is a refresh of another version of the view, or another refresh came first.
     """
-    old = TableDraft(draft.base, draft.reader, now_ms=0).properties
+    before = TableDraft(draft.base, draft.reader, now_ms=0)
+    old = before.properties
     if draft.properties.get(METADATA) != old.get(METADATA):
         raise BadRequestError(f"property {METADATA} of {table} is set by the catalog and cannot be changed")
     for action, _ in draft.changes:
@@ -344,6 +345,11 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
             if summary.get("operation") != "replace":
                 raise BadRequestError(
                     f"{table} is a storage table; only REFRESH MATERIALIZED VIEW writes its rows"
+                )
+            if not has_current_columns(before, before.current_snapshot_id):
+                raise BadRequestError(
+                    f"the current rows of {table} have the columns of an earlier version of its view, and a compaction "
+                    "would lose their values; refresh the view first"
                 )
             continue
         refresh = refresh_of_snapshot(summary)
@@ -373,6 +379,20 @@ def _shows_same_columns(draft: TableDraft) -> bool:
     added = {detail for action, detail in draft.changes if action == "add-schema"}
     shown = _shown_fields(before, before.current_schema_id)
     return all(_shown_fields(draft, id) == shown for id in {*added, draft.current_schema_id})
+
+
+def has_current_columns(table: TableDraft, snapshot_id: int | None) -> bool:
+    """Whether a snapshot of a storage table has the visible columns that the table has now. A snapshot of an earlier
+    version of the view may have others, even if their names are the same: Iceberg finds columns in data files by their
+    ids."""
+    snapshot = None if snapshot_id is None else table.snapshots.get(snapshot_id)
+    if snapshot is None:
+        return True
+    then, now = (
+        [(one["id"], one["name"], one["type"]) for one in _shown_fields(table, id)]
+        for id in (snapshot.get("schema-id", table.current_schema_id), table.current_schema_id)
+    )
+    return then == now
 
 
 def _shown_fields(table: TableDraft, schema_id: int) -> list[Json]:

@@ -11,6 +11,7 @@ from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.materialized_views import (
     NO_SNAPSHOT,
     REFRESH_START,
+    has_current_columns,
     is_materialized,
     refresh_retention_ms,
     storage_name,
@@ -90,8 +91,11 @@ def _view(state: State, source: ViewSource, last: Json) -> dict[SnapshotKey, int
     if since is None:
         return f"the last refresh did not read the stored rows of {source.name}"
     table = state.get(require(state, storage_name(source.name), TABLE).content, Table)
-    if since not in TableDraft(table, state, now_ms=0).snapshots:
+    draft = TableDraft(table, state, now_ms=0)
+    if since not in draft.snapshots:
         return f"snapshot {since} of {source.name}, which the last refresh read, has expired"
+    if not all(has_current_columns(draft, id) for id in (since, source.stored.snapshot_id)):
+        return f"the columns of {source.name} were changed"
     return {SnapshotKey(source.stored.uuid, source.stored.snapshot_id): since}
 
 

@@ -378,3 +378,23 @@ def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(
         refreshed(spark, "mv")
     assert rows(spark, "SELECT c, user = current_user() FROM mv") == [(100, True)]
     assert rows(spark, f"SELECT count(*) FROM {home}.mv.storage.snapshots") == [(1,)]
+
+
+def test_columns_of_a_replaced_view_are_computed_again_after_a_rollback_of_its_storage_table(
+    spark: SparkSession, home: str
+) -> None:
+    create = "TBLPROPERTIES ('refresh-strategy' = 'incremental') AS SELECT"
+    run(spark, f"CREATE MATERIALIZED VIEW mv {create} id, n FROM t")
+    refreshed(spark, "mv")
+    first = rows(spark, f"SELECT snapshot_id FROM {home}.mv.storage.snapshots")[0][0]
+    for query in ("id, region FROM t", "id, n FROM t"):
+        run(spark, f"CREATE OR REPLACE MATERIALIZED VIEW mv {create} {query}")
+    run(spark, f"CALL polaris.system.set_current_snapshot('{home}.mv.storage', {first})")
+    compaction = f"rewrite_data_files(table => '{home}.mv.storage', options => map('rewrite-all', 'true'))"
+    with pytest.raises(Exception, match="columns of an earlier version"):
+        run(spark, f"CALL polaris.system.{compaction}")
+    run(spark, "INSERT INTO t VALUES (100, 'r0', 100)")
+    strategy, reason, _ = refreshed(spark, "mv")
+    assert strategy == "full"
+    assert "columns of an earlier version" in reason
+    assert rows(spark, "SELECT count(*), sum(n) FROM mv") == [(101, 5050)]

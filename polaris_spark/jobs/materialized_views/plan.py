@@ -131,9 +131,11 @@ def _with_changes(
     from polaris_spark.catalog.materialized_views import (
         SESSION,
         STATE,
+        has_current_columns,
         incremental_limit,
         storage_name,
     )
+    from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.rows import Table
     from polaris_spark.catalog.rows import TABLE
     from polaris_spark.catalog.snapshot_sql import quoted
@@ -159,6 +161,8 @@ def _with_changes(
     other = [setting for setting in sorted({*before, *now}) if before.get(setting) != now.get(setting)]
     if other:
         return plan._replace(since=f"the session has another {other[0]} than that of the last refresh")
+    if not has_current_columns(TableDraft(table, state, now_ms=0), table.current_snapshot_id):
+        return plan._replace(since="the stored rows have the columns of an earlier version of the view")
     since = snapshots_since(state, record, plan.query, outside)
     if isinstance(since, str) and any(one.stored for one in plan.query.views):
         query = pinned()
@@ -202,10 +206,6 @@ def spark_catalog(call: Call) -> str:
     return call.session.properties.other.get("spark.catalog") or call.session.catalog.name
 
 
-def lineage_of(call: Call, plan: Any, query: PinnedQuery, columns: int) -> Json:
-    """Return the document of lineage of a query.
-
-    Args:
 def refuse_session_values(spark: SparkSession, plan: Any) -> None:
     """Refuse a query whose rows belong to one user or session. A view that it reads can have been replaced since the
     materialized view was created.
@@ -236,6 +236,10 @@ def changing_functions(sql: str) -> list[str]:
     return [one for one in nondeterministic_functions(sql) if one not in of_user]
 
 
+def lineage_of(call: Call, plan: Any, query: PinnedQuery, columns: int) -> Json:
+    """Return the document of lineage of a query.
+
+    Args:
         plan: Spark's analyzed plan of the query, in the JVM.
         query: the pinned query.
         columns: number of columns of the view; the query can have more.
