@@ -21,6 +21,10 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.metadata.texts import Json
+    from polaris_spark.catalog.view_sources import ViewQuery
+
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
 _COMMA = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
@@ -32,19 +36,15 @@ _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.entities import find, table_key
-    from polaris_spark.catalog.lineage import VERSION_LINEAGE
     from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
     from polaris_spark.catalog.materialized_views import is_materialized
     from polaris_spark.catalog.metadata.rows import View
-    from polaris_spark.catalog.metadata.texts import encode
     from polaris_spark.catalog.rows import VIEW
-    from polaris_spark.catalog.view_sources import ViewQuery, pin
 
-    name, query = view_named(call, arguments["view"]), arguments["query"]
+    name, catalog = view_named(call, arguments["view"]), call.session.catalog
     replace, tolerant = arguments.get("or_replace", False), arguments.get("if_not_exists", False)
     if replace and tolerant:
         raise InputError("or_replace and if_not_exists cannot both be true")
-    catalog, spark = call.session.catalog, call.spark()
 
     def exists() -> bool:
         state = catalog.view()
@@ -53,40 +53,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
     if tolerant and exists():
         return [(str(name), False)]
-    _refuse_temporary_views(spark, query)
-    _refuse_temporary_functions(spark, query)
-    current, namespace = spark.catalog.currentCatalog(), _levels(spark)
-    pinned = catalog.loading(
-        lambda: pin(
-            catalog.view(),
-            spark_catalog(call),
-            ViewQuery(query, current, tuple(namespace)),
-            name,
-            query_engine(spark),
-        ),
-        call.session.principal,
-    )
-    rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
-    analyzed = rows._jdf.queryExecution().analyzed()
-    refuse_session_values(spark, analyzed)
-    _refuse_functions(pinned.sql, arguments.get("properties", {}))
-    schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
-    lineage = lineage_of(call, analyzed, pinned, len(rows.columns))
-    version = {
-        "version-id": 1,
-        "schema-id": 0,
-        "timestamp-ms": call.session.connection.clock.now_ms(),
-        "summary": {
-            "engine-name": "spark",
-            "engine-version": spark.version,
-            VERSION_LINEAGE: encode(lineage).decode(),
-        },
-        "default-namespace": namespace,
-        "representations": [{"type": "sql", "sql": query, "dialect": "spark"}],
-    }
-    if current != spark_catalog(call):
-        version["default-catalog"] = current
-    view, storage = _requests(arguments, schema, version, rows.columns)
+    view, storage = _requests(call, name, arguments)
     operation = call.session.operation()
     try:
         catalog.commit(
@@ -100,17 +67,70 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _requests(
-    arguments: Mapping[str, Any],
-    schema: Mapping[str, Any],
-    version: Mapping[str, Any],
-    query_columns: Sequence[str],
+    call: Call, name: TableName, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the requests that create the view and its storage table, as in the REST protocol.
+    """Check the query, and return the requests that create the view and its storage table, as in the REST protocol.
 
     Args:
         arguments: the arguments of the procedure.
-        schema: the schema of both.
-        version: the view's version.
+    Raises:
+        InputError: a materialized view cannot have the query.
+    """
+    from polaris_spark.catalog.view_sources import ViewQuery, pin
+
+    catalog, spark, sql = call.session.catalog, call.spark(), arguments["query"]
+    _refuse_temporary_views(spark, sql)
+    _refuse_temporary_functions(spark, sql)
+    query = ViewQuery(sql, spark.catalog.currentCatalog(), tuple(_levels(spark)))
+    pinned = catalog.loading(
+        lambda: pin(catalog.view(), spark_catalog(call), query, name, query_engine(spark)),
+        call.session.principal,
+    )
+    rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
+    plan = rows._jdf.queryExecution().analyzed()
+    refuse_session_values(spark, plan)
+    _refuse_functions(pinned.sql, arguments.get("properties", {}))
+    schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
+    version = _version(call, query, lineage_of(call, plan, pinned, len(rows.columns)))
+    of_view, of_storage = _properties(arguments, rows.columns)
+    fields = _partition_fields(arguments.get("partitioned_by", []), schema)
+    return (
+        {"schema": schema, "view-version": version, "properties": of_view},
+        {
+            "schema": schema,
+            "partition-spec": {"spec-id": 0, "fields": fields},
+            "properties": of_storage,
+        },
+    )
+
+
+def _version(call: Call, query: ViewQuery, lineage: Json) -> dict[str, Any]:
+    """Return the view version with a query, as in the REST protocol."""
+    from polaris_spark.catalog.lineage import VERSION_LINEAGE
+    from polaris_spark.catalog.metadata.texts import encode
+
+    version = {
+        "version-id": 1,
+        "schema-id": 0,
+        "timestamp-ms": call.session.connection.clock.now_ms(),
+        "summary": {
+            "engine-name": "spark",
+            "engine-version": call.spark().version,
+            VERSION_LINEAGE: encode(lineage).decode(),
+        },
+        "default-namespace": list(query.namespace),
+        "representations": [{"type": "sql", "sql": query.sql, "dialect": "spark"}],
+    }
+    return version if query.catalog == spark_catalog(call) else version | {"default-catalog": query.catalog}
+
+
+def _properties(
+    arguments: Mapping[str, Any], query_columns: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the properties of the view, and those of its storage table.
+
+    Args:
+        arguments: the arguments of the procedure.
         query_columns: names of the columns of the query.
     """
     from polaris_spark.catalog.materialized_views import STORAGE_PROPERTIES
@@ -121,15 +141,7 @@ def _requests(
     of_view["spark.query-column-names"] = ",".join(query_columns)
     if "comment" in arguments:
         of_view["comment"] = arguments["comment"]
-    fields = _partition_fields(arguments.get("partitioned_by", []), schema)
-    return (
-        {"schema": schema, "view-version": version, "properties": of_view},
-        {
-            "schema": schema,
-            "partition-spec": {"spec-id": 0, "fields": fields},
-            "properties": of_storage,
-        },
-    )
+    return of_view, of_storage
 
 
 def _levels(spark: SparkSession) -> list[str]:
