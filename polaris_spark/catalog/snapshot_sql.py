@@ -57,7 +57,7 @@ def at_snapshot(table: TableState, full: str, id: int) -> str:
         if old is not None and old["type"] == type:
             columns.append(f"{quoted((old['name'],))} AS {name}")
         elif isinstance(type, str) and "initial-default" not in field:
-            text = _SQL_TYPES.get(type, type)
+            text = "BINARY" if type.startswith("fixed[") else _SQL_TYPES.get(type, type)
             value = "NULL" if old is None else quoted((old["name"],))
             columns.append(f"CAST({value} AS {text}) AS {name}")
         else:

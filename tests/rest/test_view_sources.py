@@ -21,8 +21,9 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.handler import handle
 from tests.rest.client import VIEW_VERSION, Client, path, view_request
-from tests.rest.materialized import create_materialized_view, refresh
-from tests.rest.view_requests import create, how, rows, state
+from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
+from tests.rest.materialized import snapshot_commit as snapshot
+from tests.rest.view_requests import create, how, rows, state, table
 
 
 @pytest.mark.parametrize("suffix", ["", " VERSION AS OF 1", ".branch_b"])
@@ -31,6 +32,25 @@ def test_a_materialized_view_cannot_read_its_own_storage_table(catalog: Client, 
     query = ViewQuery(f"SELECT a FROM db.v.storage{suffix}", "", ("db",))
     with pytest.raises(BadRequestError, match=r"view db\.v reads itself: db\.v reads db\.v"):
         pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
+
+
+def test_a_column_that_is_newer_than_the_snapshot_is_null_in_its_type_of_spark(catalog: Client) -> None:
+    base = table(catalog)
+    catalog.ok("POST", base, snapshot(1, 1, operation="append"))
+    types = {"b": "fixed[4]", "c": "timestamp", "d": "decimal(9, 2)"}
+    more = [
+        {"id": id, "name": name, "type": type, "required": False}
+        for id, (name, type) in enumerate(types.items(), 2)
+    ]
+    add = {"action": "add-schema", "schema": {**SCHEMA, "fields": [*SCHEMA["fields"], *more]}}
+    current = {"action": "set-current-schema", "schema-id": -1}
+    catalog.ok("POST", base, {"requirements": [], "updates": [add, current]})
+    query = ViewQuery("SELECT * FROM db.t", "", ("db",))
+    found = pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v")).sql
+    assert (
+        "CAST(NULL AS BINARY) AS `b`, CAST(NULL AS TIMESTAMP_NTZ) AS `c`, CAST(NULL AS decimal(9, 2))"
+        in found
+    )
 
 
 def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) -> None:
