@@ -380,6 +380,23 @@ def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(
     assert rows(spark, f"SELECT count(*) FROM {home}.mv.storage.snapshots") == [(1,)]
 
 
+def test_settings_that_a_view_below_names_are_not_stored(spark: SparkSession, home: str) -> None:
+    """A writer of the view could read the environment of whoever refreshes the materialized view."""
+    run(
+        spark,
+        "CREATE VIEW below AS SELECT '-' AS path FROM t",
+        "CREATE MATERIALIZED VIEW mv AS SELECT path, '$${amount}' AS text FROM below LIMIT 1",
+        "SET spark.sql.variable.substitute = false",
+    )
+    try:
+        run(spark, "CREATE OR REPLACE VIEW below AS SELECT '${env:PATH}' AS path FROM t")
+    finally:
+        run(spark, "RESET spark.sql.variable.substitute")
+    with pytest.raises(Exception, match=r"contains \$\{\.\.\.\}"):
+        refreshed(spark, "mv")
+    assert rows(spark, f"SELECT count(*) FROM {home}.mv.storage.snapshots") == [(0,)]
+
+
 def test_columns_of_a_replaced_view_are_computed_again_after_a_rollback_of_its_storage_table(
     spark: SparkSession, home: str
 ) -> None:

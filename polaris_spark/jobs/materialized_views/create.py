@@ -88,7 +88,7 @@ def _requests(
     )
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
     plan = rows._jdf.queryExecution().analyzed()
-    refuse_session_values(spark, plan)
+    refuse_session_values(spark, pinned.sql, plan)
     _refuse_functions(pinned.sql, arguments.get("properties", {}))
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
     version = _version(call, query, lineage_of(call, plan, pinned, len(rows.columns)))

@@ -206,17 +206,20 @@ def spark_catalog(call: Call) -> str:
     return call.session.properties.other.get("spark.catalog") or call.session.catalog.name
 
 
-def refuse_session_values(spark: SparkSession, plan: Any) -> None:
+def refuse_session_values(spark: SparkSession, sql: str, plan: Any) -> None:
     """Refuse a query whose rows belong to one user or session. A view that it reads can have been replaced since the
     materialized view was created.
 
     Args:
+        sql: the pinned query, which contains the queries of the views that it reads.
         plan: Spark's analyzed plan of the query, in the JVM.
     Raises:
-        InputError: the query calls `current_user`, or reads a session variable.
+        InputError: the query calls `current_user`, reads a session variable, or contains a text such as `${env:NAME}`,
+            which Spark replaces by a setting of the session or of its environment.
     """
     jvm: Any = spark._jvm
-    found = str(getattr(jvm.io.polarisspark.incremental.SessionValues, "in")(plan))
+    values: Any = jvm.io.polarisspark.incremental.SessionValues
+    found = str(getattr(values, "in")(spark._jsparkSession, sql, plan))
     if found:
         raise InputError(
             f"the query {found}; a materialized view would show the rows of the user and session that refreshed it to "

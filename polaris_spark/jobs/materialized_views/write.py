@@ -63,12 +63,12 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
     if plan.since is None:
         result = spark.sql(plan.query.sql)
         analyzed = result._jdf.queryExecution().analyzed()
-        _check_query(call, analyzed, table)
+        _check_query(call, plan.query.sql, analyzed, table)
         _record_lineage(call, plan, analyzed)
         _overwrite(call, name, table, by_position(result, plan.columns), [], plan, done)
         return done
     with IncrementalQuery(spark, plan.query.sql, plan.columns) as query:
-        _check_query(call, query.analyzed, table)
+        _check_query(call, plan.query.sql, query.analyzed, table)
         _record_lineage(call, plan, query.analyzed)
         columns = [] if hindrance_of(query, plan) else query.hidden()
         plan.record[STATE] = recorded(columns, plan.hidden)
@@ -103,11 +103,12 @@ def by_position(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return unique.select(*[f"c{position}" for position in range(len(columns))]).toDF(*columns)
 
 
-def _check_query(call: Call, analyzed: Any, table: str) -> None:
+def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
     """Check that the rows of the query are the same for all users, and that the storage table can store them without a
     change.
 
     Args:
+        sql: the pinned query.
         analyzed: Spark's plan of the query.
         table: name of the storage table in SQL.
     Raises:
@@ -116,7 +117,7 @@ def _check_query(call: Call, analyzed: Any, table: str) -> None:
     from polaris_spark.errors import InputError
 
     spark = call.spark()
-    refuse_session_values(spark, analyzed)
+    refuse_session_values(spark, sql, analyzed)
     jvm: Any = spark._jvm
     misfit = str(jvm.io.polarisspark.incremental.StoredTypes.misfit(spark._jsparkSession, analyzed, table))
     if misfit:

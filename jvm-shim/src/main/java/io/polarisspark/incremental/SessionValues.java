@@ -5,6 +5,9 @@ import org.apache.spark.sql.catalyst.expressions.CurrentUser;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.VariableReference;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.internal.VariableSubstitution;
+import scala.runtime.AbstractFunction0;
 
 /** Finds the parts of a query whose values belong to one user or session, so that no other session can use its rows. */
 public final class SessionValues {
@@ -13,16 +16,31 @@ public final class SessionValues {
   /**
    * For Python: returns what belongs to one user or session in a query and in the views that it reads; an empty text if
    * nothing does.
+   *
+   * @param sql the query, with the queries of the views. Spark replaces texts such as {@code ${env:NAME}} in it.
+   * @param analyzed Spark's plan of the query
    */
-  public static String in(LogicalPlan analyzed) {
-    for (Expression expression : Plans.<Expression>list(analyzed.expressions())) {
+  public static String in(SparkSession session, String sql, LogicalPlan analyzed) {
+    String replaced =
+        session.withActive(
+            new AbstractFunction0<String>() {
+              @Override
+              public String apply() {
+                return new VariableSubstitution().substitute(sql);
+              }
+            });
+    return replaced.equals(sql) ? in(analyzed) : "contains ${...}, which Spark replaces by a setting";
+  }
+
+  private static String in(LogicalPlan plan) {
+    for (Expression expression : Plans.<Expression>list(plan.expressions())) {
       String found = in(expression);
       if (!found.isEmpty()) {
         return found;
       }
     }
-    List<LogicalPlan> inner = Plans.list(analyzed.children());
-    inner.addAll(Plans.list(analyzed.subqueries()));
+    List<LogicalPlan> inner = Plans.list(plan.children());
+    inner.addAll(Plans.list(plan.subqueries()));
     return inner.stream().map(SessionValues::in).filter(text -> !text.isEmpty()).findFirst().orElse("");
   }
 
