@@ -415,3 +415,26 @@ def test_columns_of_a_replaced_view_are_computed_again_after_a_rollback_of_its_s
     assert strategy == "full"
     assert "columns of an earlier version" in reason
     assert rows(spark, "SELECT count(*), sum(n) FROM mv") == [(101, 5050)]
+
+
+def test_a_view_above_a_replaced_view_is_refreshed_from_the_table_after_a_rollback_of_both(
+    spark: SparkSession, home: str
+) -> None:
+    create = "TBLPROPERTIES ('refresh-strategy' = 'incremental', 'incremental-limit' = '100') AS SELECT"
+    run(
+        spark,
+        f"CREATE MATERIALIZED VIEW mv {create} id, n FROM t",
+        f"CREATE MATERIALIZED VIEW above {create} count(*) AS c, sum(n) AS s FROM mv",
+    )
+    refreshed(spark, "mv")
+    tables = (f"{home}.mv.storage", f"{home}.t")
+    first = {table: rows(spark, f"SELECT snapshot_id FROM {table}.snapshots")[0][0] for table in tables}
+    run(spark, "INSERT INTO t VALUES (100, 'r0', 100)")
+    refreshed(spark, "mv")
+    assert rows(spark, "SELECT c, s FROM above") == [(101, 5050)]
+    for query in ("id, region FROM t", "id, n FROM t"):
+        run(spark, f"CREATE OR REPLACE MATERIALIZED VIEW mv {create} {query}")
+    for table, id in first.items():
+        run(spark, f"CALL polaris.system.set_current_snapshot('{table}', {id})")
+    assert refreshed(spark, "above")[1] == f"changed: {home.partition('.')[2]}.t"
+    assert rows(spark, "SELECT c, s FROM above") == [(100, 4950)]
