@@ -115,23 +115,17 @@ def _draft(state: State, table: Table) -> TableDraft:
 
 
 def _rows(state: State, name: TableName, view: View, table: Table, id: int) -> PastRows:
-    """Return the rows of a snapshot, with the columns of the view's version that the refresh computed.
-
-    A compaction gives its snapshot the columns that the table has when it is written. They can be those of a later
-    version of the view if the table was set back to a snapshot of an earlier version. Then the refresh itself is read.
-    """
+    """Return the rows of a snapshot, or of a compaction of it if the snapshot has expired, with the columns of the
+    view's version that the refresh computed."""
     draft = _draft(state, table)
     record = refresh_of(draft, id) or {}
-    candidates = [one for one in dict.fromkeys([id, *snapshots_of(record)]) if one in draft.snapshots]
+    found = next((one for one in (id, *snapshots_of(record)) if one in draft.snapshots), None)
+    if found is None:
+        raise BadRequestError(
+            f"snapshot {id} of the storage table of materialized view {name} has expired; {_LIST}"
+        )
     columns = columns_of_version(state, view, record["version-id"]) if "version-id" in record else None
-    for one in candidates:
-        shown = shown_columns(draft, one)
-        if columns is None or set(columns) <= set(shown):
-            return PastRows(table, one, shown if columns is None else columns)
-    missing = "no longer has the columns of the view then" if candidates else "has expired"
-    raise BadRequestError(
-        f"snapshot {id} of the storage table of materialized view {name} {missing}; {_LIST}"
-    )
+    return PastRows(table, found, shown_columns(draft, found) if columns is None else columns)
 
 
 def _id(version: str) -> int | None:

@@ -445,9 +445,9 @@ for each in Path("/proc").glob("[0-9]*/cmdline"):
 mine = (b"io.polarisspark.PolarisCatalog", sys.argv[2].encode())
 assert any(all(part in line for part in mine) for line in seen), "no JVM is seen"
 print("shown", [line for line in seen if secret.encode() in line])
-manager = spark._jsparkSession.sessionState().catalogManager()
-given = manager.catalog("polaris").icebergCatalog()
-print("Java", dict(given.properties()).get("s3.secret-access-key"))
+spark.sql("CREATE TABLE polaris.a.t (x INT)")
+table = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, "polaris.a.t")
+print("Java", dict(table.io().properties()).get("s3.secret-access-key"))
 """
 
 

@@ -257,7 +257,7 @@ def simulated_spark(seed: int) -> Iterator[None]:
         for place in (
             patch.object(incremental, "IncrementalQuery", SimulatedIncrementalQuery),
             patch.object(write, "_record_lineage", lambda *_: None),
-            patch.object(write, "_check_types", lambda *_: None),
+            patch.object(write, "_check_query", lambda *_: None),
             patch.object(query_engine, "session_settings", lambda spark: dict(spark._settings)),
             patch("pyspark.sql.functions.expr", lambda text: text),
             patch.object(secrets, "randbits", rng.getrandbits),

@@ -22,9 +22,10 @@ final class CommitNotes {
     return IN_SPARK ? Settings.headers() : Map.of();
   }
 
+  /** Spark's settings are initialized: another engine may have Spark's classes, but not all that they need. */
   private static boolean isInSpark() {
     try {
-      Class.forName("org.apache.spark.sql.internal.SQLConf", false, CommitNotes.class.getClassLoader());
+      Class.forName("org.apache.spark.sql.internal.SQLConf$", true, CommitNotes.class.getClassLoader());
       return true;
     } catch (ClassNotFoundException | LinkageError e) {
       return false;
