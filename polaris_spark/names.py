@@ -52,24 +52,14 @@ def problem_of_part(name: str) -> str | None:
 
 
 _TRANSACTION = "@"
-"""First character of the names of transactions' branches. Names of other branches do not contain it."""
+"""First character of the names of transactions' states. Names of branches do not contain it."""
 
 
-def transaction_name(end_ms: int, unique: str) -> str:
-    """Return the name of the branch of a transaction.
-
-    Args:
-        end_ms: when the transaction ends by itself, in milliseconds since 1970.
-    """
-    return f"{_TRANSACTION}{end_ms:x}-{unique}"
+def transaction_name(unique: str) -> str:
+    """Return the name of the state of a transaction."""
+    return _TRANSACTION + unique
 
 
-def transaction_end_ms(branch: str) -> int | None:
-    """Return when the transaction of a branch ends by itself, in milliseconds since 1970; None if the branch is not
-    that of a transaction."""
-    if not branch.startswith(_TRANSACTION):
-        return None
-    try:
-        return int(branch[1:].partition("-")[0], 16)
-    except ValueError:
-        return None
+def is_transaction(state: str) -> bool:
+    """Whether the name of a state is that of a transaction."""
+    return state.startswith(_TRANSACTION)

@@ -26,7 +26,7 @@ import importlib
 import inspect
 import struct as binary
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -275,6 +275,20 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
     size = _PREAMBLE.size + len(header) + len(payload)
     parts = -(-size // MAX_ROW_BYTES)
     return described, b"".join((_PREAMBLE.pack(FORMAT, parts, len(header)), header, payload))
+
+
+def with_pointers(value: S, new_ids: Mapping[int, int]) -> S:
+    """Return a copy of an object in which other pointers replace some of its pointers.
+
+    Args:
+        new_ids: the new pointers, by the old ones. Pointers that are not among its keys stay.
+    """
+    wire = _by_class[type(value)].wire
+    strong: list[int] = []
+    weak: list[int] = []
+    payload = _encode(wire.pack(value, strong, weak))
+    changed = (tuple([new_ids.get(id, id) for id in ids]) for ids in (strong, weak))
+    return wire.unpack(wire.decode(payload), *changed)  # type: ignore[no-any-return]  # of the type of `value`
 
 
 def rows_of(id: int, data: bytes) -> list[ObjectRow]:

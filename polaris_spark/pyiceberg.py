@@ -18,7 +18,6 @@ nor pyiceberg's client is implemented twice.
 
 from __future__ import annotations
 
-import random
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -53,6 +52,7 @@ from pyiceberg.typedef import Identifier
 from requests import HTTPError
 
 from polaris_spark.catalog.entities import SEPARATOR
+from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import InputError
 from polaris_spark.rest.messages import ErrorResponse, decode, encode
 from polaris_spark.rest.session import Session, connect
@@ -279,7 +279,8 @@ class _InProcess:
     def _change(self, method: str, url: str, query: Any, body: str | None) -> _Answer:
         """Send a request that changes something. If its outcome is unknown (status 504), repeat it once with the same
         idempotency key."""
-        headers = {"Idempotency-Key": _uuid7(self._session.connection.clock.now_ms())}
+        id = new_operation_id(self._session.connection.clock.now_ms())
+        headers = {"Idempotency-Key": str(uuid.UUID(bytes=id))}
         answer = _Answer(*self._session.request(method, url, query, body, headers))
         if answer.status_code == 504:
             answer = _Answer(*self._session.request(method, url, query, body, headers))
@@ -294,10 +295,3 @@ class _InProcess:
     def __exit__(self, *_: object) -> None:
         """Do nothing, so that the store stays open. `RestCatalog` uses a session as a context manager to read the
         configuration, and continues to use the catalog after that."""
-
-
-def _uuid7(now_ms: int) -> str:
-    """Return a UUIDv7, which is ordered by time (RFC 9562, section 5.7)."""
-    random_bits = random.getrandbits(74)
-    high, low = random_bits >> 62, random_bits & (2**62 - 1)
-    return str(uuid.UUID(int=now_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low))

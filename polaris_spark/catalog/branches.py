@@ -24,7 +24,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
     ReferenceGoneError,
 )
-from polaris_spark.names import MAIN, problem_of_part, transaction_end_ms
+from polaris_spark.names import MAIN, problem_of_part
 from polaris_spark.system.registrations import Description, Registered, Registration
 
 _SEPARATORS = "@#"
@@ -199,11 +199,9 @@ def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
 
 
 def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
-    """Return the live references of a catalog whose names have a prefix, by the rest of the name, without the branches
-    of transactions."""
+    """Return the live references of a catalog whose names have a prefix, by the rest of the name."""
     live = [one for one in catalog.references.listed() if one.registration.state == "live"]
-    found = {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
-    return {name: one for name, one in found.items() if transaction_end_ms(name) is None}
+    return {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
 
 
 def _create(

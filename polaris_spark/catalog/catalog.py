@@ -20,7 +20,7 @@ from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, Read, State, StoredObjects, reading_state
-from polaris_spark.errors import ForbiddenError, ReferenceGoneError, WrongTypeError
+from polaris_spark.errors import BadRequestError, ForbiddenError, ReferenceGoneError, WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
 
@@ -46,8 +46,6 @@ class Catalog:
         self.files = files
         self.branch = branch
         self.reference = head_name(row, branch)
-        self.reader = StoredObjects(references.store)
-        """Reads committed content."""
         self.point = ""
         """The point in history or the tag that the catalog shows, as the user wrote it; empty for the newest state."""
         self.tagged = False
@@ -97,6 +95,17 @@ class Catalog:
         """The catalog's name in its realm."""
         return self.row.name
 
+    @property
+    def reader(self) -> StoredObjects:
+        """Reads committed content."""
+        fixed = self._fixed
+        return StoredObjects(self.references.store_of(self.reference) if fixed is None else fixed.store)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this catalog shows the state of a transaction of this process."""
+        return self.references.is_private(self.reference)
+
     def on_branch(self, branch: str) -> Catalog:
         """Return a copy of this catalog that reads and changes the newest state of a branch, which must exist.
 
@@ -118,7 +127,8 @@ class Catalog:
             BeforeHistoryError: the point is a time before the first commit.
             InputError: the point is a commit number or commit id that does not exist in this history.
         """
-        store, newest = self.references.store, self.head()
+        newest = self.head()
+        store = newest.store
         head = pinned(store, newest.head, point)
         commit = CommitReader(store, b"", head, store.get(head.commit, Commit), row_name=newest.row_name)
         return self.at(commit, point.text)
@@ -194,10 +204,16 @@ class Catalog:
         change reads are loaded first.
 
         Raises:
+            BadRequestError: this is the state of a transaction, and the change needs stored content of another state.
             ForbiddenError: this catalog shows a state of the past.
             ReferenceGoneError: the branch was dropped.
         """
         self.require_present()
+        if change.from_elsewhere and self.in_transaction:
+            raise BadRequestError(
+                "merges, reverts, cherry-picks, imports and undrop are commits of their own; commit the transaction or "
+                "roll it back first"
+            )
         try:
             return self.loading(
                 partial(self.references.commit, self.reference, change), change.operation.principal

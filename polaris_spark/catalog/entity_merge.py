@@ -86,6 +86,10 @@ class Difference(NamedTuple):
     """Ids of entities whose content in the other state cannot be used, because its files may be deleted already."""
     reads: Sequence[Read] = ()
     """What must not have changed in the branch: what a transaction read, as it was when it began."""
+    objects: Sequence[tuple[int, msgspec.Struct]] = ()
+    """Objects, as (id, object), that the contents of the other state need and that are not stored yet."""
+    purged: frozenset[int] = frozenset()
+    """Ids of the removed entities that were dropped with PURGE."""
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
@@ -120,7 +124,16 @@ class Merging(Protocol):
         ...
 
     def log(
-        self, state: State, now: int, step: Step, verb: str, *, before: int, after: int, old_key: bytes = b""
+        self,
+        state: State,
+        now: int,
+        step: Step,
+        verb: str,
+        *,
+        before: int,
+        after: int,
+        old_key: bytes = b"",
+        purge: bool = False,
     ) -> None:
         """Add the log entry of a step."""
         ...
@@ -347,7 +360,8 @@ class Run:
                 state.check_time()
                 remove_entity(state, step.old.key, step.entity_id)
                 self._occupy(step)
-                self.change.log(state, now, step, "drop", before=step.old.content, after=0)
+                purge = step.entity_id in self.difference.purged
+                self.change.log(state, now, step, "drop", before=step.old.content, after=0, purge=purge)
                 self._tell(step.old.key, step.action)
         for step in self._in_order():
             state.check_time()

@@ -4,7 +4,7 @@ commit."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,13 +23,12 @@ from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head
-from polaris_spark.commits.state import CommitReader, Read, State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
     BadRequestError,
 )
 from polaris_spark.index import diff
 from polaris_spark.index.keys import decode_key
-from polaris_spark.names import transaction_end_ms
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -48,20 +47,9 @@ def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list
     return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
 
 
-def merge_branch(
-    catalog: Catalog,
-    source: str,
-    operation: Operation,
-    options: Options,
-    *,
-    label: str = "",
-    reads: Sequence[Read] = (),
-) -> list[Merged]:
+def merge_branch(catalog: Catalog, source: str, operation: Operation, options: Options) -> list[Merged]:
     """Merge a branch into the branch of this catalog.
 
-    Args:
-        label: what is done, for messages and the log; by default, the merge of the branch.
-        reads: what must not have changed in the branch of this catalog.
     Raises:
         BadRequestError: it is the same branch.
         HistoryTrimmedError: the common ancestor of the branches is no longer stored.
@@ -78,13 +66,9 @@ def merge_branch(
         changes = changed_entities(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
-        ancestry = ancestry_of(theirs)
-        if transaction_end_ms(source) is not None:  # it will be dropped, and never merged again
-            del ancestry.newest[ancestry.own]
-        return _difference(catalog, changes)._replace(ancestry=ancestry, reads=reads)
+        return new_difference(catalog, changes)._replace(ancestry=ancestry_of(theirs))
 
-    is_merge = transaction_end_ms(source) is None  # a transaction is a direct change
-    return _run(catalog, operation, options, label or f"merge {source}", difference, onto_protected=is_merge)
+    return _run(catalog, operation, options, f"merge {source}", difference, onto_protected=True)
 
 
 def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:
@@ -107,7 +91,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         after, before = reader_of(store, end), _parent(store, view.base.head, begin)
         view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)
-        found = _difference(catalog, changes)
+        found = new_difference(catalog, changes)
         gone = _unrestorable(view, store, found.changes, begin.number)
         return found._replace(gone=gone, restores=True)
 
@@ -137,7 +121,7 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
             for id, change in changes.items()
             if change.after is not None and not _still_there(view, newest, id, change.after)
         }
-        return _difference(catalog, changes)._replace(gone=frozenset(gone))
+        return new_difference(catalog, changes)._replace(gone=frozenset(gone))
 
     return _run(catalog, operation, options, f"cherry-pick {commit}", difference)
 
@@ -171,7 +155,8 @@ def _run(
     return catalog.loading(tried, operation.principal)
 
 
-def _difference(catalog: Catalog, changes: dict[int, EntityChange]) -> Difference:
+def new_difference(catalog: Catalog, changes: dict[int, EntityChange]) -> Difference:
+    """Return what a merge applies to the branch of a catalog, made now."""
     return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes)
 
 

@@ -78,6 +78,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
     """Apply the difference of two states to a branch, in one commit."""
 
     action = "merge"
+    from_elsewhere = True
 
     def __init__(
         self,
@@ -114,11 +115,14 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
 
     def prepare(self, view: State) -> Difference:
         difference = self._difference(view)
-        Run(self, State(view.base, view.new_id), difference).read_files()
+        state = State(view.base, view.new_id)
+        state.add_all(difference.objects)
+        Run(self, state, difference).read_files()
         return difference
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
         _refuse_changed(state, prepared.reads)
+        state.add_all(prepared.objects)
         run = Run(self, state, prepared)
         merged = run.merge()
         conflicts = [one for one in merged if one.action == "conflict"]
@@ -151,13 +155,22 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         return next((self._strategies[name] for name in names if name in self._strategies), self._strategy)
 
     def log(
-        self, state: State, now: int, step: Step, verb: str, *, before: int, after: int, old_key: bytes = b""
+        self,
+        state: State,
+        now: int,
+        step: Step,
+        verb: str,
+        *,
+        before: int,
+        after: int,
+        old_key: bytes = b"",
+        purge: bool = False,
     ) -> None:
         """Add the log entry of a step."""
         key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
         verb = self._adds if verb == "create" else verb
         self.action = f"{verb}-{KINDS[decode_key(key).kind]}"
-        summary = {"from": self._label}
+        summary = {"from": self._label} | ({"purge": "true"} if purge else {})
         self.record(
             state, now, step.entity_id, key, before=before, after=after, old_key=old_key, summary=summary
         )

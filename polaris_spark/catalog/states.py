@@ -23,6 +23,7 @@ from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import InputError, NotFoundError, StateError
+from polaris_spark.names import is_transaction
 
 POINT = "#"
 """Separates a branch from a commit or time."""
@@ -110,6 +111,11 @@ def reader_at(catalog: Catalog, text: str) -> CommitReader:
 def _on_branch(catalog: Catalog, branch: str) -> Catalog:
     if branch in catalog.opened_branches:
         return catalog.on_branch(branch)
+    if is_transaction(branch):
+        raise NotFoundError(
+            f"transaction {branch!r} has ended: it was committed or rolled back, was not used for an hour, or belongs "
+            "to another session; begin one with begin()"
+        )
     require_branch(catalog.references, catalog.row, branch)
     head = branch_of(catalog, branch)
     operation = Operation(b"", catalog.row.owner)

@@ -1,8 +1,10 @@
 """Transactions: changes of a whole catalog that take effect together, or not at all.
 
-A transaction is a branch without a name of its own. It begins at the newest commit of another branch (its *parent*), so
-all its requests see one state of the catalog and the transaction's own changes. Its commit merges it into the parent
-(`state_merge`): one commit of everything, or an error that names the conflicts. Nobody else sees its changes before.
+A transaction works on a copy of a branch, its *parent*, in the memory of this process (`WorkingCopy`). The copy begins
+at the newest commit of the parent, so all requests of the transaction see one state of the catalog and the
+transaction's own changes. Each request is a commit to the copy, which writes nothing to the database. The commit of the
+transaction merges the copy into the parent (`state_merge`): one commit of everything, or an error that names the
+conflicts. Nobody else sees its changes before.
 
 | isolation | what must not have changed in the parent since the transaction began |
 | --- | --- |
@@ -10,41 +12,61 @@ all its requests see one state of the catalog and the transaction's own changes.
 | `serializable` | also what it read: loaded tables and views, names that it looked up, and listed namespaces |
 
 These are snapshot isolation and serializability of Adya ("Weak Consistency", 1999), with tables, views and namespaces
-as the objects. What a transaction read is known only to the process that carries it out.
+as the objects.
 
-The name of the branch has the time at which the transaction ends by itself. Jobs that delete rows or files drop the
-branches of transactions that have ended, and then treat their files as those of any dropped branch.
+The commit writes the objects that the transaction made, under new ids, because a sweep may delete unreachable objects
+whose ids are older than the sweep (`maintenance.sweep_roots`). Changes that bring stored content of other branches or
+of earlier commits are refused in a transaction (`Change.from_elsewhere`): a sweep may delete it before the commit.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.backends.working_copy import WorkingCopy
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entity_merge import Merged
-from polaris_spark.catalog.merge_base import BeginBranch, Contained
-from polaris_spark.catalog.merges import Options, merge_branch
+from polaris_spark.catalog.differences import EntityChange, changed_entities
+from polaris_spark.catalog.entity_merge import Difference, Merged
+from polaris_spark.catalog.merges import new_difference
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import CommitReader, Point, Range, RangeOfOthers, Read, reading_state
+from polaris_spark.catalog.state_merge import MergeStates
+from polaris_spark.commits.change import Operation, new_operation_id
+from polaris_spark.commits.log import ancestor, entries
+from polaris_spark.commits.rows import Head
+from polaris_spark.commits.state import (
+    CommitReader,
+    Point,
+    Range,
+    RangeOfOthers,
+    Read,
+    State,
+    reading_state,
+)
 from polaris_spark.errors import (
     BadRequestError,
+    HistoryTrimmedError,
     InputError,
     NotFoundError,
-    ReferenceGoneError,
+    OutcomeUnknownError,
 )
-from polaris_spark.names import transaction_end_ms, transaction_name
+from polaris_spark.names import transaction_name
+from polaris_spark.objects import with_pointers
+from polaris_spark.store.objects import ObjectStore
 
-DEFAULT_TIMEOUT_MS = 3_600_000
-"""Default time limit of a transaction, in milliseconds."""
+IDLE_MS = 3_600_000
+"""A transaction that was not used for this time ends by itself, in milliseconds."""
+
+_IN_DOUBT = (
+    "it is not known whether the transaction was committed: call commit() again to find out, or rollback() to end "
+    "the transaction"
+)
 
 
 class Isolation(Enum):
@@ -70,43 +92,47 @@ class Savepoint(NamedTuple):
     """A state within a transaction to which it can return."""
 
     name: str
-    commit: int
-    """Id of the commit."""
+    head: Head
 
 
 class Transaction:
     """A transaction that this process carries out. One thread at a time uses it."""
 
-    def __init__(self, parent: Catalog, isolation: Isolation, begin: CommitReader, state: str) -> None:
+    def __init__(self, parent: Catalog, isolation: Isolation, begin: CommitReader) -> None:
         self.parent = parent
         """The catalog on the branch that the transaction changes at its commit."""
         self.isolation = isolation
         self.begin = begin
         """The parent's state at the beginning."""
-        self.state = state
-        """Name of the branch of the transaction."""
+        self.copy = WorkingCopy(begin.store.backend, parent.context.clock)
+        self.store = begin.store.on(self.copy)
+        """Reads and writes the objects of the copy."""
+        self.state = ""
+        """Name of the state of the transaction."""
         self.reads: list[list[Read]] = []
         """What was read, a list for each request."""
         self.savepoints: list[Savepoint] = []
+        self.operation_id = b""
+        """Id of the commit while its outcome is unknown, so that it is carried out once."""
+
+    @property
+    def head(self) -> CommitReader:
+        """The newest commit of the copy."""
+        return branch_of(self.parent, self.state)
 
 
 class Transactions:
-    """The transactions of a session, by the name of their branch."""
+    """The transactions of a session, by the name of their state."""
 
     def __init__(self) -> None:
         self._open: dict[str, Transaction] = {}
 
     def close(self) -> None:
-        """Forget the transactions. Their branches are dropped when their time is over."""
-        self._open.clear()
+        """End all transactions without making their changes."""
+        for transaction in list(self._open.values()):
+            self._close(transaction)
 
-    def begin(
-        self,
-        catalog: Catalog,
-        operation: Operation,
-        isolation: Isolation,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> Transaction:
+    def begin(self, catalog: Catalog, isolation: Isolation) -> Transaction:
         """Begin a transaction on the branch of a catalog.
 
         Raises:
@@ -114,21 +140,20 @@ class Transactions:
             ForbiddenError: the catalog shows a state of the past.
         """
         catalog.require_present()
-        if transaction_end_ms(catalog.branch) is not None:
+        if catalog.in_transaction:
             raise BadRequestError("a transaction is open in this session; commit it or roll it back first")
-        begin = catalog.head()
-        end = catalog.context.clock.now_ms() + timeout_ms
-        state = _create(catalog, operation, begin, transaction_name(end, secrets.token_hex(6)))
-        found = self._open[state] = Transaction(catalog, isolation, begin, state)
-        catalog.record_reads(state, found.reads)
-        return found
+        self._close_unused()
+        begun = Transaction(catalog, isolation, catalog.head())
+        self._show(begun, begun.begin.head)
+        return begun
 
     def of(self, catalog: Catalog) -> Transaction:
-        """Return the transaction whose branch a catalog shows.
+        """Return the transaction whose state a catalog shows.
 
         Raises:
-            NotFoundError: the catalog is not that of a transaction of this process, or the transaction has ended.
+            NotFoundError: the catalog is not that of a transaction of this session, or the transaction has ended.
         """
+        self._close_unused()
         found = self._open.get(catalog.branch)
         if found is None:
             raise NotFoundError("no transaction is open in this session; begin one with begin()")
@@ -138,71 +163,151 @@ class Transactions:
         """Commit a transaction. If this fails, the transaction stays open and can be rolled back.
 
         Raises:
+            HistoryTrimmedError: the state at its beginning is no longer stored.
             MergeConflictError: something that it changed or read has changed since it began.
-            NotFoundError: its time was over, and a job has ended it.
+            OutcomeUnknownError: it may have been committed. It accepts only `commit`, to find out, and `roll_back`.
         """
-        reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
-        merged = merge_branch(
-            transaction.parent, transaction.state, operation, Options(), label="commit", reads=reads
+        parent = transaction.parent
+        id = transaction.operation_id or new_operation_id(parent.context.clock.now_ms())
+        change = MergeStates(
+            parent.context,
+            operation._replace(id=id),
+            lambda view: _difference(transaction, view),
+            label="commit",
+            advice="roll it back and repeat it",
         )
-        self._end(transaction, operation)
+        try:
+            merged = parent.commit(change)
+        except OutcomeUnknownError:
+            transaction.operation_id = id
+            transaction.copy.close_writes(_IN_DOUBT)
+            raise
+        self._close(transaction)
         return merged
 
-    def roll_back(self, transaction: Transaction, operation: Operation) -> None:
+    def roll_back(self, transaction: Transaction) -> None:
         """End a transaction without making its changes."""
-        self._end(transaction, operation)
+        self._close(transaction)
 
     def save(self, transaction: Transaction, name: str) -> None:
         """Set a savepoint. An earlier one of the same name is hidden."""
-        head = branch_of(transaction.parent, transaction.state).head
-        transaction.savepoints.append(Savepoint(name, head.commit))
+        transaction.savepoints.append(Savepoint(name, transaction.head.head))
 
-    def return_to(self, transaction: Transaction, name: str, operation: Operation) -> None:
+    def return_to(self, transaction: Transaction, name: str) -> None:
         """Undo all changes since a savepoint. Later savepoints are removed.
 
         Raises:
+            BadRequestError: it is not known whether the transaction was committed.
             NotFoundError: the transaction has no such savepoint.
         """
         saved = [one for one in transaction.savepoints if one.name == name]
         if not saved:
             known = ", ".join(dict.fromkeys(one.name for one in transaction.savepoints)) or "none"
             raise NotFoundError(f"the transaction has no savepoint {name!r}; its savepoints are: {known}")
-        parent, old = transaction.parent, transaction.state
-        newest = branch_of(parent, old)
-        commit = newest.store.get(saved[-1].commit, Commit)
-        head = msgspec.structs.replace(
-            newest.head, commit=saved[-1].commit, number=commit.number, time=commit.time
-        )
-        at = CommitReader(newest.store, newest.version, head, commit, row_name=newest.row_name)
-        end = transaction_end_ms(old)
-        assert end is not None
-        state = _create(parent, operation, at, transaction_name(end, secrets.token_hex(6)))
+        if transaction.operation_id:
+            raise BadRequestError(_IN_DOUBT)
+        self._close(transaction)
+        self._show(transaction, saved[-1].head)
         del transaction.savepoints[transaction.savepoints.index(saved[-1]) + 1 :]
-        transaction.state = state
-        self._open[state] = transaction
-        parent.record_reads(state, transaction.reads)
-        self._drop(transaction, old, operation)
 
-    def _end(self, transaction: Transaction, operation: Operation) -> None:
-        self._drop(transaction, transaction.state, operation)
-
-    def _drop(self, transaction: Transaction, state: str, operation: Operation) -> None:
-        self._open.pop(state, None)
+    def _show(self, transaction: Transaction, head: Head) -> None:
+        """Let a transaction show a commit, under a new name."""
         parent = transaction.parent
+        transaction.state = state = transaction_name(secrets.token_hex(12))
+        own = msgspec.structs.replace(head, slots=(), move=None)
+        parent.references.open_private(head_name(parent.row, state), transaction.store, own)
+        parent.opened_branches.add(state)
+        parent.record_reads(state, transaction.reads)
+        self._open[state] = transaction
+
+    def _close(self, transaction: Transaction) -> None:
+        parent, state = transaction.parent, transaction.state
+        self._open.pop(state, None)
         parent.record_reads(state, None)
-        try:
-            parent.references.drop(head_name(parent.row, state), operation)
-        except (NotFoundError, ReferenceGoneError):  # a job ended it
-            return
+        parent.opened_branches.discard(state)
+        parent.references.close_private(head_name(parent.row, state))
+
+    def _close_unused(self) -> None:
+        """End the transactions that were not used for a long time."""
+        for transaction in list(self._open.values()):
+            if transaction.copy.used_ms + IDLE_MS < transaction.parent.context.clock.now_ms():
+                self._close(transaction)
 
 
-def _create(catalog: Catalog, operation: Operation, at: CommitReader, state: str) -> str:
-    """Create the branch of a transaction, and return its name."""
-    reference = head_name(catalog.row, state)
-    registered = catalog.references.create(reference, operation, source=at)
-    source = Contained(registered.registration.number, registered.source)
-    catalog.references.commit(reference, BeginBranch(registered.registration.generation, source))
-    return state
+def _difference(transaction: Transaction, view: State) -> Difference:
+    """Return the changes of a transaction, to be applied to the newest state of its parent."""
+    parent, begin, head = transaction.parent, transaction.begin, transaction.head
+    _require_history(view, begin.head)
+    changes = changed_entities(
+        parent.on_branch(transaction.state).reader.read_shards, begin.commit, head.commit
+    )
+    new_ids, objects = _copies(transaction.store, changes, transaction.copy.contains, view.new_id)
+    moved = {
+        id: change
+        if change.after is None
+        else change._replace(
+            after=change.after._replace(content=new_ids.get(change.after.content, change.after.content))
+        )
+        for id, change in changes.items()
+    }
+    reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
+    purged = _purged(transaction.store, head.head, begin.head)
+    return new_difference(parent, moved)._replace(reads=reads, objects=objects, purged=purged)
+
+
+def _purged(store: ObjectStore, head: Head, begin: Head) -> frozenset[int]:
+    """Return the ids of the tables and views that a transaction dropped with PURGE."""
+    own = msgspec.structs.replace(head, floor_number=begin.number + 1)
+    return frozenset(
+        entry.entity for *_, entry in entries(store, own) if entry.summary.get("purge") == "true"
+    )
+
+
+def _require_history(view: State, begin: Head) -> None:
+    """Check that the commit at which a transaction began is in the history of its parent, and record this.
+
+    Raises:
+        HistoryTrimmedError: it is not.
+    """
+    try:
+        view.require_kept(begin.number)
+        kept = view.base.head.number >= begin.number and begin.commit == (
+            ancestor(view.base.store, view.base.head, begin.number)
+        )
+    except HistoryTrimmedError:
+        kept = False
+    if not kept:
+        raise HistoryTrimmedError(
+            "the transaction cannot be committed, nothing was changed: the state at its beginning is no longer in the "
+            "history of the branch; roll it back and repeat it"
+        )
+
+
+def _copies(
+    store: ObjectStore,
+    changes: Mapping[int, EntityChange],
+    is_new: Callable[[str, int], bool],
+    new_id: Callable[[], int],
+) -> tuple[dict[int, int], list[tuple[int, msgspec.Struct]]]:
+    """Return copies of the new objects that the changed entities need, under new ids.
+
+    Args:
+        is_new: whether an object of a realm exists only in the transaction.
+    Returns:
+        the new ids by the old ones, and the copies as (new id, object).
+    """
+    new_ids: dict[int, int] = {}
+    found: dict[int, msgspec.Struct] = {}
+    wanted = {change.after.content for change in changes.values() if change.after is not None}
+    while wanted:
+        read = store.read([id for id in wanted if is_new(store.realm, id)])
+        wanted = set()
+        for id, decoded in read.items():
+            assert decoded.value is not None  # this process made it
+            new_ids[id], found[id] = new_id(), decoded.value
+            wanted.update(decoded.header.strong)
+        wanted -= new_ids.keys()
+    return new_ids, [(new_ids[id], with_pointers(value, new_ids)) for id, value in found.items()]
 
 
 def _reads(transaction: Transaction) -> Sequence[Read]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -41,6 +42,17 @@ def made_ms(key: bytes) -> int:
     return int.from_bytes(key[:6], "big")
 
 
+def new_operation_id(now_ms: int) -> bytes:
+    """Return a new id of an operation: a UUIDv7 (RFC 9562, section 5.7).
+
+    Args:
+        now_ms: the time, in milliseconds since 1970.
+    """
+    random_bits = random.getrandbits(74)
+    high, low = random_bits >> 62, random_bits & (2**62 - 1)
+    return (now_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low).to_bytes(16, "big")
+
+
 class PrepareAgain(Exception):  # noqa: N818  # not an error: it requests another preparation
     """Raised by `apply` if it needs data that `prepare` did not read. The change is prepared again, on a fresh head."""
 
@@ -56,6 +68,9 @@ class Change(ABC, Generic[P, R]):
     onto_protected: bool = False
     """Whether the change may be committed to a protected branch (`State.is_protected`): it is a merge, or it does not
     change what the branch contains."""
+    from_elsewhere: bool = False
+    """Whether the change can bring stored content to the reference that its head does not have, such as that of another
+    branch or of an earlier commit. A sweep may delete such content until the change is committed."""
     size: int = 1
     """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 

@@ -8,52 +8,46 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.transactions import Transaction, Transactions
-    from polaris_spark.commits.change import Operation
+    from polaris_spark.catalog.transactions import Transactions
 
 
 def _begin(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.transactions import isolation_of
 
-    transactions, operation = _parts(call)
     isolation = isolation_of(arguments.get("isolation", "serializable"))
-    begun = transactions.begin(call.session.catalog, operation, isolation)
+    begun = _transactions(call).begin(call.session.catalog, isolation)
     return [(begun.state, isolation.value, begun.begin.head.number)]
 
 
 def _commit(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    transactions, operation = _parts(call)
+    transactions = _transactions(call)
     transaction = transactions.of(call.session.catalog)
-    merged = transactions.commit(transaction, operation)
+    merged = transactions.commit(transaction, call.session.operation())
     parent = transaction.parent.branch
     return [(parent, one.kind, one.name, one.action) for one in merged] or [(parent, None, None, None)]
 
 
 def _rollback(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    transactions, operation = _parts(call)
-    transaction = _open(call)
+    transactions = _transactions(call)
+    transaction = transactions.of(call.session.catalog)
     if "savepoint" in arguments:
-        transactions.return_to(transaction, arguments["savepoint"], operation)
+        transactions.return_to(transaction, arguments["savepoint"])
         return [(transaction.state,)]
-    transactions.roll_back(transaction, operation)
+    transactions.roll_back(transaction)
     return [(transaction.parent.branch,)]
 
 
 def _savepoint(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    transactions, _ = _parts(call)
-    transaction = _open(call)
+    transactions = _transactions(call)
+    transaction = transactions.of(call.session.catalog)
     transactions.save(transaction, arguments["name"])
     return [(transaction.state, arguments["name"])]
 
 
-def _parts(call: Call) -> tuple[Transactions, Operation]:
+def _transactions(call: Call) -> Transactions:
     from polaris_spark.catalog.transactions import Transactions
 
-    return call.session.resource(Transactions), call.session.operation()
-
-
-def _open(call: Call) -> Transaction:
-    return _parts(call)[0].of(call.session.catalog)
+    return call.session.resource(Transactions)
 
 
 _STATE = Column("state", "STRING")

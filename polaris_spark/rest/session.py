@@ -171,12 +171,12 @@ class Session:
             MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
         """
         transactions, operation = self.resource(Transactions), self.operation()
-        begun = transactions.begin(self.catalog, operation, isolation_of(isolation))
+        begun = transactions.begin(self.catalog, isolation_of(isolation))
         try:
             yield self.derive(catalog=catalog_at(self.catalog, begun.state))
             transactions.commit(begun, operation)
         except BaseException:
-            transactions.roll_back(begun, operation)
+            transactions.roll_back(begun)
             raise
 
     def resource(self, cls: type[A]) -> A:

@@ -313,6 +313,10 @@ def _write_metadata_of_dropped(catalog: Catalog, name: TableName, dropped: Table
 def _purge(catalog: Catalog, name: TableName, dropped: Table | View) -> None:
     """Delete the files of a dropped table or view. An error is only logged and not raised, because the drop has already
     succeeded."""
+    if (
+        catalog.in_transaction
+    ):  # it may be rolled back; the job purge_dropped finds the table after the commit
+        return
     try:
         kept = purge(catalog, dropped)
     except Exception as error:  # any error of a file system or database: the log entry records what to delete

@@ -38,7 +38,6 @@ from polaris_spark.errors import (
     AlreadyExistsError,
     CommitFailedError,
     ForbiddenError,
-    NotFoundError,
     OutcomeUnknownError,
     ProtectedBranchError,
     RealmMovedError,
@@ -47,7 +46,6 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.ids import IdGenerator
-from polaris_spark.names import transaction_end_ms
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 from polaris_spark.system.lost_rows import refuse_lost
@@ -117,6 +115,8 @@ class References:
         self._rng = rng or random.Random()
         self._mailbox = mailbox
         self._open: dict[str, Committer] = {}
+        self._private: dict[str, ObjectStore] = {}
+        """The stores of the references that exist only in this process (`open_private`), by name."""
         self._guard = threading.Lock()
         self.root = self._committer(ROOT)
 
@@ -183,6 +183,40 @@ class References:
         with self._guard:
             return self._open.setdefault(name, self._committer(registered.row_name))
 
+    def open_private(self, name: str, store: ObjectStore, head: Head) -> None:
+        """Create a reference that exists only in this process, until `close_private`. It is not registered.
+
+        Args:
+            store: reads and writes its objects and its row.
+            head: its first head.
+        """
+        store.backend.insert_reference(store.realm, name, ReferenceRow(new_version(), encode_head(head)))
+        committer = Committer(
+            store,
+            name,
+            ids=self.ids,
+            clock=self.clock,
+            settings=self._settings,
+            files=self._files,
+            rng=self._rng,
+        )
+        with self._guard:
+            self._open[name], self._private[name] = committer, store
+
+    def close_private(self, name: str) -> None:
+        """Forget a reference that exists only in this process. Do nothing if there is none of this name."""
+        with self._guard:
+            if self._private.pop(name, None) is not None:
+                del self._open[name]
+
+    def is_private(self, name: str) -> bool:
+        """Whether a reference exists only in this process."""
+        return name in self._private
+
+    def store_of(self, name: str) -> ObjectStore:
+        """Return the store that has the objects of a reference."""
+        return self._private.get(name, self.store)
+
     def forget(self, name: str) -> None:
         """Remove the committer of `name` from the cache, so that the next `open` looks in the registry again."""
         with self._guard:
@@ -215,8 +249,11 @@ class References:
             return self._commit(name, change)
         except ProtectedBranchError as error:
             parts = name_parts(name)
+            what = f"branch {name if parts is None else parts.name!r}"
+            if self.is_private(name):
+                what = "the branch of this transaction"
             error.args = (
-                f"branch {name if parts is None else parts.name!r} is protected: {error}; make the change on another "
+                f"{what} is protected: {error}; make the change on another "
                 "branch and merge it, or call unprotect_branch first",
             )
             raise
@@ -391,8 +428,7 @@ class References:
         return self.open(name).amend(moved)
 
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
-        """Drop the branches of transactions whose time is over. End the registrations of the references that were
-        dropped at least the grace period ago.
+        """End the registrations of the references that were dropped at least the grace period ago.
 
         These references can no longer be restored, so their objects and files can be deleted. Jobs that delete objects
         or files look in the registry to see whether a reference can still be restored. They do not decide this by their
@@ -401,13 +437,7 @@ class References:
         Args:
             grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
         """
-        now_ms = self.ids.now_ms()
-        for registered in self.listed():
-            end = transaction_end_ms(registered.name.rpartition("/")[2])
-            if registered.registration.state == "live" and end is not None and end < now_ms:
-                with contextlib.suppress(NotFoundError):  # it has just ended
-                    self.drop(registered.name, operation)
-        self.end(expired(self.listed(), now_ms, grace_ms), operation)
+        self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> None:
         """End the registrations of dropped references, so that they can no longer be restored. Skip registrations that

@@ -9,19 +9,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.merge_base import MERGES
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.transactions import Transactions
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Change
+from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     BadRequestError,
+    HistoryTrimmedError,
     InputError,
     MergeConflictError,
     NotFoundError,
-    ReferenceGoneError,
+    OutcomeUnknownError,
 )
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
@@ -272,22 +279,202 @@ def test_savepoints_undo_a_part_of_the_changes(main: Client) -> None:
 
 def test_an_abandoned_transaction_ends_by_itself(main: Client, clock: ManualClock) -> None:
     [(state, *_)] = call(main.session, "begin")
-    write(Client(main.session.derive(catalog=catalog_at(main.session.catalog, state))), "t", 1)
+    abandoned = Client(main.session.derive(catalog=catalog_at(main.session.catalog, state)))
+    write(abandoned, "t", 1)
+    clock.advance(59 * 60_000)
+    assert read(abandoned, "t") == 1
+    clock.advance(59 * 60_000)
+    call(abandoned.session, "savepoint", name="used")
     clock.advance(61 * 60_000)
-    call(main.session, "sweep")
-    live = [one.name for one in main.session.catalog.references.listed() if one.registration.state == "live"]
-    assert not [name for name in live if "@" in name]
-    with pytest.raises(ReferenceGoneError, match="it was dropped"):
-        catalog_at(main.session.catalog, state).head()
+    with pytest.raises(NotFoundError, match="no transaction is open"):
+        call(abandoned.session, "commit")
+    with pytest.raises(NotFoundError, match="has ended"):
+        catalog_at(main.session.catalog, state)
+    assert read(main, "t") == 0
 
 
-def test_merges_within_a_transaction_are_remembered(main: Client) -> None:
+def test_nothing_is_written_before_the_commit(main: Client) -> None:
+    backend = main.session.catalog.references.store.backend
+    before = rows(backend)
+    tx = Tx(main, "snapshot")
+    write(tx.client, "t", 1)
+    tx.client.create("made")
+    tx.client.ok("DELETE", table("u"))
+    assert rows(backend) == before
+    tx.roll_back()
+    assert rows(backend) == before
+
+
+def rows(backend: Backend) -> list[object]:
+    """All rows of a store."""
+    found: list[object] = []
+    for name in ("objects", "references"):
+        for split in backend.splits(name, None, 1):
+            found += [batch.to_pylist() for batch in backend.scan(split)]
+    return found
+
+
+def test_objects_of_a_transaction_get_ids_above_the_fence_of_a_sweep(
+    main: Client, clock: ManualClock
+) -> None:
+    """A sweep that ran meanwhile may still delete unreachable rows below its fence."""
+    tx = Tx(main, "snapshot")
+    tx.client.create("made", properties={"my.value": "1"})
+    appendable(tx.client, "appended")
+    made = attempt(tx.client.load("appended")["metadata"], new_append(3))
+    write_manifests(made)
+    assert send(tx.client, made, "appended").status == 200
+    clock.advance(10)
+    call(main.session, "sweep", retention="3d", grace="3d")
+    catalog = main.session.catalog
+    fence = catalog.head().head.fence
+    assert fence
+    loaded = tx.client.load("appended")["metadata"]
+    tx.commit()
+    after = main.load("appended")["metadata"]
+    assert {**after, "last-updated-ms": 0} == {**loaded, "last-updated-ms": 0}
+    state = catalog.view()
+    found = {id for key, id in contents(state) if key.endswith((b"made", b"appended"))}
+    assert len(found) == 2
+    store, reached = catalog.references.store, set(found)
+    while found:
+        found = {id for one in store.read(found).values() for id in one.header.strong} - reached
+        reached |= found
+    assert min(reached) > fence
+
+
+def contents(state: State) -> list[tuple[bytes, int]]:
+    """The key and the id of the content of each table, view and namespace."""
+    return [(key, entry.pointer) for key, entry in state.scan(NAMES, b"", None)]
+
+
+def test_a_transaction_whose_beginning_was_trimmed_is_refused(main: Client, clock: ManualClock) -> None:
+    tx = Tx(main, "snapshot")
+    write(tx.client, "t", 1)
+    write(main, "u", 1)
+    clock.advance(50 * 60_000)
+    write(main, "u", 2)
+    call(main.session, "sweep", retention="30m", grace="30m")
+    with pytest.raises(HistoryTrimmedError, match="roll it back and repeat it"):
+        tx.commit()
+    assert read(main, "t") == 0
+
+
+def test_a_transaction_is_refused_if_its_branch_was_moved(main: Client) -> None:
+    call(main.session, "create_branch", name="dev")
+    write(main, "t", 3)
+    dev = Client(main.session.derive(catalog=catalog_at(main.session.catalog, "dev")))
+    write(dev, "u", 8)
+    write(dev, "u", 9)
+    tx = Tx(dev, "snapshot")
+    write(tx.client, "t", 1)
+    call(main.session, "reassign_branch", name="dev", to="main")
+    with pytest.raises(HistoryTrimmedError, match="no longer in the history of the branch"):
+        tx.commit()
+    assert read(dev, "t") == 3
+
+
+def test_a_commit_whose_outcome_is_unknown_can_be_repeated_and_is_made_once(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = Tx(main, "snapshot")
+    made = attempt(tx.client.load("t")["metadata"], new_append(3))
+    write_manifests(made)
+    assert send(tx.client, made, "t").status == 200
+    state = tx.client.session.catalog.branch
+    commit = Catalog.commit
+
+    def lost(self: Catalog, change: Change[Any, Any]) -> Any:
+        commit(self, change)
+        raise OutcomeUnknownError("the answer is lost")
+
+    monkeypatch.setattr(Catalog, "commit", lost)
+    transaction = main.session.resource(Transactions).of(tx.client.session.catalog)
+    with pytest.raises(OutcomeUnknownError):
+        call(tx.client.session, "commit")
+    monkeypatch.undo()
+    assert transaction.operation_id
+    for name in ("t", "u"):
+        assert (
+            "not known whether"
+            in tx.client.send(
+                "POST",
+                table(name),
+                {"requirements": [], "updates": [{"action": "set-properties", "updates": {"my.value": "9"}}]},
+            ).error["message"]
+        )
+    call(tx.client.session, "savepoint", name="a")
+    with pytest.raises(BadRequestError, match="not known whether"):
+        call(tx.client.session, "rollback", savepoint="a")
+    before = main.session.catalog.head().head.number
+    call(tx.client.session, "commit")
+    assert main.session.catalog.head().head.number == before
+    assert [one["summary"]["total-records"] for one in main.load("t")["metadata"]["snapshots"]] == ["3"]
+    with pytest.raises(NotFoundError, match="has ended"):
+        catalog_at(main.session.catalog, state)
+
+
+def test_a_transaction_costs_the_round_trips_of_one_commit(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        main.create(f"n{number}")
+    backend = main.session.catalog.references.store.backend
+    calls: list[str] = []
+    for name in ("read_objects", "write_objects", "read_reference", "swap_reference", "write_and_swap"):
+        real = getattr(backend, name)
+
+        def counted(*args: Any, _name: str = name, _real: Any = real) -> Any:
+            calls.append(_name)
+            return _real(*args)
+
+        monkeypatch.setattr(backend, name, counted)
+    with main.session.transaction() as session:
+        for number in range(10):
+            write(Client(session), f"n{number}", number)
+    assert len(calls) <= 3, calls
+
+
+def test_purging_a_table_in_a_transaction_that_is_rolled_back_deletes_nothing(main: Client) -> None:
+    made = attempt(main.load("t")["metadata"], new_append(3))
+    write_manifests(made)
+    assert send(main, made, "t").status == 200
+    location = Path(main.load("t")["metadata"]["location"].removeprefix("file://"))
+    before = sorted(location.rglob("*"))
+    assert before
+    tx = Tx(main, "snapshot")
+    tx.client.ok("DELETE", table("t"), query={"purgeRequested": "true"})
+    tx.roll_back()
+    call(main.session, "purge_dropped")
+    assert sorted(location.rglob("*")) == before
+
+
+def test_purging_a_table_in_a_transaction_leaves_its_files_to_the_job_after_the_commit(
+    main: Client, clock: ManualClock
+) -> None:
+    location = Path(main.load("t")["metadata"]["location"].removeprefix("file://"))
+    made = attempt(main.load("t")["metadata"], new_append(3))
+    write_manifests(made)
+    assert send(main, made, "t").status == 200
+    with main.session.transaction() as session:
+        Client(session).ok("DELETE", table("t"), query={"purgeRequested": "true"})
+    assert any(location.rglob("*.avro"))
+    clock.advance(4 * 24 * 3_600_000)
+    call(main.session, "purge_dropped", clock_is_right=True)
+    assert not any(location.rglob("*.avro"))
+
+
+def test_what_brings_content_of_other_states_is_refused(main: Client) -> None:
     call(main.session, "create_branch", name="dev")
     dev = Client(main.session.derive(catalog=catalog_at(main.session.catalog, "dev")))
     write(dev, "t", 4)
-    with main.session.transaction() as session:
-        call(session, "merge", source="dev")
-    assert read(main, "t") == 4
-    assert call(main.session, "merge", source="dev") == []
-    entries = list(main.session.catalog.head().index(MERGES).range(b"", None))
-    assert len(entries) == 1  # the branch `dev`; none of the transaction
+    main.ok("DELETE", table("u"))
+    tx = Tx(main, "snapshot")
+    for procedure, arguments in (
+        ("merge", {"source": "dev"}),
+        ("cherry_pick", {"commit": "dev#7"}),
+        ("undrop", {"table": "db.u"}),
+    ):
+        with pytest.raises(BadRequestError, match="commit the transaction or roll it back first"):
+            call(tx.client.session, procedure, **arguments)
+    tx.roll_back()

@@ -89,6 +89,8 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
     added.
     """
 
+    from_elsewhere = True
+
     def __init__(
         self, context: Context, operation: Operation, placements: Sequence[Placement], properties: Properties
     ) -> None:

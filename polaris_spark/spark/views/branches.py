@@ -10,7 +10,7 @@ import msgspec
 from polaris_spark.catalog.merge_base import Distance, distance
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
-from polaris_spark.names import MAIN, transaction_end_ms
+from polaris_spark.names import MAIN
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
@@ -108,9 +108,7 @@ class Branches(SystemView[BranchTask, BranchRow]):
             found = {
                 (parts.is_tag, parts.name): (realm.head_of(one), one.registration)
                 for one in registered
-                if (parts := name_parts(one.name)) is not None
-                and parts.catalog == prefix
-                and transaction_end_ms(parts.name) is None
+                if (parts := name_parts(one.name)) is not None and parts.catalog == prefix
             }
             live = {
                 key: (msgspec.structs.replace(head, recent=(), slots=()), registration)
