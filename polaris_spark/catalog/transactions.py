@@ -160,7 +160,8 @@ class Transactions:
         return found
 
     def commit(self, transaction: Transaction, operation: Operation) -> list[Merged]:
-        """Commit a transaction. If this fails, the transaction stays open and can be rolled back.
+        """Commit a transaction. If this fails, the transaction stays open and can be rolled back. A transaction that only
+        read has nothing to commit: it is as if it had taken place when it began.
 
         Raises:
             HistoryTrimmedError: the state at its beginning is no longer stored.
@@ -168,6 +169,9 @@ class Transactions:
             OutcomeUnknownError: it may have been committed. It accepts only `commit`, to find out, and `roll_back`.
         """
         parent = transaction.parent
+        if transaction.head.head.commit == transaction.begin.head.commit:
+            self._close(transaction)
+            return []
         id = transaction.operation_id or new_operation_id(parent.context.clock.now_ms())
         change = MergeStates(
             parent.context,

@@ -295,10 +295,13 @@ def test_a_change_that_was_prepared_before_the_protection_is_refused(main: Clien
 
 
 def test_a_transaction_does_not_change_a_protected_branch(main: Client) -> None:
-    with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):  # noqa: SIM117
+    def protected_too_late() -> None:
         with main.session.transaction() as session:
             Client(session).namespace("x")
             call(main.session, "protect_branch", name="main")
+
+    with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
+        protected_too_late()
     with main.session.transaction() as session:
         refused = Client(session).send("POST", "v1/namespaces", {"namespace": ["x"]})
         assert "the branch of this transaction is protected" in refused.error["message"]

@@ -199,6 +199,16 @@ def test_a_name_that_was_looked_up_in_vain_counts_as_read(main: Client) -> None:
     tx.refused("table db.made was read in it")
 
 
+def test_a_transaction_that_only_reads_has_nothing_to_commit(main: Client) -> None:
+    tx = Tx(main, "serializable")
+    assert read(tx.client, "t") == 0
+    write(main, "t", 1)
+    before = main.session.catalog.head().head
+    assert read(tx.client, "u") == 0
+    tx.commit()
+    assert main.session.catalog.head().head == before
+
+
 def test_what_was_not_read_may_change(main: Client) -> None:
     tx = Tx(main, "serializable")
     write(tx.client, "t", read(tx.client, "t") + 1)
