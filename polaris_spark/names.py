@@ -51,6 +51,9 @@ def problem_of_part(name: str) -> str | None:
     return problem_of(name)
 
 
+AREA = "+"
+"""First character of the names of staging areas (`catalog.staging`). Names of other branches do not begin with it."""
+
 _TRANSACTION = "@"
 """First character of the names of transactions' states. Names of branches do not contain it."""
 

@@ -24,7 +24,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
     ReferenceGoneError,
 )
-from polaris_spark.names import MAIN, problem_of_part
+from polaris_spark.names import AREA, MAIN, problem_of_part
 from polaris_spark.system.registrations import Description, Registered, Registration
 
 _SEPARATORS = "@#"
@@ -111,8 +111,30 @@ def create_branch(
         InputError: `point` is not a commit of the other branch.
         NotFoundError: the other branch does not exist.
     """
+    require_name("branch", name)
+    return _create_branch(catalog, name, operation, source, point, comment)
+
+
+def create_area(catalog: Catalog, name: str, operation: Operation, target: str) -> Branch:
+    """Create the branch of a staging area (`catalog.staging`).
+
+    Args:
+        target: name of the branch for which changes are staged.
+    Raises:
+        AlreadyExistsError: the area exists.
+        BadRequestError: no area can have this name.
+        NotFoundError: the branch does not exist.
+    """
+    require_name("staging area", name.removeprefix(AREA))
+    branch_of(catalog, target)
+    return _create_branch(catalog, name, operation, target, "", "")
+
+
+def _create_branch(
+    catalog: Catalog, name: str, operation: Operation, source: str, point: str, comment: str
+) -> Branch:
     reference, rival = head_name(catalog.row, name), tag_name(catalog.row, name)
-    made = _create(catalog, "branch", name, (reference, rival), operation, source, point, comment)
+    made = _create(catalog, name, (reference, rival), operation, source, point, comment)
     source_commit = Contained(made.registration.number, made.source)
     catalog.references.commit(reference, BeginBranch(made.registration.generation, source_commit))
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
@@ -129,8 +151,9 @@ def create_tag(
     comment: str = "",
 ) -> Branch:
     """Create a tag of a commit of a branch. The arguments and errors are those of `create_branch`."""
+    require_name("tag", name)
     references = tag_name(catalog.row, name), head_name(catalog.row, name)
-    made = _create(catalog, "tag", name, references, operation, source, point, comment)
+    made = _create(catalog, name, references, operation, source, point, comment)
     return Branch(name, made.first_head(), made.registration)
 
 
@@ -206,7 +229,6 @@ def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
 
 def _create(
     catalog: Catalog,
-    kind: str,
     name: str,
     references: tuple[str, str],
     operation: Operation,
@@ -219,7 +241,6 @@ def _create(
     Args:
         references: the name of its reference, and that of the other kind with the same name.
     """
-    require_name(kind, name)
     begin = branch_or_tag_of(catalog, source)
     if point:
         head = pinned(begin.store, begin.head, AsOf.parse(point, "at"))
@@ -258,6 +279,8 @@ def require_name(kind: str, name: str) -> None:
     problem = problem_of_part(name)
     if problem is None and any(one in name for one in _SEPARATORS):
         problem = "contains '@' or '#', which separate the names of tables from branches and times"
+    if problem is None and name.startswith(AREA):
+        problem = f"begins with {AREA!r}, as the names of staging areas do"
     if problem is not None:
         raise BadRequestError(f"the name of a {kind} {name[:200]!a} {problem}")
 

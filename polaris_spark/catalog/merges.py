@@ -3,6 +3,7 @@ commit."""
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
 from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.catalog.states import reader_at
 from polaris_spark.commits.as_of import AsOf, pinned
-from polaris_spark.commits.change import Operation
+from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.commits.state import CommitReader, State
@@ -47,9 +48,13 @@ def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list
     return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
 
 
-def merge_branch(catalog: Catalog, source: str, operation: Operation, options: Options) -> list[Merged]:
+def merge_branch(
+    catalog: Catalog, source: str, operation: Operation, options: Options, *, only_changes: bool = False
+) -> list[Merged]:
     """Merge a branch into the branch of this catalog.
 
+    Args:
+        only_changes: whether to make no commit if the other branch has new commits, but nothing differs.
     Raises:
         BadRequestError: it is the same branch.
         HistoryTrimmedError: the common ancestor of the branches is no longer stored.
@@ -62,13 +67,27 @@ def merge_branch(catalog: Catalog, source: str, operation: Operation, options: O
     def difference(view: State) -> Difference:
         view.scan(MERGES, b"", None)  # recorded: the base depends on it
         theirs = branch_of(catalog, source)
+        _require_as_new(view.base, theirs)
         base = merge_base(theirs.store, view.base, theirs)
         changes = changed_entities(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
-        return new_difference(catalog, changes)._replace(ancestry=ancestry_of(theirs))
+        ancestry = ancestry_of(theirs) if changes or not only_changes else None
+        return new_difference(catalog, changes)._replace(ancestry=ancestry)
 
     return _run(catalog, operation, options, f"merge {source}", difference, onto_protected=True)
+
+
+def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
+    """Check that the state of a branch is not older than what another branch contains of it. The base of a merge would
+    be wrong then.
+
+    Raises:
+        PrepareAgain: it is older.
+    """
+    contained = ancestry_of(theirs).newest.get(ancestry_of(base).own)
+    if contained is not None and contained.number > base.head.number:
+        raise PrepareAgain
 
 
 def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:
@@ -149,8 +168,10 @@ def _run(
         return catalog.commit(change)
 
     def tried() -> list[Merged]:
-        state = State(catalog.head(), catalog.references.ids.next_id)
-        return change.apply(state, change.prepare(state))
+        while True:
+            state = State(catalog.head(), catalog.references.ids.next_id)
+            with contextlib.suppress(PrepareAgain):
+                return change.apply(state, change.prepare(state))
 
     return catalog.loading(tried, operation.principal)
 

@@ -160,8 +160,8 @@ class Transactions:
         return found
 
     def commit(self, transaction: Transaction, operation: Operation) -> list[Merged]:
-        """Commit a transaction. If this fails, the transaction stays open and can be rolled back. A transaction that only
-        read has nothing to commit: it is as if it had taken place when it began.
+        """Commit a transaction. If this fails, the transaction stays open and can be rolled back. A transaction that
+        only read has nothing to commit: it is as if it had taken place when it began.
 
         Raises:
             HistoryTrimmedError: the state at its beginning is no longer stored.

@@ -62,6 +62,10 @@ COMMANDS = {
         "polaris_spark.cli.branches:tag",
         "Create, list, change, drop and restore tags of a catalog.",
     ),
+    "staging": Entry(
+        "polaris_spark.cli.branches:area",
+        "Create a staging area of a branch, and commit what was staged in it.",
+    ),
     "diff": Entry(
         "polaris_spark.cli.merges:diff",
         "Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "

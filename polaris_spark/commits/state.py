@@ -86,6 +86,13 @@ class Unlogged(NamedTuple):
     """Number of the commit."""
 
 
+class Newest(NamedTuple):
+    """Record that a commit was the newest one of the reference, and that no change came after it."""
+
+    commit: int
+    """Id of the commit."""
+
+
 class ReplacedTree(NamedTuple):
     """The tree with which a compaction replaces the tree of an index. It has the same entries, with the embedded
     changes of the keys `absorbed` applied."""
@@ -97,7 +104,7 @@ class ReplacedTree(NamedTuple):
     """Keys of the embedded changes that the new tree contains."""
 
 
-Read: TypeAlias = Point | Range | RangeOfOthers | Tree | Kept | Unlogged
+Read: TypeAlias = Point | Range | RangeOfOthers | Tree | Kept | Unlogged | Newest
 """Record of one read of a change."""
 
 
@@ -276,6 +283,11 @@ class State:
         """Record that the log of the reference has no entry of these entities after this state."""
         self.reads.append(Unlogged(frozenset(entities), self.base.head.commit, self.base.head.number))
 
+    def require_newest(self) -> None:
+        """Record that no change came after the base of this state. The change then competes with all others."""
+        is_forecast = self.base.version == NO_VERSION  # it lacks changes, so the record must not hold
+        self.reads.append(Newest(0 if is_forecast else self.base.head.commit))
+
     def get(self, id: int, cls: type[S]) -> S:
         """Return an object, which is stored or was added to this state.
 
@@ -427,6 +439,8 @@ class State:
     def _same(self, read: Read) -> bool:
         if isinstance(read, Kept):
             return self.base.head.floor_number <= read.number
+        if isinstance(read, Newest):
+            return read.commit == self.base.head.commit and not self._logged
         if isinstance(read, Unlogged):
             return read.entities.isdisjoint(self._logged) and self._is_unlogged(read)
         if isinstance(read, RangeOfOthers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
@@ -30,7 +30,7 @@ def _merge(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
     from polaris_spark.catalog.merges import merge_branch
 
     operation = call.session.operation()
-    return merge_branch(call.session.catalog, arguments["source"], operation, _options(arguments))
+    return merge_branch(call.session.catalog, arguments["source"], operation, options(arguments))
 
 
 def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -38,17 +38,22 @@ def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
     first = arguments["commit"]
     last = arguments.get("to", first)
-    return revert(call.session.catalog, first, last, call.session.operation(), _options(arguments))
+    return revert(call.session.catalog, first, last, call.session.operation(), options(arguments))
 
 
 def _cherry_pick(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import cherry_pick
 
     operation = call.session.operation()
-    return cherry_pick(call.session.catalog, arguments["commit"], operation, _options(arguments))
+    return cherry_pick(call.session.catalog, arguments["commit"], operation, options(arguments))
 
 
-def _options(arguments: Mapping[str, Any]) -> Options:
+def options(arguments: Mapping[str, Any]) -> Options:
+    """Return how conflicts are treated, given the arguments of the parameters `CONFLICTS`.
+
+    Raises:
+        InputError: a strategy is unknown.
+    """
     from polaris_spark.catalog.merges import Options
 
     strategies = {
@@ -68,7 +73,7 @@ def _strategy(text: str | None, label: str) -> Any:
         raise InputError(f"{label} is {text!r}; it must be 'fail', 'ours' or 'theirs'") from None
 
 
-_CONFLICTS = (
+CONFLICTS: Final = (
     Parameter(
         "strategy",
         "STRING",
@@ -78,7 +83,7 @@ _CONFLICTS = (
     Parameter("strategies", "MAP<STRING,STRING>", "strategies of single tables and views, by their names"),
     Parameter("dry_run", "BOOLEAN", "whether to change nothing, and show conflicts as rows"),
 )
-_MERGED = (
+MERGED: Final = (
     Column("kind", "STRING"),
     Column("name", "STRING"),
     Column("action", "STRING"),
@@ -117,9 +122,9 @@ MERGE = Procedure(
         Parameter(
             "source", "STRING", "name of the branch to merge into the branch of the session", required=True
         ),
-        *_CONFLICTS,
+        *CONFLICTS,
     ),
-    columns=_MERGED,
+    columns=MERGED,
     run=_merge,
     over_http=True,
 )
@@ -129,9 +134,9 @@ REVERT = Procedure(
     parameters=(
         Parameter("commit", "STRING", "the commit, by number, id or time", required=True),
         Parameter("to", "STRING", "the last commit, to undo several; by default, only `commit` is undone"),
-        *_CONFLICTS,
+        *CONFLICTS,
     ),
-    columns=_MERGED,
+    columns=MERGED,
     run=_revert,
     over_http=True,
 )
@@ -140,9 +145,9 @@ CHERRY_PICK = Procedure(
     comment="Make the changes of one commit of another branch.",
     parameters=(
         Parameter("commit", "STRING", "the commit, as `<branch>#<number, id or time>`", required=True),
-        *_CONFLICTS,
+        *CONFLICTS,
     ),
-    columns=_MERGED,
+    columns=MERGED,
     run=_cherry_pick,
     over_http=True,
 )

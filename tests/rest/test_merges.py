@@ -11,11 +11,13 @@ import fastavro
 import pytest
 
 import polaris_spark
+from polaris_spark.catalog.branches import branch_of
+from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entity_merge import Merged
 from polaris_spark.catalog.merge_base import merge_base
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import (
     BadRequestError,
@@ -559,3 +561,25 @@ def test_a_new_branch_of_a_table_is_merged_beside_appends_to_another_one(
     assert newest["summary"]["total-records"] == "11"
     assert by_id[newest["parent-snapshot-id"]]["parent-snapshot-id"] == first
     assert by_id[metadata["refs"]["main"]["snapshot-id"]]["summary"]["total-records"] == "8"
+
+
+def test_a_merge_that_began_before_the_branch_got_a_newer_state_takes_that_as_its_base(
+    main: Client, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev, begun = opened("dev"), []
+    dev.namespace("made")
+
+    def late(catalog: Catalog, name: str) -> CommitReader:
+        if catalog.branch == "main" and not begun:
+            begun.append(name)
+            with polaris_spark.connect(store=f"sqlite://{tmp_path / 'store.db'}") as session:
+                other = Client(session)
+                other.set("t", **{"my.one": "1"})
+                assert set(merge(dev, "main")) == {"db.t"}
+                other.set("t", **{"my.one": "2"})
+        return branch_of(catalog, name)
+
+    monkeypatch.setattr("polaris_spark.catalog.merges.branch_of", late)
+    assert merge(main, "dev") == {"made": "added"}
+    assert begun
+    assert properties(main, "t") == {"my.one": "2"}

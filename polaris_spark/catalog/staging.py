@@ -1,0 +1,105 @@
+"""Staging areas: many sessions and processes stage changes for a branch, and one commit brings all of them to it.
+
+A staging area is a branch whose name begins with `+`. Its registration names the branch for which it collects changes,
+its *target*. lakeFS has staging tokens for this: a commit seals the token, and later writers get a new one. Here
+commits are immutable, so nothing needs to be sealed: `commit_staged` merges the newest commit of the area, and what is
+staged later belongs to the next one.
+
+- A merge that fails, or that another commit to the target overtakes, changes nothing: what is staged stays in the area,
+  and goes with the next merge.
+- Of two processes that call `commit_staged` at the same time, the one whose commit to the target comes first brings
+  everything that was staged when it began. The other one then brings what was staged since, or finds nothing to do.
+- While nothing is staged, the area gets the newest state of the target. Otherwise it would be merged into the target
+  and the target into it at the same time, and the two would have no single common ancestor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from polaris_spark.catalog.branches import branch_of, create_area
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.differences import changed_entities
+from polaris_spark.catalog.entity_merge import Difference, Merged
+from polaris_spark.catalog.merge_base import ancestry_of, merge_base
+from polaris_spark.catalog.merges import Options, merge_branch, new_difference
+from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.state_merge import MergeStates
+from polaris_spark.catalog.states import catalog_at
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import State
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from polaris_spark.names import AREA
+
+
+def stage(catalog: Catalog, name: str, operation: Operation) -> Catalog:
+    """Return a copy of a catalog on a staging area for its branch. The area is created if it does not exist, and gets
+    the newest state of the branch.
+
+    Args:
+        name: name of the area, without its first character.
+    Raises:
+        AlreadyExistsError: another branch has an area of this name.
+        BadRequestError: no area can have this name, or this is the state of a transaction.
+        ForbiddenError: the catalog shows a state of the past.
+    """
+    catalog.require_present()
+    if catalog.in_transaction:
+        raise BadRequestError("a transaction is open in this session; commit it or roll it back first")
+    target, area = catalog.branch, AREA + name
+    if target.startswith(AREA):
+        target = _target(catalog, target.removeprefix(AREA))
+    with contextlib.suppress(AlreadyExistsError):
+        create_area(catalog, area, operation, target)
+    found = _target(catalog, name)
+    if found != target:
+        raise AlreadyExistsError(
+            f"the staging area {name!r} is for branch {found!r}; choose another name for {target!r}"
+        )
+    staged = catalog_at(catalog, area)
+    _renew(staged, target, operation)
+    return staged
+
+
+def commit_staged(catalog: Catalog, name: str, operation: Operation, options: Options) -> list[Merged]:
+    """Bring all changes of a staging area to its branch, in one commit.
+
+    Raises:
+        MergeConflictError: the branch has changed the same things; nothing was changed, and the area stays as it is.
+        NotFoundError: there is no such area, or its branch was dropped.
+    """
+    catalog.require_present()
+    target = _target(catalog, name)
+    merged = merge_branch(catalog_at(catalog, target), AREA + name, operation, options, only_changes=True)
+    if not options.dry_run:
+        _renew(catalog_at(catalog, AREA + name), target, operation)
+    return merged
+
+
+def _target(catalog: Catalog, name: str) -> str:
+    """Return the branch for which a staging area collects changes."""
+    found = catalog.references.lookup(head_name(catalog.row, AREA + name))
+    if found is None or found.registration.state != "live":
+        raise NotFoundError(
+            f"catalog {catalog.name!r} has no staging area {name!r}; stage({name!r}) creates it"
+        )
+    return found.registration.origin
+
+
+def _renew(staged: Catalog, target: str, operation: Operation) -> None:
+    """Merge the branch of a staging area into the area, unless something is staged."""
+
+    def difference(view: State) -> Difference:
+        view.require_newest()
+        theirs = branch_of(staged, target)
+        base = theirs.store.get(merge_base(theirs.store, view.base, theirs).commit, Commit)
+        read = staged.reader.read_shards
+        changes = changed_entities(read, base, theirs.commit)
+        if not changes or changed_entities(read, base, view.base.commit):
+            return new_difference(staged, {})
+        return new_difference(staged, changes)._replace(ancestry=ancestry_of(theirs))
+
+    change = MergeStates(staged.context, operation._replace(id=b""), difference, label=f"merge {target}")
+    change.onto_protected = True
+    staged.commit(change)

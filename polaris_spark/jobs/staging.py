@@ -1,0 +1,44 @@
+"""Procedures of staging areas: choose an area, and commit what was staged in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.jobs.merges import CONFLICTS, MERGED, options
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+
+
+def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.staging import stage
+
+    staged = stage(call.session.catalog, arguments["name"], call.session.operation())
+    return [(staged.branch, staged.head().head.number)]
+
+
+def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.staging import commit_staged
+
+    session = call.session
+    return commit_staged(session.catalog, arguments["name"], session.operation(), options(arguments))
+
+
+_NAME = Parameter("name", "STRING", "name of the staging area", required=True)
+STAGE = Procedure(
+    name="stage",
+    comment="From now on, stage the changes of this Spark session in a staging area for its branch. Other sessions and "
+    "processes can use the same area. It is created if it does not exist.",
+    parameters=(_NAME,),
+    columns=(Column("state", "STRING"), Column("commit_number", "BIGINT")),
+    run=_stage,
+    over_http=True,
+    switches=True,
+)
+COMMIT_STAGED = Procedure(
+    name="commit_staged",
+    comment="Bring all changes of a staging area to its branch, in one commit.",
+    parameters=(_NAME, *CONFLICTS),
+    columns=MERGED,
+    run=_commit_staged,
+    over_http=True,
+)
