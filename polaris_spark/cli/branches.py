@@ -1,9 +1,9 @@
-"""`polaris-spark branch` and `polaris-spark tag`: the procedures of branches and tags as commands."""
+"""`polaris-spark branch`, `tag` and `staging`: the procedures of branches, tags and staging areas as commands."""
 
 from __future__ import annotations
 
 from polaris_spark.cli.maintain import command_group
-from polaris_spark.jobs import branches
+from polaris_spark.jobs import branches, staging
 
 branch = command_group(
     "branch",
@@ -18,6 +18,7 @@ branch = command_group(
         "unprotect": branches.UNPROTECT,
         "alter": branches.ALTER,
         "drop": branches.DROP,
+        "drop-unused": branches.DROP_UNUSED,
         "undrop": branches.UNDROP,
     },
 )
@@ -32,4 +33,9 @@ tag = command_group(
         "drop": branches.DROP_TAG,
         "undrop": branches.UNDROP_TAG,
     },
+)
+area = command_group(
+    "staging",
+    "Create a staging area of a branch, and commit what was staged in it.",
+    {"create": staging.STAGE, "commit": staging.COMMIT_STAGED},
 )

@@ -123,6 +123,21 @@ def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tupl
     return [(changed.name, *_described(changed))]
 
 
+def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.branches import drop_branch
+    from polaris_spark.property_values import duration_ms
+
+    catalog, dry_run = call.session.catalog, arguments.get("dry_run", False)
+    newest = catalog.context.clock.now_ms() - duration_ms("unused_for", arguments["unused_for"])
+    for one in _all(call, "branch").values():
+        call.check()
+        used = max(one.head.time, one.registration.time)
+        if one.name != MAIN and not one.registration.protected and used < newest:
+            if not dry_run:
+                drop_branch(catalog, one.name, call.session.operation())
+            yield (*_commit(one), one.registration.owner or None, not dry_run)
+
+
 def _show_tags(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [(*_commit(one), *_described(one)) for one in _all(call, "tag").values()]
 
@@ -215,6 +230,20 @@ DESCRIBE = Procedure(
     run=_describe_branch,
     over_http=True,
     only_reads=True,
+)
+DROP_UNUSED = Procedure(
+    name="drop_unused_branches",
+    comment="Drop the branches and staging areas to which nobody has committed for a time, except main and protected "
+    "branches.",
+    parameters=(
+        Parameter(
+            "unused_for", "STRING", "minimum time since the newest commit, such as `90 d`", required=True
+        ),
+        Parameter("dry_run", "BOOLEAN", "only report what would be dropped"),
+    ),
+    columns=(_BRANCH, *_COMMIT, Column("owner", "STRING"), Column("dropped", "BOOLEAN")),
+    run=_drop_unused,
+    over_http=True,
 )
 RENAME = Procedure(
     name="rename_branch",

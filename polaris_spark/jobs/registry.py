@@ -48,6 +48,7 @@ BUILT_IN = (
     branches.CREATE,
     branches.DROP,
     branches.UNDROP,
+    branches.DROP_UNUSED,
     branches.SHOW,
     branches.DESCRIBE,
     branches.RENAME,

@@ -121,3 +121,17 @@ def test_an_error_is_printed_in_one_line(
     assert answer.code == 2
     assert words in answer.err
     assert len(answer.err.splitlines()) == 1
+
+
+def test_what_is_staged_is_committed(place: tuple[str, ...], tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    [made] = told("create", *place, "--name", "nightly", group="staging")
+    assert made["state"] == "+nightly"
+    with polaris_spark.connect(store=store, branch="+nightly") as area:
+        send(area, "DELETE", "namespaces/db/tables/t")
+    [row] = told("commit", *place, "--name", "nightly", group="staging")
+    assert (row["kind"], row["name"], row["action"]) == ("table", "db.t", "removed")
+    with polaris_spark.connect(store=store) as main:
+        assert main.request("GET", "v1/namespaces/db/tables/t")[0] == 404
+    [dropped] = told("drop-unused", *place, "--unused-for", "0 s")
+    assert (dropped["branch"], dropped["dropped"]) == ("+nightly", True)

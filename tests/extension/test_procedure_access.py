@@ -104,6 +104,9 @@ NEEDED = {
     "revert": {"commit": "2"},
     "cherry_pick": {"commit": "dev#1"},
     "undrop": {"table": "db.dropped"},
+    "stage": {"name": "new"},
+    "commit_staged": {"name": "nightly"},
+    "drop_unused_branches": {"unused_for": "0 s"},
 }
 
 
@@ -127,6 +130,7 @@ def test_every_procedure_that_is_offered_runs_without_spark(
         for branch in ("dev", "dropped"):
             call(local.session, "create_branch", name=branch)
         call(local.session, "drop_branch", name="dropped")
+        call(local.session, "stage", name="nightly")
         for tag in ("v1", "v2"):
             call(local.session, "create_tag", name=tag)
         call(local.session, "drop_tag", name="v2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from polaris_spark.catalog.branch_changes import protect_branch
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.namespace_changes import CreateNamespace
 from polaris_spark.catalog.references import head_name
+from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import Commit
@@ -24,6 +26,7 @@ from polaris_spark.errors import (
     BadRequestError,
     CommitFailedError,
     HistoryTrimmedError,
+    InputError,
     NotFoundError,
     ProtectedBranchError,
 )
@@ -337,3 +340,28 @@ def test_racing_changes_of_a_protection_agree_in_the_end(main: Client, opened: O
         assert (refused == 403) == described(main, "dev")["protected"]
         call(main.session, "unprotect_branch", name="dev")
         main.send("DELETE", "v1/namespaces/x", headers={"Polaris-State": "dev"})
+
+
+def test_branches_that_nobody_has_changed_for_a_time_are_dropped(opened: Opened) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    main = opened(clock=clock)
+    main.namespace("a")
+    for name in ("idle", "used", "kept"):
+        call(main.session, "create_branch", name=name)
+    call(main.session, "stage", name="area")
+    call(main.session, "protect_branch", name="kept")
+    clock.advance(10 * 24 * 3_600_000)
+    main.ok("POST", "v1/namespaces", {"namespace": ["b"]}, headers={"Polaris-State": "used"})
+    for unused_for, dry_run, expected in (
+        ("11 d", False, []),
+        ("9 d", True, [("+area", False), ("idle", False)]),
+        ("9 d", False, [("+area", True), ("idle", True)]),
+        ("9 d", False, []),
+    ):
+        found = call(main.session, "drop_unused_branches", unused_for=unused_for, dry_run=dry_run)
+        assert [(row[0], row[-1]) for row in found] == expected
+    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "used", "kept"}
+    call(main.session, "undrop_branch", name="idle")
+    assert call(main.session, "drop_unused_branches", unused_for="1 d") == []
+    with pytest.raises(InputError, match="unused_for is 'long'"):
+        call(main.session, "drop_unused_branches", unused_for="long")

@@ -176,6 +176,24 @@ def test_statements_of_a_transaction_take_effect_together(spark: SparkSession, n
         assert rows(session, f"SELECT id FROM {namespace}.renamed") == [(7,)]
 
 
+def test_sessions_stage_changes_that_one_commit_brings_to_the_branch(
+    spark: SparkSession, namespace: str
+) -> None:
+    other, reader = another(spark), another(spark)
+    run(spark, f"CREATE TABLE {namespace}.t AS SELECT 1 AS id")
+    for session, value in ((spark, 2), (other, 3)):
+        assert rows(session, "CALL polaris.system.stage('nightly')")[0][0] == "+nightly"
+        run(session, f"INSERT INTO {namespace}.t VALUES ({value})")
+    assert rows(spark, f"SELECT id FROM {namespace}.t") == [(1,), (2,), (3,)]
+    assert rows(reader, f"SELECT id FROM {namespace}.t") == [(1,)]
+    assert rows(reader, f"SELECT count(*) FROM {namespace}.`t@+nightly`") == [(3,)]
+    run(other, "CALL polaris.system.commit_staged('nightly')")
+    for session in (spark, other, reader):
+        run(session, "CALL polaris.system.use('main')")
+        assert rows(session, f"SELECT id FROM {namespace}.t") == [(1,), (2,), (3,)]
+    run(reader, "CALL polaris.system.drop_branch('+nightly')")
+
+
 def test_a_transaction_fails_if_what_it_read_has_changed(spark: SparkSession, namespace: str) -> None:
     other = another(spark)
     run(
