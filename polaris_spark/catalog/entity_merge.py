@@ -88,6 +88,8 @@ class Difference(NamedTuple):
     """What must not have changed in the branch: what a transaction read, as it was when it began."""
     objects: Sequence[tuple[int, msgspec.Struct]] = ()
     """Objects, as (id, object), that the contents of the other state need and that are not stored yet."""
+    files: Sequence[tuple[str, bytes]] = ()
+    """Metadata files, as (location, content), of contents of the other state that are not written yet."""
     purged: frozenset[int] = frozenset()
     """Ids of the removed entities that were dropped with PURGE."""
     restores: bool = False

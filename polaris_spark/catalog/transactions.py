@@ -31,15 +31,18 @@ import msgspec
 from polaris_spark.backends.working_copy import WorkingCopy
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import metadata_file
 from polaris_spark.catalog.differences import EntityChange, changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.merges import new_difference
+from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.commits.change import Operation, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.rows import Head
+from polaris_spark.commits.settings import FileWriter
 from polaris_spark.commits.state import (
     CommitReader,
     Point,
@@ -47,6 +50,7 @@ from polaris_spark.commits.state import (
     RangeOfOthers,
     Read,
     State,
+    StoredObjects,
     reading_state,
 )
 from polaris_spark.errors import (
@@ -62,6 +66,8 @@ from polaris_spark.store.objects import ObjectStore
 
 IDLE_MS = 3_600_000
 """A transaction that was not used for this time ends by itself, in milliseconds."""
+
+_METADATA_FILE = ".metadata.json"
 
 _IN_DOUBT = (
     "it is not known whether the transaction was committed: call commit() again to find out, or rollback() to end "
@@ -95,6 +101,23 @@ class Savepoint(NamedTuple):
     head: Head
 
 
+class _Files:
+    """Writes the files of a transaction's requests, except metadata files. The commit writes those of the tables and
+    views as they are then."""
+
+    def __init__(self, writer: FileWriter) -> None:
+        self._writer = writer
+        self.metadata: set[str] = set()
+        """Locations of the metadata files that were not written."""
+
+    def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write the files, given as (location, content), except metadata files."""
+        held = {location for location, _ in files if location.endswith(_METADATA_FILE)}
+        self.metadata |= held
+        if len(held) < len(files):
+            self._writer.write_all([file for file in files if file[0] not in held])
+
+
 class Transaction:
     """A transaction that this process carries out. One thread at a time uses it."""
 
@@ -107,6 +130,7 @@ class Transaction:
         self.copy = WorkingCopy(begin.store.backend, parent.context.clock)
         self.store = begin.store.on(self.copy)
         """Reads and writes the objects of the copy."""
+        self.files = _Files(parent.files)
         self.state = ""
         """Name of the state of the transaction."""
         self.reads: list[list[Read]] = []
@@ -219,7 +243,9 @@ class Transactions:
         parent = transaction.parent
         transaction.state = state = transaction_name(secrets.token_hex(12))
         own = msgspec.structs.replace(head, slots=(), move=None)
-        parent.references.open_private(head_name(parent.row, state), transaction.store, own)
+        parent.references.open_private(
+            head_name(parent.row, state), transaction.store, own, transaction.files
+        )
         parent.opened_branches.add(state)
         parent.record_reads(state, transaction.reads)
         self._open[state] = transaction
@@ -256,7 +282,20 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     }
     reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
     purged = _purged(transaction.store, head.head, begin.head)
-    return new_difference(parent, moved)._replace(reads=reads, objects=objects, purged=purged)
+    files = _metadata_files(transaction, changes)
+    return new_difference(parent, moved)._replace(reads=reads, objects=objects, files=files, purged=purged)
+
+
+def _metadata_files(transaction: Transaction, changes: Mapping[int, EntityChange]) -> list[tuple[str, bytes]]:
+    """Return the metadata files of the changed tables and views that were not written yet, as (location, content)."""
+    contents = [change.after.content for change in changes.values() if change.after is not None]
+    reader = StoredObjects(transaction.store)
+    found = (one.value for one in transaction.store.read(contents).values())
+    return [
+        metadata_file(value, reader)
+        for value in found
+        if isinstance(value, Table | View) and value.metadata_location in transaction.files.metadata
+    ]
 
 
 def _purged(store: ObjectStore, head: Head, begin: Head) -> frozenset[int]:

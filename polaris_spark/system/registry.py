@@ -183,12 +183,13 @@ class References:
         with self._guard:
             return self._open.setdefault(name, self._committer(registered.row_name))
 
-    def open_private(self, name: str, store: ObjectStore, head: Head) -> None:
+    def open_private(self, name: str, store: ObjectStore, head: Head, files: FileWriter) -> None:
         """Create a reference that exists only in this process, until `close_private`. It is not registered.
 
         Args:
             store: reads and writes its objects and its row.
             head: its first head.
+            files: writes the files of its commits.
         """
         store.backend.insert_reference(store.realm, name, ReferenceRow(new_version(), encode_head(head)))
         committer = Committer(
@@ -197,7 +198,7 @@ class References:
             ids=self.ids,
             clock=self.clock,
             settings=self._settings,
-            files=self._files,
+            files=files,
             rng=self._rng,
         )
         with self._guard:
@@ -207,7 +208,7 @@ class References:
         """Forget a reference that exists only in this process. Do nothing if there is none of this name."""
         with self._guard:
             if self._private.pop(name, None) is not None:
-                del self._open[name]
+                self._open.pop(name, None)
 
     def is_private(self, name: str) -> bool:
         """Whether a reference exists only in this process."""

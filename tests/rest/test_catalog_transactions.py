@@ -5,6 +5,7 @@ The histories have the names of Adya ("Weak Consistency", 1999) and of Kleppmann
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -303,16 +304,32 @@ def test_an_abandoned_transaction_ends_by_itself(main: Client, clock: ManualCloc
     assert read(main, "t") == 0
 
 
-def test_nothing_is_written_before_the_commit(main: Client) -> None:
+def test_nothing_is_written_before_the_commit(main: Client, tmp_path: Path) -> None:
     backend = main.session.catalog.references.store.backend
-    before = rows(backend)
-    tx = Tx(main, "snapshot")
-    write(tx.client, "t", 1)
-    tx.client.create("made")
-    tx.client.ok("DELETE", table("u"))
-    assert rows(backend) == before
-    tx.roll_back()
-    assert rows(backend) == before
+    before = rows(backend), metadata_files(tmp_path)
+    for commit in (False, True):
+        tx = Tx(main, "snapshot")
+        write(tx.client, "t", 1)
+        write(tx.client, "t", 2)
+        tx.client.create("made")
+        tx.client.ok("DELETE", table("u"))
+        assert (rows(backend), metadata_files(tmp_path)) == before
+        if commit:
+            tx.commit()
+        else:
+            tx.roll_back()
+            assert (rows(backend), metadata_files(tmp_path)) == before
+    new = {main.load(name)["metadata-location"] for name in ("t", "made")}
+    assert {f"file://{path}" for path in metadata_files(tmp_path) - before[1]} == new
+    for name in ("t", "made"):
+        loaded = main.load(name)
+        written = json.loads(Path(loaded["metadata-location"].removeprefix("file://")).read_text())
+        assert written == loaded["metadata"]
+
+
+def metadata_files(folder: Path) -> set[Path]:
+    """The metadata files below a folder."""
+    return set(folder.rglob("*.metadata.json"))
 
 
 def rows(backend: Backend) -> list[object]:
