@@ -7,6 +7,7 @@ JSON.
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 import sys
@@ -58,7 +59,17 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -
 def _transactions(taken: Sequence[dict[str, float]]) -> list[Figure]:
     what = f"transaction over {TABLES} tables"
     return [
-        growing(f"{what}, ms", _sample(taken, "together_ms"), _sample(taken, "one_ms"), "one commit", 2),
+        growing(f"{what}, us", _sample(taken, "together_us"), _sample(taken, "one_us"), "one commit", 2),
+        growing(
+            f"{what}, us",
+            _sample(taken, "together_us"),
+            _sample(taken, "apart_us"),
+            f"{TABLES} commits",
+            math.inf,
+        ),
+        growing(
+            "its commit alone, us", _sample(taken, "commit_us"), _sample(taken, "one_us"), "one commit", 2
+        ),
         growing(
             f"{what}, round trips",
             _sample(taken, "together_trips"),
@@ -176,6 +187,7 @@ def transactions(store: str, size: int, tables: int) -> dict[str, float]:
     paths = [growth.table_path(size, number) for number in range(tables)]
     apart: list[float] = []
     together: list[float] = []
+    commits: list[float] = []
     trips: list[tuple[float, float]] = []
     with growth.opened(store) as session, counted(session.connection.backend) as traffic:
         for _ in range(30):
@@ -183,18 +195,22 @@ def transactions(store: str, size: int, tables: int) -> dict[str, float]:
             for path in paths:
                 begun = time.perf_counter_ns()
                 _commit(session, path)
-                apart.append((time.perf_counter_ns() - begun) / 1e6)
+                apart.append((time.perf_counter_ns() - begun) / 1_000)
             of_commits = traffic.round_trips
             traffic.clear()
             begun = time.perf_counter_ns()
             with session.transaction(isolation="snapshot") as tx:
                 for path in paths:
                     _commit(tx, path)
-            together.append((time.perf_counter_ns() - begun) / 1e6)
+                last = time.perf_counter_ns()
+            together.append((time.perf_counter_ns() - begun) / 1_000)
+            commits.append((time.perf_counter_ns() - last) / 1_000)
             trips.append((traffic.round_trips, of_commits))
     return {
-        "one_ms": statistics.median(apart),
-        "together_ms": statistics.median(together),
+        "one_us": statistics.median(apart),
+        "together_us": statistics.median(together),
+        "apart_us": statistics.median(sum(apart[at : at + tables]) for at in range(0, len(apart), tables)),
+        "commit_us": statistics.median(commits),
         "together_trips": statistics.median(one for one, _ in trips),
         "apart_trips": statistics.median(one for _, one in trips),
     }
