@@ -39,11 +39,12 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.state_merge import MergeStates
-from polaris_spark.commits.change import Operation, new_operation_id
+from polaris_spark.commits.change import Operation, PrepareAgain, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import FileWriter
 from polaris_spark.commits.state import (
+    NO_VERSION,
     CommitReader,
     Point,
     Range,
@@ -138,6 +139,21 @@ class Transaction:
         self.savepoints: list[Savepoint] = []
         self.operation_id = b""
         """Id of the commit while its outcome is unknown, so that it is carried out once."""
+
+    def show(self, head: Head) -> None:
+        """Let the copy show a commit, under a new name."""
+        parent = self.parent
+        self.state = transaction_name(secrets.token_hex(12))
+        own = msgspec.structs.replace(head, slots=(), move=None)
+        parent.references.open_private(head_name(parent.row, self.state), self.store, own, self.files)
+        parent.opened_branches.add(self.state)
+        parent.record_reads(self.state, self.reads)
+
+    def hide(self) -> None:
+        """Forget the name of the copy."""
+        self.parent.record_reads(self.state, None)
+        self.parent.opened_branches.discard(self.state)
+        self.parent.references.close_private(head_name(self.parent.row, self.state))
 
     @property
     def head(self) -> CommitReader:
@@ -239,29 +255,48 @@ class Transactions:
         del transaction.savepoints[transaction.savepoints.index(saved[-1]) + 1 :]
 
     def _show(self, transaction: Transaction, head: Head) -> None:
-        """Let a transaction show a commit, under a new name."""
-        parent = transaction.parent
-        transaction.state = state = transaction_name(secrets.token_hex(12))
-        own = msgspec.structs.replace(head, slots=(), move=None)
-        parent.references.open_private(
-            head_name(parent.row, state), transaction.store, own, transaction.files
-        )
-        parent.opened_branches.add(state)
-        parent.record_reads(state, transaction.reads)
-        self._open[state] = transaction
+        transaction.show(head)
+        self._open[transaction.state] = transaction
 
     def _close(self, transaction: Transaction) -> None:
-        parent, state = transaction.parent, transaction.state
-        self._open.pop(state, None)
-        parent.record_reads(state, None)
-        parent.opened_branches.discard(state)
-        parent.references.close_private(head_name(parent.row, state))
+        self._open.pop(transaction.state, None)
+        transaction.hide()
 
     def _close_unused(self) -> None:
         """End the transactions that were not used for a long time."""
         for transaction in list(self._open.values()):
             if transaction.copy.used_ms + IDLE_MS < transaction.parent.context.clock.now_ms():
                 self._close(transaction)
+
+
+def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], None]) -> None:
+    """Make several changes of a catalog in one commit.
+
+    Args:
+        work: makes the changes on a copy of the catalog. It is called again, with a new copy, if something that it read
+            or changed has been changed meanwhile; so it must have no other effect.
+    Raises:
+        PolarisError: `work` raised it; nothing was changed.
+        ForbiddenError: the catalog shows a state of the past.
+    """
+    catalog.require_present()
+
+    def difference(view: State) -> Difference:
+        if view.base.version == NO_VERSION:
+            raise PrepareAgain
+        transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)
+        transaction.show(view.base.head)
+        try:
+            work(catalog.on_branch(transaction.state))
+            found = _difference(transaction, view)
+        finally:
+            transaction.hide()
+        for change in found.changes.values():
+            view.lookup_many(NAMES, [one.key for one in (change.before, change.after) if one is not None])
+        view.reads.extend(_reads(transaction))
+        return found
+
+    catalog.commit(MergeStates(catalog.context, operation, difference, label="commit"))
 
 
 def _difference(transaction: Transaction, view: State) -> Difference:

@@ -10,13 +10,22 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.errors import BadRequestError, NotFoundError
-from polaris_spark.rest import metrics, namespace_routes, snapshots, table_routes, unsupported, view_routes
+from polaris_spark.rest import (
+    metrics,
+    namespace_routes,
+    snapshots,
+    table_routes,
+    transaction_routes,
+    unsupported,
+    view_routes,
+)
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route, Router
 
 CONTENT_ROUTES = [
     *namespace_routes.ROUTES,
     *table_routes.ROUTES,
+    *transaction_routes.ROUTES,
     *snapshots.ROUTES,
     *view_routes.ROUTES,
     *metrics.ROUTES,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -57,8 +57,19 @@ class CommitTableRequest(Message, frozen=True, gc=False):
     identifier: Identifier | None = None
 
 
+class TransactionRequest(Message, frozen=True):
+    """A request within a transaction: an addition to the protocol."""
+
+    method: Literal["POST", "DELETE"]
+    path: str
+    """The path without a prefix, such as `v1/namespaces/db/tables/t`."""
+    query: dict[str, str] = {}
+    body: Any = msgspec.UNSET
+
+
 class CommitTransactionRequest(Message, frozen=True, gc=False):
     table_changes: list[CommitTableRequest]
+    requests: list[TransactionRequest] = []
 
 
 class RegisterTableRequest(Message, frozen=True, gc=False):

@@ -31,7 +31,7 @@ from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.purge import purge
 from polaris_spark.catalog.registration import RegisterTable
 from polaris_spark.catalog.rows import NAMES, TABLE, Unloaded
-from polaris_spark.catalog.table_changes import CommitTable, CommitTables, CreateTable, TableCommit
+from polaris_spark.catalog.table_changes import CommitTable, CreateTable, TableCommit
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
@@ -251,23 +251,6 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
     return response_after_commit(lambda: answer(catalog.reader, stored, mode))
 
 
-def commit_transaction(catalog: Catalog, request: Request) -> Response:
-    """Answer `POST transactions/commit`: commit updates of several tables atomically."""
-    body = messages.decode(request.body, messages.CommitTransactionRequest)
-    commits = []
-    for change in body.table_changes:
-        if change.identifier is None:
-            raise BadRequestError(
-                "a table change of the transaction has no 'identifier', which names the table"
-            )
-        name = identifier_name(change.identifier)
-        commits.append(TableCommit(name, change.requirements or [], change.updates or []))
-    if not commits:
-        raise BadRequestError("the transaction has no table changes: 'table-changes' is empty")
-    commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
-    return NO_CONTENT
-
-
 def drop_table(catalog: Catalog, request: Request) -> Response:
     """Answer `DELETE namespaces/{namespace}/tables/{table}`: drop a table and, if requested, delete its files."""
     wants_purge = request.query.get("purgeRequested", "false").lower() == "true"
@@ -369,7 +352,6 @@ ROUTES = [
     Route("POST", "namespaces/{namespace}/tables", create_table, body=messages.CreateTableRequest),
     Route("POST", "namespaces/{namespace}/register", register_table, body=messages.RegisterTableRequest),
     Route("POST", "tables/rename", rename_table, body=messages.RenameRequest),
-    Route("POST", "transactions/commit", commit_transaction, body=messages.CommitTransactionRequest),
     Route("GET", "namespaces/{namespace}/tables/{table}", load_table, query=("snapshots",)),
     Route("POST", "namespaces/{namespace}/tables/{table}", commit_table, body=messages.CommitTableRequest),
     Route("DELETE", "namespaces/{namespace}/tables/{table}", drop_table, query=("purgeRequested",)),

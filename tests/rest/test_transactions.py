@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from tests.rest.client import (
     Client,
     at_once,
     identifier,
+    new_key,
     set_properties,
+    table,
+    table_request,
+    view_request,
 )
 from tests.rest.conftest import Open
 from tests.rest.staging import CREATE, creation, staged
@@ -99,3 +104,93 @@ def test_transactions_over_the_same_tables_never_see_half_of_one_another(
     at_once([lambda thread=thread: work(thread) for thread in range(4)])
     a, b = (catalog.load(name)["metadata"]["properties"]["x"] for name in "ab")
     assert a == b
+
+
+def requests(*parts: dict, changes: tuple[dict, ...] = ()) -> dict:
+    """The body of a transaction that has requests."""
+    return {"table-changes": list(changes), "requests": list(parts)}
+
+
+def part(method: str, path: str, body: object = None, **query: str) -> dict:
+    """A request of a transaction."""
+    return {"method": method, "path": path, "query": query} | ({} if body is None else {"body": body})
+
+
+def test_a_transaction_creates_renames_and_drops_in_one_commit(catalog: Client) -> None:
+    for name in ("a", "b", "c"):
+        catalog.create(name)
+    number = catalog.session.catalog.head().head.number
+    body = requests(
+        part("POST", "v1/namespaces", {"namespace": ["new"]}),
+        part("POST", "v1/namespaces/new/tables", table_request("made")),
+        part("POST", "v1/namespaces/new/views", view_request("seen")),
+        part("POST", "v1/tables/rename", {"source": identifier("b"), "destination": identifier("moved")}),
+        part("DELETE", table("c")),
+        part("POST", "v1/namespaces/db/properties", {"updates": {"k": "v"}}),
+        part("POST", table("a"), {"requirements": [], "updates": [set_properties(y="2")]}),
+        changes=(change("a", set_properties(x="1")),),
+    )
+    key = new_key()
+    for _ in range(2):
+        answer = catalog.send("POST", "v1/transactions/commit", body, key=key)
+        assert answer.status == 204, answer
+        assert catalog.session.catalog.head().head.number == number + 1
+    assert catalog.names("db") == ["a", "moved"]
+    assert catalog.names("new") == ["made"]
+    assert catalog.send("GET", "v1/namespaces/new/views/seen").status == 200
+    assert catalog.stored_properties("db")["k"] == "v"
+    properties = catalog.load("a")["metadata"]["properties"]
+    assert (properties["x"], properties["y"]) == ("1", "2")
+    assert Path(catalog.load("made", ("new",))["metadata-location"].removeprefix("file://")).exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "status", "message"),
+    [
+        (
+            part("DELETE", table("none")),
+            404,
+            r"request 2 of the transaction (DELETE v1/namespaces/db/tables/none)",
+        ),
+        (part("POST", "v1/namespaces", {"namespace": ["db"]}), 409, "request 2 of the transaction"),
+        (part("POST", "v1/namespaces", {}), 400, "request 2 of the transaction"),
+        (part("POST", "v1/transactions/commit", {"table-changes": []}), 404, "no such path"),
+        (part("POST", "polaris-spark/v1/procedures/sweep", {}), 404, "no such path"),
+        (part("DELETE", "v1/other/namespaces/db/tables/a"), 400, "has a prefix"),
+        (part("DELETE", table("a@dev")), 404, "request 2 of the transaction"),
+        (part("GET", table("a")), 400, "cannot parse the request"),
+    ],
+)
+def test_a_transaction_with_a_bad_request_changes_nothing(
+    catalog: Client, bad: dict, status: int, message: str
+) -> None:
+    catalog.create("a")
+    before = catalog.session.catalog.head().head
+    body = requests(part("POST", "v1/namespaces", {"namespace": ["new"]}), bad)
+    answer = catalog.send("POST", "v1/transactions/commit", body)
+    assert answer.status == status, answer
+    assert message in answer.error["message"]
+    assert catalog.session.catalog.head().head == before
+
+
+def test_racing_transactions_of_requests_are_as_if_one_came_after_the_other(
+    opened: Open, tmp_path: Path
+) -> None:
+    """Each creates a namespace, unless it exists, and counts in a property of a table that only one of them may win."""
+    clients = [opened(f"sqlite://{tmp_path / 's.db'}", tmp_path / "w") for _ in range(4)]
+    catalog = clients[0]
+    catalog.namespace("db")
+    catalog.create("a")
+
+    def run(client: Client, number: int) -> int:
+        body = requests(
+            part("POST", "v1/namespaces", {"namespace": ["won"], "properties": {"by": str(number)}}),
+            part("POST", table("a"), {"requirements": [], "updates": [set_properties(by=str(number))]}),
+        )
+        return client.send("POST", "v1/transactions/commit", body).status
+
+    answers = at_once([partial(run, client, number) for number, client in enumerate(clients)])
+    assert sorted(answers) == [204, 409, 409, 409]
+    winner = catalog.stored_properties("won")["by"]
+    assert answers[int(winner)] == 204
+    assert catalog.load("a")["metadata"]["properties"]["by"] == winner

@@ -1,0 +1,98 @@
+"""The route `transactions/commit`: changes of several tables in one commit.
+
+The field `requests` of the body is an addition to the protocol: further requests of the protocol that create, change,
+rename and drop tables, views and namespaces. They are carried out in the same commit, after the changes of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.table_changes import CommitTables, TableCommit
+from polaris_spark.catalog.transactions import at_once
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import BadRequestError, PolarisError
+from polaris_spark.rest import messages, namespace_routes, table_routes, view_routes
+from polaris_spark.rest.request import NO_CONTENT, Request, Response
+from polaris_spark.rest.router import Route, Router
+from polaris_spark.rest.table_routes import commit_updates, identifier_name
+
+_CHANGES = Router(
+    route
+    for route in (*namespace_routes.ROUTES, *table_routes.ROUTES, *view_routes.ROUTES)
+    if route.method not in ("GET", "HEAD")
+)
+"""The requests that a transaction can contain."""
+
+
+def commit_transaction(catalog: Catalog, request: Request) -> Response:
+    """Answer `POST transactions/commit`: commit changes of tables, and further requests, atomically."""
+    body = messages.decode(request.body, messages.CommitTransactionRequest)
+    commits = [_table_commit(change) for change in body.table_changes]
+    if not commits and not body.requests:
+        raise BadRequestError("the transaction has no table changes: 'table-changes' is empty")
+    if not body.requests:
+        commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
+        return NO_CONTENT
+    parts = [_part(request, one) for one in body.requests]
+
+    def work(copy: Catalog) -> None:
+        if commits:
+            own = Operation(b"", request.principal, notes=request.notes)
+            commit_updates(copy, CommitTables(catalog.context, own, commits))
+        _carry_out(copy, parts)
+
+    at_once(catalog, request.operation(), work)
+    return NO_CONTENT
+
+
+def _table_commit(change: messages.CommitTableRequest) -> TableCommit:
+    if change.identifier is None:
+        raise BadRequestError("a table change of the transaction has no 'identifier', which names the table")
+    return TableCommit(identifier_name(change.identifier), change.requirements or [], change.updates or [])
+
+
+def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, Request]:
+    """Return the route of a request within a transaction, and the request with the caller of the whole."""
+    match = _CHANGES.find(part.method, part.path)
+    if match.prefix is not None:
+        raise BadRequestError(
+            f"the path {part.path!r} of a request of the transaction has a prefix; leave it out"
+        )
+    body = None if part.body is msgspec.UNSET else msgspec.json.encode(part.body).decode()
+    headers = {name: text for name, text in request.headers.items() if name != "idempotency-key"}
+    made = request._replace(
+        method=part.method,
+        path=part.path,
+        params=match.params,
+        query=dict(part.query),
+        headers=headers,
+        body=body,
+        session=None,
+    )
+    return match.route, made
+
+
+def _carry_out(catalog: Catalog, parts: Sequence[tuple[Route, Request]]) -> None:
+    """Carry out the requests of a transaction in their order.
+
+    Raises:
+        PolarisError: one of them is refused; the message says which.
+    """
+    for number, (route, request) in enumerate(parts, 1):
+        try:
+            route.answer(catalog, request)
+        except PolarisError as error:
+            text, *rest = error.args or ("",)
+            what = f"request {number} of the transaction ({request.method} {request.path})"
+            error.args = (f"{what}: {text}", *rest)
+            raise
+
+
+ROUTES: list[Any] = [
+    Route("POST", "transactions/commit", commit_transaction, body=messages.CommitTransactionRequest),
+]
