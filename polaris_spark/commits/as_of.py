@@ -44,9 +44,11 @@ class AsOf(NamedTuple):
     """Name of the option that contains the point, for messages."""
     number: int | None = None
     """The point as the number of a commit in the history of a reference; None if the text is not a commit number."""
+    name: str = ""
+    """Name of a branch or tag, if the text is neither a commit nor a time."""
 
     @classmethod
-    def parse(cls, text: str, option: str = "as-of") -> AsOf:
+    def parse(cls, text: str, option: str = "as-of", *, names: bool = False) -> AsOf:
         """Return the point that a text stands for.
 
         A decimal number below 10^11 is a commit number, as shown by `changes.number` and `polaris-spark log`. A larger
@@ -57,6 +59,7 @@ class AsOf(NamedTuple):
         Args:
             text: the point, as the user wrote it.
             option: name of the option that contains the text.
+            names: whether a text of another form is the name of a branch or tag.
         Raises:
             InputError: the text has none of these forms.
         """
@@ -71,7 +74,12 @@ class AsOf(NamedTuple):
         ids = [id for id in ids if 0 < id <= MAX_ID]
         if ids:
             return cls(text, commits=tuple(ids), option=option)
-        return cls(text, time=_milliseconds(text, option), option=option)
+        try:
+            return cls(text, time=_milliseconds(text, option), option=option)
+        except InputError:
+            if names:
+                return cls(text, option=option, name=text)
+            raise
 
 
 def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
@@ -84,6 +92,8 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
     """
     if as_of is None:
         return head
+    if as_of.name:
+        return pinned(store, head, AsOf.parse(as_of.text, as_of.option))  # raises an error
     if as_of.number is not None:
         if as_of.number < head.floor_number:
             raise _trimmed(as_of, head)

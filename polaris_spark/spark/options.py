@@ -232,17 +232,21 @@ def refuse_unknown(named: Mapping[str, str]) -> None:
 
 
 def _point(named: Mapping[str, str], option: str) -> AsOf | None:
-    return AsOf.parse(named[option], option) if option in named else None
+    return AsOf.parse(named[option], option, names=option == "as-of") if option in named else None
 
 
 def _refuse_numbers_of_no_branch(named: Mapping[str, str]) -> None:
     for option in ("as-of", "from", "to"):
         point = _point(named, option)
-        if point is not None and point.number is not None and "catalog" not in named:
+        if point is None or "catalog" in named:
+            continue
+        if point.number is not None:
             raise InputError(
                 f"{option} is {point.text!r}, which is the number of a commit of a catalog's branch: give the option "
                 "'catalog' as well, or give a commit id or a time instead"
             )
+        if point.name:
+            AsOf.parse(point.text, option)  # raises an error: names are those of a catalog
 
 
 def _flag(name: str, text: str) -> bool:

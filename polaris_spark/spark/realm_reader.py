@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import threading
@@ -9,9 +10,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, tag_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import SystemClock
+from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Head
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
@@ -137,6 +139,23 @@ class RealmReader:
             return self.live(head_name(catalog, branch))[1]
         except ReferenceGoneError:
             raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}") from None
+
+    def branch_or_tag(self, catalog: CatalogRow, as_of: AsOf) -> Head:
+        """Return the current head of the branch, or the head of the tag, that a point names.
+
+        Raises:
+            NotFoundError: the catalog has neither.
+        """
+        for name in (head_name(catalog, as_of.name), tag_name(catalog, as_of.name)):
+            with contextlib.suppress(ReferenceGoneError):
+                return self.live(name)[1]
+        try:
+            AsOf.parse(as_of.text, as_of.option)
+        except InputError as error:
+            raise NotFoundError(
+                f"{error}; and catalog {catalog.name!r} has no branch or tag {as_of.name!r}"
+            ) from None
+        raise AssertionError("a point with a name has no other form")
 
 
 class _Opened(NamedTuple):

@@ -10,7 +10,8 @@ import pytest
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.as_of import AsOf
-from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
+from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError, NotFoundError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.views import VIEWS
@@ -224,3 +225,13 @@ def _raise_floor(catalog: Catalog, number: int) -> None:
     age = references.clock.now_ms() - round(floor["committed_at"].timestamp() * 1_000)
     trimmed = {one.reference: one.after for one in trim(references, retention_ms=age)}
     assert trimmed[head_name(catalog.session.catalog.row)] == number
+
+
+def test_a_tag_or_branch_is_named(catalog: Catalog) -> None:
+    call(catalog.session, "create_tag", name="v1", at=str(_commit(catalog, 4)))
+    call(catalog.session, "create_branch", name="dev", at=str(_commit(catalog, 6)))
+    assert (_i(catalog, "v1"), _i(catalog, "dev"), _i(catalog, "main")) == ("4", "6", "9")
+    with pytest.raises(NotFoundError, match="no branch or tag 'v2'"):
+        catalog.read("tables", as_of="v2")
+    with pytest.raises(InputError, match="as-of is 'v1'; it must be a commit number"):
+        catalog.read("changes", as_of="v1")

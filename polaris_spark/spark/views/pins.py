@@ -34,7 +34,7 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
     If `as-of` is a commit, it belongs to one catalog. The commits of the other catalogs are chosen by its time.
 
     Raises:
-        NotFoundError: the requested catalog or its branch does not exist.
+        NotFoundError: the requested catalog, its branch, or the branch or tag at the option `as-of` does not exist.
         HistoryTrimmedError: the point is older than the oldest commit that is still stored.
         BeforeHistoryError: the point is a time before the first commit of the requested catalog.
         InputError: the point is not a commit of a requested catalog's branch.
@@ -43,7 +43,10 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
     wanted = request.condition("catalog")
     if options.catalog is not None:
         catalog = realm.catalog(options.catalog)
-        head = pinned(realm.store, realm.branch(catalog, options.branch), as_of)
+        if as_of is not None and as_of.name:
+            head = realm.branch_or_tag(catalog, as_of)
+        else:
+            head = pinned(realm.store, realm.branch(catalog, options.branch), as_of)
         return [Pin(realm.store.realm, catalog.name, head)]
     heads = _heads(realm, [c for c in realm.catalogs() if wanted.allows(c.name)], options.branch)
     if as_of is not None:
