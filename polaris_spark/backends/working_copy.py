@@ -25,6 +25,7 @@ class WorkingCopy(MemoryBackend):
         self.used_ms = clock.now_ms()
         """Time of the last read of a reference, which begins every request, in milliseconds since 1970."""
         self._closed_because = ""
+        self._below_too: set[tuple[int, int]] = set()
 
     def close_writes(self, reason: str) -> None:
         """Refuse all writes from now on.
@@ -33,6 +34,19 @@ class WorkingCopy(MemoryBackend):
             reason: message of the BadRequestError that they raise.
         """
         self._closed_because = reason
+
+    def write_below(self, realm: str) -> None:
+        """Write the objects that were written to this store's own memory to the other store, too. Other processes can
+        then read them. Nothing points to them there, so a sweep deletes them later."""
+        objects = self._open().objects.get(realm, {})
+        rows = [
+            ObjectRow(id, part, value)
+            for (id, part), value in list(objects.items())
+            if (id, part) not in self._below_too
+        ]
+        if rows:
+            self._below.write_objects(realm, rows)
+            self._below_too.update((row.id, row.part) for row in rows)
 
     def contains(self, realm: str, id: int) -> bool:
         """Whether an object was written to this store's own memory."""

@@ -37,7 +37,7 @@ from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.merges import new_difference
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.rows import NAMES
+from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.commits.change import Operation, PrepareAgain, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
@@ -149,8 +149,11 @@ class Transaction:
         parent.opened_branches.add(self.state)
         parent.record_reads(self.state, self.reads)
 
+        _shown[self.state] = self
+
     def hide(self) -> None:
         """Forget the name of the copy."""
+        _shown.pop(self.state, None)
         self.parent.record_reads(self.state, None)
         self.parent.opened_branches.discard(self.state)
         self.parent.references.close_private(head_name(self.parent.row, self.state))
@@ -159,6 +162,21 @@ class Transaction:
     def head(self) -> CommitReader:
         """The newest commit of the copy."""
         return branch_of(self.parent, self.state)
+
+
+_shown: dict[str, Transaction] = {}
+"""The transactions of this process, by the name of their state."""
+
+
+def readable_head(catalog: CatalogRow, state: str) -> Head | None:
+    """Return the newest commit of a transaction's copy, which other processes can then read as well: Spark's executors
+    read system views from the database. Return None if this process has no such transaction."""
+    transaction = _shown.get(state)
+    if transaction is None or transaction.parent.row.entity_id != catalog.entity_id:
+        return None
+    head = transaction.head.head
+    transaction.copy.write_below(transaction.store.realm)
+    return head
 
 
 class Transactions:

@@ -17,6 +17,7 @@ from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Head
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
+from polaris_spark.names import is_transaction
 from polaris_spark.spark import python_workers
 from polaris_spark.spark.options import StoreLocation, refuse_memory
 from polaris_spark.store.cache import process_cache
@@ -130,15 +131,22 @@ class RealmReader:
         )
 
     def branch(self, catalog: CatalogRow, branch: str) -> Head:
-        """Return the current head (newest commit) of a catalog's branch.
+        """Return the current head (newest commit) of a catalog's branch, of a transaction of this process, or the head
+        of a tag.
 
         Raises:
             NotFoundError: the catalog does not have this branch.
         """
-        try:
-            return self.live(head_name(catalog, branch))[1]
-        except ReferenceGoneError:
-            raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}") from None
+        if is_transaction(branch):
+            from polaris_spark.catalog.transactions import readable_head
+
+            head = readable_head(catalog, branch)
+            if head is not None:
+                return head
+        for name in (head_name(catalog, branch), tag_name(catalog, branch)):
+            with contextlib.suppress(ReferenceGoneError):
+                return self.live(name)[1]
+        raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}")
 
     def branch_or_tag(self, catalog: CatalogRow, as_of: AsOf) -> Head:
         """Return the current head of the branch, or the head of the tag, that a point names.
@@ -146,16 +154,13 @@ class RealmReader:
         Raises:
             NotFoundError: the catalog has neither.
         """
-        for name in (head_name(catalog, as_of.name), tag_name(catalog, as_of.name)):
-            with contextlib.suppress(ReferenceGoneError):
-                return self.live(name)[1]
         try:
-            AsOf.parse(as_of.text, as_of.option)
-        except InputError as error:
+            return self.branch(catalog, as_of.name)
+        except NotFoundError:
             raise NotFoundError(
-                f"{error}; and catalog {catalog.name!r} has no branch or tag {as_of.name!r}"
+                f"{as_of.option} is {as_of.name!r}, which is neither a commit nor a time, and catalog "
+                f"{catalog.name!r} has no branch or tag of this name"
             ) from None
-        raise AssertionError("a point with a name has no other form")
 
 
 class _Opened(NamedTuple):

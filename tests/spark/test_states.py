@@ -164,6 +164,10 @@ def test_statements_of_a_transaction_take_effect_together(spark: SparkSession, n
     assert rows(spark, f"SELECT id FROM {namespace}.v") == [(3,)]
     assert rows(other, f"SELECT id FROM {namespace}.t") == [(1,)]
     assert {row[1] for row in rows(other, f"SHOW TABLES IN {namespace}")} == {"t", "u"}
+    listed = "SELECT name FROM polaris.system.tables WHERE namespace = '{}'"
+    space = namespace.partition(".")[2]
+    for session, names in ((spark, {"t", "made", "renamed"}), (other, {"t", "u"})):
+        assert {name for (name,) in rows(session, listed.format(space))} == names
     done = rows(spark, "CALL polaris.system.commit()")
     assert {(name.rpartition(".")[2], action) for _, _, name, action in done} == {
         ("made", "added"),

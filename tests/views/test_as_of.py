@@ -231,7 +231,8 @@ def test_a_tag_or_branch_is_named(catalog: Catalog) -> None:
     call(catalog.session, "create_tag", name="v1", at=str(_commit(catalog, 4)))
     call(catalog.session, "create_branch", name="dev", at=str(_commit(catalog, 6)))
     assert (_i(catalog, "v1"), _i(catalog, "dev"), _i(catalog, "main")) == ("4", "6", "9")
-    with pytest.raises(NotFoundError, match="no branch or tag 'v2'"):
+    assert [row["properties"]["i"] for row in catalog.read("tables", branch="v1")] == ["4"]
+    with pytest.raises(NotFoundError, match="has no branch or tag of this name"):
         catalog.read("tables", as_of="v2")
     with pytest.raises(InputError, match="as-of is 'v1'; it must be a commit number"):
         catalog.read("changes", as_of="v1")
