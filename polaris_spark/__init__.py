@@ -13,12 +13,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from polaris_spark.extension import connect
+    from polaris_spark.jobs.registry import call
     from polaris_spark.rest.session import Session
     from polaris_spark.spark.session import configure
     from polaris_spark.spark.transactions import transaction
 
 _LAZY = {
     "Session": "polaris_spark.rest.session",
+    "call": "polaris_spark.jobs.registry",
     "connect": "polaris_spark.extension",
     "configure": "polaris_spark.spark.session",
     "transaction": "polaris_spark.spark.transactions",
@@ -36,4 +38,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Session", "__version__", "configure", "connect", "transaction"]
+__all__ = ["Session", "__version__", "call", "configure", "connect", "transaction"]
