@@ -1,5 +1,5 @@
 """Iceberg's own suites of catalogs, run by Maven against ours over the bridge and over HTTP (by Iceberg's own client),
-with and without metadata files."""
+with and without metadata files, and on a branch other than main."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ SHIM = Path(__file__).parents[2] / "jvm-shim"
 pytestmark = [pytest.mark.suites, pytest.mark.timeout(3_000)]  # the first one waits for all of them
 
 SUITES = {
-    f"{kind}{metadata_files}{transport}Suite": tests
+    f"{kind}{how}Suite": tests
     for kind, tests in (("Catalog", 106), ("View", 51))
-    for metadata_files in ("EveryCommit", "Never")
-    for transport in ("", "Http")
+    for how in ("EveryCommit", "EveryCommitHttp", "Never", "NeverHttp", "BranchHttp")
 }
 """How many tests each suite has, so that none can get lost."""
 

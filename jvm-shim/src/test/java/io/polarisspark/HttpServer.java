@@ -6,12 +6,17 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 
 /** A process of {@code polaris-spark serve} with a store of its own; it ends with this JVM. */
 record HttpServer(String uri, String token) {
+  /** The branch that the catalog of each server has besides {@code main}. */
+  static final String BRANCH = "dev";
+
   private static final Map<String, HttpServer> RUNNING = new ConcurrentHashMap<>();
 
   /** The server for one value of {@code metadata-files}, started when it is first asked for. */
@@ -23,13 +28,11 @@ record HttpServer(String uri, String token) {
     String token = UUID.randomUUID().toString();
     try {
       Path directory = Files.createTempDirectory("polaris-http");
+      String store = "sqlite://" + directory.resolve("catalog.db");
       ProcessBuilder builder =
-          new ProcessBuilder(
-              System.getProperty("polaris.python", "python3"),
-              "-c",
-              "from polaris_spark.cli import main; main()",
+          command(
               "serve",
-              "sqlite://" + directory.resolve("catalog.db"),
+              store,
               "--warehouse",
               directory.resolve("warehouse").toUri().toString(),
               // The suites put tables into the temporary directories of their tests.
@@ -49,10 +52,25 @@ record HttpServer(String uri, String token) {
       if (line == null) {
         throw new IllegalStateException("the server did not start");
       }
+      Process create = command("branch", "create", store, "--name", BRANCH).inheritIO().start();
+      if (create.waitFor() != 0) {
+        throw new IllegalStateException("the branch was not created");
+      }
       return new HttpServer(line.substring(line.lastIndexOf(' ') + 1), token);
     } catch (IOException e) {
       throw new UncheckedIOException(e);
+    } catch (InterruptedException e) {
+      throw new IllegalStateException(e);
     }
+  }
+
+  /** A command of {@code polaris-spark}. */
+  private static ProcessBuilder command(String... arguments) {
+    List<String> all = new ArrayList<>();
+    all.add(System.getProperty("polaris.python", "python3"));
+    all.addAll(List.of("-c", "from polaris_spark.cli import main; main()"));
+    all.addAll(List.of(arguments));
+    return new ProcessBuilder(all);
   }
 
   private static void end(Process process, Path directory) {

@@ -36,11 +36,21 @@ interface SuiteCatalogs {
 
   /** Iceberg's own client of a server that all tests share; what the test before left is taken away. */
   static SuiteCatalogs overHttp(String metadataFiles) {
+    return overHttp(metadataFiles, Map.of());
+  }
+
+  /** Iceberg's own client of that server, on a branch other than {@code main}. */
+  static SuiteCatalogs onBranch(String metadataFiles) {
+    return overHttp(metadataFiles, Map.of("warehouse", "polaris@" + HttpServer.BRANCH));
+  }
+
+  private static SuiteCatalogs overHttp(String metadataFiles, Map<String, String> own) {
     return new SuiteCatalogs() {
       @Override
       public RESTCatalog open(String name, Path directory, Map<String, String> more) {
         HttpServer server = HttpServer.of(metadataFiles);
         Map<String, String> properties = new HashMap<>(more);
+        properties.putAll(own);
         properties.put("uri", server.uri());
         properties.put("token", server.token());
         return initialized(new RESTCatalog(), name, properties);

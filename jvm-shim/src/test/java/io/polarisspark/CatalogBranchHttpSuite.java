@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class CatalogBranchHttpSuite extends CatalogSuite {
+  CatalogBranchHttpSuite() {
+    super(SuiteCatalogs.onBranch("never"));
+  }
+}

@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class ViewBranchHttpSuite extends ViewSuite {
+  ViewBranchHttpSuite() {
+    super(SuiteCatalogs.onBranch("never"));
+  }
+}
