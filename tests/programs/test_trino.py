@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
+import polaris_spark
 from polaris_spark.errors import StateError
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.programs.trino import Trino
@@ -128,6 +129,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
                 "s3.aws-access-key": bucket.user,
                 "s3.aws-secret-key": bucket.secret,
             }
+        catalogs["on_branch"] = {**catalogs["never"], "iceberg.rest-catalog.warehouse": "polaris@dev"}
         try:
             trino = ends.enter_context(Trino(catalogs))
         except StateError as error:
@@ -187,6 +189,22 @@ def test_trino_creates_writes_reads_and_drops_tables_and_views(places: dict[str,
         assert place.run(statement) == []
     assert rest.ok("GET", "v1/namespaces")["namespaces"] == []
     assert {one for one in place.objects() if "/cafe/names-" not in one} == set()
+
+
+def test_trino_works_on_a_branch_by_configuration_alone(places: dict[str, Place]) -> None:
+    main = places["never"]
+    branch = main._replace(name="on_branch")
+    with polaris_spark.connect(store=main.store, **main.properties()) as session:
+        polaris_spark.call(session, "create_branch", name="dev")
+    branch.run("CREATE SCHEMA {0}.tried")
+    branch.run("CREATE TABLE {0}.tried.t AS SELECT 1 AS i")
+    branch.run("INSERT INTO {0}.tried.t VALUES 2")
+    assert branch.run("SELECT i FROM {0}.tried.t ORDER BY i") == [[1], [2]]
+    assert ["tried"] not in main.run("SHOW SCHEMAS FROM {0}")
+    with polaris_spark.connect(store=main.store, **main.properties()) as session:
+        assert polaris_spark.call(session, "merge", source="dev")
+    assert main.run("SELECT i FROM {0}.tried.t ORDER BY i") == [[1], [2]]
+    main.run("DROP SCHEMA {0}.tried CASCADE")
 
 
 @pytest.mark.parametrize("name", ["metadata_log_entries", "refs", "snapshots"])
