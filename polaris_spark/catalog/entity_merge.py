@@ -90,8 +90,8 @@ class Difference(NamedTuple):
     """Objects, as (id, object), that the contents of the other state need and that are not stored yet."""
     files: Sequence[tuple[str, bytes]] = ()
     """Metadata files, as (location, content), of contents of the other state that are not written yet."""
-    purged: frozenset[int] = frozenset()
-    """Ids of the removed entities that were dropped with PURGE."""
+    summaries: Mapping[int, Mapping[str, str]] = {}
+    """Summaries for the log entries of entities, by id: what a transaction changed in them."""
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
@@ -135,7 +135,7 @@ class Merging(Protocol):
         before: int,
         after: int,
         old_key: bytes = b"",
-        purge: bool = False,
+        summary: Mapping[str, str],
     ) -> None:
         """Add the log entry of a step."""
         ...
@@ -353,7 +353,7 @@ class Run:
 
     def _carry_out(self) -> None:
         """Make all steps on the working state: removals first, then renames and new contents."""
-        state, now = self.state, self.difference.now
+        state = self.state
         state.prefetch(
             [v.content for step in self.steps.values() for v in (step.old, step.new) if v is not None]
         )
@@ -362,8 +362,7 @@ class Run:
                 state.check_time()
                 remove_entity(state, step.old.key, step.entity_id)
                 self._occupy(step)
-                purge = step.entity_id in self.difference.purged
-                self.change.log(state, now, step, "drop", before=step.old.content, after=0, purge=purge)
+                self._log(step, "drop", before=step.old.content, after=0)
                 self._tell(step.old.key, step.action)
         for step in self._in_order():
             state.check_time()
@@ -406,9 +405,7 @@ class Run:
             put(state, new.key, entry_of(step.entity_id, new))
             self._occupy(step)
             verb = "create" if old is None else "rename" if old.key != new.key else "update"
-            self.change.log(
-                state,
-                self.difference.now,
+            self._log(
                 step,
                 verb,
                 before=0 if old is None else old.content,
@@ -489,7 +486,7 @@ class Run:
             content = state.add(msgspec.structs.replace(mine, properties=properties))
             put(state, new.key, NameEntry(content, step.entity_id))
             changed = step._replace(new=Version(new.key, content))
-            self.change.log(state, self.difference.now, changed, "update", before=new.content, after=content)
+            self._log(changed, "update", before=new.content, after=content)
         self._tell(new.key, "merged")
 
     def _occupy(self, step: Step) -> None:
@@ -544,6 +541,19 @@ class Run:
         if find(self.state, namespace_key(path)) is not None:
             return True
         return owner is not None and find(self.state, owner) is not None
+
+    def _log(self, step: Step, verb: str, *, before: int, after: int, old_key: bytes = b"") -> None:
+        summary = self.difference.summaries.get(step.entity_id, {})
+        self.change.log(
+            self.state,
+            self.difference.now,
+            step,
+            verb,
+            before=before,
+            after=after,
+            old_key=old_key,
+            summary=summary,
+        )
 
     def _tell(self, key: bytes, action: str, detail: str = "") -> None:
         if owner_of_storage(key) is not None and action != "conflict" and self._is_storage(key):

@@ -166,13 +166,13 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         before: int,
         after: int,
         old_key: bytes = b"",
-        purge: bool = False,
+        summary: Mapping[str, str],
     ) -> None:
         """Add the log entry of a step."""
         key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
         verb = self._adds if verb == "create" else verb
         self.action = f"{verb}-{KINDS[decode_key(key).kind]}"
-        summary = {"from": self._label} | ({"purge": "true"} if purge else {})
+        summary = {**summary, "from": self._label}
         self.record(
             state, now, step.entity_id, key, before=before, after=after, old_key=old_key, summary=summary
         )

@@ -70,6 +70,9 @@ IDLE_MS = 3_600_000
 
 _METADATA_FILE = ".metadata.json"
 
+_SUMS = ("added-", "deleted-", "removed-")
+"""First parts of the names in a snapshot's summary whose values are those of one change."""
+
 _IN_DOUBT = (
     "it is not known whether the transaction was committed: call commit() again to find out, or rollback() to end "
     "the transaction"
@@ -235,7 +238,7 @@ class Transactions:
             parent.context,
             operation._replace(id=id),
             lambda view: _difference(transaction, view),
-            label="commit",
+            label="transaction",
             advice="roll it back and repeat it",
         )
         try:
@@ -314,7 +317,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         view.reads.extend(_reads(transaction))
         return found
 
-    catalog.commit(MergeStates(catalog.context, operation, difference, label="commit"))
+    catalog.commit(MergeStates(catalog.context, operation, difference, label="transaction"))
 
 
 def _difference(transaction: Transaction, view: State) -> Difference:
@@ -334,9 +337,11 @@ def _difference(transaction: Transaction, view: State) -> Difference:
         for id, change in changes.items()
     }
     reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
-    purged = _purged(transaction.store, head.head, begin.head)
+    summaries = _summaries(transaction.store, head.head, begin.head)
     files = _metadata_files(transaction, changes)
-    return new_difference(parent, moved)._replace(reads=reads, objects=objects, files=files, purged=purged)
+    return new_difference(parent, moved)._replace(
+        reads=reads, objects=objects, files=files, summaries=summaries
+    )
 
 
 def _metadata_files(transaction: Transaction, changes: Mapping[int, EntityChange]) -> list[tuple[str, bytes]]:
@@ -351,12 +356,17 @@ def _metadata_files(transaction: Transaction, changes: Mapping[int, EntityChange
     ]
 
 
-def _purged(store: ObjectStore, head: Head, begin: Head) -> frozenset[int]:
-    """Return the ids of the tables and views that a transaction dropped with PURGE."""
+def _summaries(store: ObjectStore, head: Head, begin: Head) -> dict[int, dict[str, str]]:
+    """Return what the log entries of a transaction say about each entity, by the entity's id."""
+    found: dict[int, dict[str, str]] = {}
     own = msgspec.structs.replace(head, floor_number=begin.number + 1)
-    return frozenset(
-        entry.entity for *_, entry in entries(store, own) if entry.summary.get("purge") == "true"
-    )
+    for *_, entry in reversed(list(entries(store, own))):
+        summary = found.setdefault(entry.entity, {})
+        for name, text in entry.summary.items():
+            known = summary.get(name, "0")
+            is_sum = name.startswith(_SUMS) and text.isdecimal() and known.isdecimal()
+            summary[name] = str(int(known) + int(text)) if is_sum else text
+    return found
 
 
 def _require_history(view: State, begin: Head) -> None:

@@ -22,6 +22,7 @@ from polaris_spark.catalog.states import catalog_at
 from polaris_spark.catalog.transactions import Transactions
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change
+from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     BadRequestError,
@@ -505,3 +506,24 @@ def test_what_brings_content_of_other_states_is_refused(main: Client) -> None:
         with pytest.raises(BadRequestError, match="commit the transaction or roll it back first"):
             call(tx.client.session, procedure, **arguments)
     tx.roll_back()
+
+
+def test_the_log_says_what_a_transaction_changed(main: Client) -> None:
+    with main.session.transaction() as session:
+        client = Client(session)
+        for count in (3, 4):
+            made = attempt(client.load("t")["metadata"], new_append(count))
+            write_manifests(made)
+            assert send(client, made, "t").status == 200
+        write(client, "u", 5)
+        client.ok("POST", "v1/namespaces", {"namespace": ["new"]}, headers={"X-Polaris-Commit-Ticket": "12"})
+    head = main.session.catalog.head()
+    newest = [
+        entry for _, commit, _, entry in entries(head.store, head.head) if commit.number == head.head.number
+    ]
+    summaries = {entry.key.rstrip(b"\x00")[-1:]: entry.summary for entry in newest}
+    assert len(newest) == 3
+    assert all(summary["from"] == "transaction" for summary in summaries.values())
+    assert summaries[b"t"]["added-records"] == "7"
+    assert summaries[b"u"]["set my.value"]
+    assert summaries[b"w"]["commit.ticket"] == "12"

@@ -51,3 +51,30 @@ def test_branches_are_shown_with_their_distance_from_main(tmp_path: Path) -> Non
         rows("branches", store=main.store, catalog="other", as_of="0")
     for one in (main, other, dev):
         one.session.close()
+
+
+def test_changes_say_their_branch_what_was_merged_and_what_a_transaction_changed(tmp_path: Path) -> None:
+    main = Catalog(tmp_path / "c.db")
+    main.namespace("db")
+    call(main.session, "create_branch", name="dev")
+    dev = Catalog(tmp_path / "c.db", store=main.store, branch="dev")
+    dev.namespace("of_dev")
+    head = dev.head()
+    call(main.session, "merge", source="dev")
+    with main.session.transaction() as session:
+        for name in ("one", "two"):
+            session.request("POST", "v1/namespaces", body=f'{{"namespace": ["{name}"]}}')
+    found = [row for row in rows("changes", store=main.store) if row["action"] == "create-namespace"]
+    assert {(row["branch"], row["name"]) for row in found if row["number"] < 2} == {
+        ("main", "db"),
+        ("dev", "db"),
+    }
+    [merged] = [row for row in found if row["branch"] == "main" and row["name"] == "of_dev"]
+    assert (merged["merged_ids"], merged["summary"]["from"]) == ([head], "merge dev")
+    together = [row for row in found if row["summary"].get("from") == "transaction"]
+    assert {row["name"] for row in together} == {"one", "two"}
+    assert len({row["commit_id"] for row in together}) == 1
+    of_root = [row for row in rows("changes", store=main.store) if row["reference"] == "root"]
+    assert {row["branch"] for row in of_root} == {None}
+    for one in (main, dev):
+        one.session.close()

@@ -13,6 +13,7 @@ from polaris_spark.index.keys import DecodedKey, decode_key
 from polaris_spark.spark.views.columns import (
     INT,
     LONG,
+    LONGS,
     STRING,
     STRING_MAP,
     TIMESTAMP,
@@ -25,11 +26,17 @@ from polaris_spark.spark.views.commits import entries_of
 from polaris_spark.spark.views.history import HistoryView, Logged
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.recovery.execution import ACTION as RECOVER
+from polaris_spark.system.registrations import name_parts
 from polaris_spark.system.registry import ROOT
 
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
 """Names of the entity kinds, by the byte that stands for the kind in index keys. An unknown kind is shown as its
 byte."""
+
+
+def _branch(reference: str) -> str | None:
+    parts = name_parts(reference)
+    return None if parts is None or parts.is_tag else parts.name
 
 
 class ChangeRow(NamedTuple):
@@ -55,12 +62,24 @@ class Changes(HistoryView[ChangeRow]):
             lambda row: row.logged.task.catalog,
         ),
         ViewColumn("reference", STRING, "Reference that was changed", lambda row: row.logged.task.reference),
+        ViewColumn(
+            "branch",
+            STRING,
+            "Branch of the catalog that was changed; null for other references",
+            lambda row: _branch(row.logged.task.reference),
+        ),
         ViewColumn("commit_id", LONG, "Commit that contains the change", lambda row: row.logged.id),
         ViewColumn(
             "number",
             LONG,
             "Number of the commit in its history",
             lambda row: row.logged.commit.number,
+        ),
+        ViewColumn(
+            "merged_ids",
+            LONGS,
+            "Commits of other branches whose content the commit merged",
+            lambda row: row.logged.commit.merged,
         ),
         ViewColumn("position", INT, "Position within the commit, beginning with 0", lambda row: row.position),
         ViewColumn(
