@@ -82,11 +82,14 @@ def _context(call: str, port: int, secret: str) -> SparkContext:
 def _gateway(port: int, secret: str) -> Any:
     """Return PySpark's gateway to the running JVM. PySpark reads the gateway's address from environment variables."""
     from pyspark.java_gateway import launch_gateway
+    from pyspark.logger import PySparkLogger
 
     for name in _REMOTE:
         os.environ.pop(name, None)
-    # Callers receive every error. Py4J would also log it, for example if the JVM ends while objects are released.
+    # Callers receive every error. Py4J and PySpark would also log it, for example if the JVM ends while objects are
+    # released, or a query is wrong.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     place = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(place)
     try:
