@@ -228,6 +228,11 @@ class ProtectedBranchError(ForbiddenError):
     """A branch is protected: only merges may change it, and it must not be moved or dropped. Nothing was changed."""
 
 
+class CheckFailedError(ForbiddenError):
+    """A check of a protected branch does not hold in the merged state, or cannot be evaluated. Nothing was changed. The
+    message names each check, and says why."""
+
+
 class NotFoundError(RequestError):
     status = 404
     type = "NotFoundException"

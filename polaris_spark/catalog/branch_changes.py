@@ -28,7 +28,7 @@ from polaris_spark.catalog.branches import (
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import catalog_key
 from polaris_spark.catalog.entities import CatalogChange, Context
-from polaris_spark.catalog.merge_base import BeginBranch, Contained
+from polaris_spark.catalog.merge_base import CHECKS, BeginBranch, Contained
 from polaris_spark.catalog.references import head_name, tag_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.catalog.states import catalog_at
@@ -88,7 +88,8 @@ def reassign_branch(
         NotFoundError: the branch or the state does not exist.
         ProtectedBranchError: the branch is protected.
     """
-    before, reference = branch_of(catalog, name).head, head_name(catalog.row, name)
+    present, reference = branch_of(catalog, name), head_name(catalog.row, name)
+    before = present.head
     wrong = f"branch {name!r} of catalog {catalog.name!r} was not moved"
     if expected and expected not in (str(before.number), str(before.commit), f"{before.commit:x}"):
         raise CommitFailedError(
@@ -115,7 +116,8 @@ def reassign_branch(
             **dict(operation.notes),
         },
     )
-    catalog.references.commit(reference, BeginBranch(moved.head.fence, begin, entry))
+    checks = {key: value for key, value in present.index(PROTECTION).range() if key.startswith(CHECKS)}
+    catalog.references.commit(reference, BeginBranch(moved.head.fence, begin, entry, checks))
     return _present(catalog, name, reference)
 
 

@@ -17,12 +17,13 @@ branch `main` has the id 0 and no entry `own`. The id of another branch is the g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
-from polaris_spark.commits.settings import PROTECTED, PROTECTION
+from polaris_spark.commits.settings import PROTECTION
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import HistoryTrimmedError
 from polaris_spark.index import Entry
@@ -30,6 +31,9 @@ from polaris_spark.store.objects import ObjectStore
 
 MERGES = "merges"
 """Name of the index."""
+
+CHECKS = b"check/"
+"""Prefix of the keys of a branch's checks in the index `PROTECTION` (`catalog.checks`)."""
 
 _OWN = b"own"
 _OTHERS = b"of"
@@ -65,21 +69,29 @@ class Distance(NamedTuple):
 
 class BeginBranch(Change[None, None]):
     """The first commit of a branch, or the first one after it was moved. It records from which commit the branch began,
-    and removes the protection that it has from the other branch."""
+    and removes the protection and the checks that it has from the other branch."""
 
     onto_protected = True
 
-    def __init__(self, id: int, source: Contained, entry: LogEntry | None = None) -> None:
+    def __init__(
+        self,
+        id: int,
+        source: Contained,
+        entry: LogEntry | None = None,
+        checks: Mapping[bytes, Entry] | None = None,
+    ) -> None:
         """
         Args:
             id: id of the branch.
             source: the commit from which the branch began.
             entry: the log entry of the commit.
+            checks: entries of the branch's own checks, which it keeps.
         """
         self.operation = Operation(b"", "")
         self._id = id
         self._source = source
         self._entry = entry
+        self._checks = checks or {}
 
     def prepare(self, view: State) -> None:
         return None
@@ -89,8 +101,11 @@ class BeginBranch(Change[None, None]):
         if before.own != self._id:
             state.put(MERGES, _OTHERS + _bytes(before.own), _entry(self._source))
             state.put(MERGES, _OWN, Entry(value=_bytes(self._id) + _bytes(self._source.number)))
-        if state.lookup(PROTECTION, PROTECTED) is not None:
-            state.remove(PROTECTION, PROTECTED)
+        for key, _ in state.scan(PROTECTION, b"", None):
+            if key not in self._checks:
+                state.remove(PROTECTION, key)
+        for key, check in self._checks.items():
+            state.put(PROTECTION, key, check)
         if self._entry is not None:
             state.log(self._entry)
 

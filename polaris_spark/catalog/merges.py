@@ -4,21 +4,28 @@ commit."""
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.checked_merge import (
+    Evaluator,
+    ReadDifference,
+    WithoutSpark,
+    check_outcomes,
+    merge_checked,
+    unevaluated,
+)
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
 from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
-from polaris_spark.catalog.state_merge import MergeStates
+from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.states import reader_at
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation, PrepareAgain
@@ -40,7 +47,9 @@ class Options(NamedTuple):
     strategies: Mapping[str, Strategy] = {}
     """Strategies for single entities, by name."""
     dry_run: bool = False
-    """Whether to change nothing, and return conflicts as rows."""
+    """Whether to change nothing, and return conflicts and the outcomes of checks as rows."""
+    evaluator: Evaluator = WithoutSpark()
+    """Evaluates the checks if the branch is protected."""
 
 
 def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
@@ -57,6 +66,7 @@ def merge_branch(
         only_changes: whether to make no commit if the other branch has new commits, but nothing differs.
     Raises:
         BadRequestError: it is the same branch.
+        CheckFailedError: the branch of this catalog is protected, and a check does not hold.
         HistoryTrimmedError: the common ancestor of the branches is no longer stored.
         MergeConflictError: both branches changed the same thing.
         NotFoundError: the branch does not exist.
@@ -150,35 +160,43 @@ def _run(
     operation: Operation,
     options: Options,
     label: str,
-    difference: Any,
+    difference: ReadDifference,
     *,
     onto_protected: bool = False,
 ) -> list[Merged]:
-    change = MergeStates(
-        catalog.context,
-        operation,
-        difference,
-        label=label,
-        strategy=options.strategy,
-        strategies=options.strategies,
-        dry_run=options.dry_run,
-    )
-    change.onto_protected = onto_protected
+    def made(read: ReadDifference, *, dry_run: bool = False) -> MergeStates:
+        change = MergeStates(
+            catalog.context,
+            operation,
+            read,
+            label=label,
+            strategy=options.strategy,
+            strategies=options.strategies,
+            dry_run=dry_run,
+        )
+        change.onto_protected = onto_protected
+        return change
+
     if not options.dry_run:
-        return catalog.commit(change)
+        if not onto_protected:
+            return catalog.commit(made(difference))
+        return merge_checked(catalog, made, difference, label, options.evaluator)
 
     def tried() -> list[Merged]:
         while True:
-            state = State(catalog.head(), catalog.references.ids.next_id)
+            change, state = (
+                made(difference, dry_run=True),
+                State(catalog.head(), catalog.references.ids.next_id),
+            )
             with contextlib.suppress(PrepareAgain):
                 return change.apply(state, change.prepare(state))
 
-    return catalog.loading(tried, operation.principal)
-
-
-def new_difference(catalog: Catalog, changes: dict[int, EntityChange]) -> Difference:
-    """Return what a merge applies to the branch of a catalog, made now."""
-    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes)
+    merged = catalog.loading(tried, operation.principal)
+    if not onto_protected:
+        return merged
+    if any(one.action == "conflict" for one in merged):
+        return merged + unevaluated(catalog, options.evaluator, "the merge has conflicts")
+    return merged + check_outcomes(catalog, made, difference, label, options.evaluator)
 
 
 def _parent(store: ObjectStore, newest: Head, head: Head) -> CommitReader:

@@ -22,9 +22,9 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.differences import changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.merge_base import ancestry_of, merge_base
-from polaris_spark.catalog.merges import Options, merge_branch, new_difference
+from polaris_spark.catalog.merges import Options, merge_branch
 from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.state_merge import MergeStates
+from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit

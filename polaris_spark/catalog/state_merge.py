@@ -19,9 +19,11 @@ reads of the change. So a merge does not compete with commits to other tables.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from polaris_spark.catalog.differences import Version
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.differences import EntityChange, Version
 from polaris_spark.catalog.entities import (
     CatalogChange,
     Context,
@@ -48,6 +50,11 @@ from polaris_spark.index.keys import decode_key
 
 _SHOWN = 20
 """Maximum number of conflicts in an error message."""
+
+
+def new_difference(catalog: Catalog, changes: dict[int, EntityChange]) -> Difference:
+    """Return what a merge applies to the branch of a catalog, made now."""
+    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes)
 
 
 class _Manifests:
@@ -112,8 +119,11 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         self._adds = adds
         self._advice = advice
         self.manifests: ManifestSource = _Manifests(context)
+        self.guard: Callable[[State], None] = lambda _: None
+        """Called with the branch's state before it is read or changed. Raises an error to refuse the merge."""
 
     def prepare(self, view: State) -> Difference:
+        self.guard(view)
         difference = self._difference(view)
         state = State(view.base, view.new_id)
         state.add_all(difference.objects)
@@ -121,6 +131,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         return difference
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
+        self.guard(state)
         _refuse_changed(state, prepared.reads)
         state.add_all(prepared.objects)
         for file in prepared.files:

@@ -34,11 +34,10 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import metadata_file
 from polaris_spark.catalog.differences import EntityChange, changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged
-from polaris_spark.catalog.merges import new_difference
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
-from polaris_spark.catalog.state_merge import MergeStates
+from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.commits.change import Operation, PrepareAgain, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.rows import Head

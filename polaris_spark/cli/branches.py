@@ -1,9 +1,10 @@
-"""`polaris-spark branch`, `tag` and `staging`: the procedures of branches, tags and staging areas as commands."""
+"""`polaris-spark branch`, `tag`, `staging` and `check`: the procedures of branches, tags, staging areas and checks as
+commands."""
 
 from __future__ import annotations
 
 from polaris_spark.cli.maintain import command_group
-from polaris_spark.jobs import branches, staging
+from polaris_spark.jobs import branches, checks, staging
 
 branch = command_group(
     "branch",
@@ -38,4 +39,9 @@ area = command_group(
     "staging",
     "Create a staging area of a branch, and commit what was staged in it.",
     {"create": staging.STAGE, "commit": staging.COMMIT_STAGED},
+)
+check = command_group(
+    "check",
+    "Add, drop and list checks that must hold before merges into protected branches.",
+    {"add": checks.ADD, "drop": checks.DROP, "show": checks.SHOW},
 )

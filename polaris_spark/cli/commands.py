@@ -66,6 +66,10 @@ COMMANDS = {
         "polaris_spark.cli.branches:area",
         "Create a staging area of a branch, and commit what was staged in it.",
     ),
+    "check": Entry(
+        "polaris_spark.cli.branches:check",
+        "Add, drop and list checks that must hold before merges into protected branches.",
+    ),
     "diff": Entry(
         "polaris_spark.cli.merges:diff",
         "Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "

@@ -118,6 +118,8 @@ def _takes(procedure: Procedure, option: str) -> bool:
     """Whether the command of a procedure has an option of `_place`."""
     if option in ("server", "token"):
         return procedure.over_http
+    if option == "branch":
+        return all(one.name != option for one in procedure.parameters)
     if option == "master":
         return procedure.uses_spark or procedure.maintenance
     return option != "spark" or (_takes(procedure, "master") and not procedure.needs_spark)
@@ -145,13 +147,14 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     Args:
         typed: name of the command, for error messages.
     Raises:
-        InputError: a parameter of the procedure has the name of an option that all these commands have.
+        InputError: a parameter of the procedure has the name of an option that all these commands have. A parameter
+            `branch` replaces the option `--branch`.
     """
     shared = inspect.signature(_place).parameters
     hints = get_type_hints(_place, include_extras=True)
     if not procedure.over_http:
         hints["store"] = StoreOnly
-    reserved = [one.name for one in procedure.parameters if one.name in shared]
+    reserved = [one.name for one in procedure.parameters if one.name in shared and one.name != "branch"]
     if reserved:
         raise InputError(
             f"the parameter {reserved[0]!r} of the job {procedure.name!r} has the name of an option that every job "
@@ -245,7 +248,7 @@ def _run(
     store: str,
     realm: str,
     catalog: str | None,
-    branch: str,
+    branch: str = MAIN,
     property: list[str] | None,
     password: str | None,
     master: str | None = None,
@@ -273,10 +276,42 @@ def _run(
                 spark = procedure.needs_spark or master is not None
                 if not spark and not procedure.queries and _takes(procedure, "master"):
                     spark = is_large(session.connection.backend)
+            if spark and procedure.by_sql:
+                return _rows_by_sql(started.session(), procedure, arguments)
             call = Call(session, started.session if spark else None, watch, by_operator=True)
             return procedure.rows(call, arguments)
     finally:
         started.stop()
+
+
+def _rows_by_sql(
+    spark: SparkSession, procedure: Procedure, arguments: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    """Call a procedure of the current catalog of a Spark session in SQL.
+
+    Raises:
+        InputError: the procedure failed.
+    """
+    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.jobs.materialized_views.query_engine import message_of
+
+    given = procedure.checked_arguments(arguments)
+    listed = ", ".join(f"{name} => {_literal(value)}" for name, value in given.items())
+    try:
+        name = quoted((spark.catalog.currentCatalog(), "system", procedure.name))
+        return [tuple(row) for row in spark.sql(f"CALL {name}({listed})").collect()]
+    except Exception as error:  # Spark reports all errors in its own classes
+        raise InputError(message_of(error)) from error
+
+
+def _literal(value: bool | str | Mapping[str, str]) -> str:
+    """Return an argument of a procedure in SQL."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    return f"map({', '.join(_literal(text) for pair in value.items() for text in pair)})"
 
 
 def _spark_properties(properties: Properties, named: list[str] | None) -> dict[str, Any]:
@@ -320,7 +355,7 @@ def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) 
 def _nothing(procedure: Procedure) -> str:
     if procedure.finds_faults:
         return NO_PROBLEMS
-    return NO_ROWS if procedure.queries and not procedure.needs_spark else NOTHING_TO_DO
+    return NO_ROWS if procedure.queries and not (procedure.needs_spark or procedure.by_sql) else NOTHING_TO_DO
 
 
 def is_large(backend: Backend, limit: int = LARGE) -> bool:

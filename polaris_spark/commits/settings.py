@@ -9,11 +9,11 @@ OPERATIONS = "operations"
 """Name of the index that records recent operation ids. Any reference may have it."""
 
 PROTECTION = "protection"
-"""Name of the index that says whether a branch is protected (`State.is_protected`). Releases that do not know it keep
-it, but do not refuse changes."""
+"""Name of the index that says whether a branch is protected (`State.is_protected`), and has its checks
+(`catalog.checks`). Releases that do not know it keep it, but do not refuse changes."""
 
 PROTECTED = b"protected"
-"""The only key of the index `PROTECTION`. Its value begins with 1 if the branch is protected, else with 0."""
+"""Key of the index `PROTECTION`. Its value begins with 1 if the branch is protected, else with 0."""
 
 
 class FileWriter(Protocol):

@@ -57,7 +57,7 @@ class RangeOfOthers(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Record of what a compaction read: the tree of an index, and the embedded changes in a key range."""
+    """Record of a read of the stored form of an index: its tree, and the embedded changes in a key range."""
 
     name: str
     """Name of the index."""
@@ -287,6 +287,13 @@ class State:
         """Record that no change came after the base of this state. The change then competes with all others."""
         is_forecast = self.base.version == NO_VERSION  # it lacks changes, so the record must not hold
         self.reads.append(Newest(0 if is_forecast else self.base.head.commit))
+
+    def record_indexes(self, *names: str) -> list[Read]:
+        """Record that whole indexes were read, and return the records. They are compared by their stored forms."""
+        opened = [(name, self._open(name)) for name in names]
+        found: list[Read] = [Tree(name, one.tree, b"", None, one.embedded()) for name, one in opened]
+        self.reads.extend(found)
+        return found
 
     def get(self, id: int, cls: type[S]) -> S:
         """Return an object, which is stored or was added to this state.

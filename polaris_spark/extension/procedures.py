@@ -99,7 +99,13 @@ def call_procedure(_: Catalog, request: Request) -> Response:
     driver = (
         None if asked.driver is None else Driver(asked.driver.call, asked.driver.port, asked.driver.secret)
     )
-    call = Call(session, None if driver is None else driver.session, run.watch, over_http=not caller.is_local)
+    call = Call(
+        session,
+        None if driver is None else driver.session,
+        run.watch,
+        over_http=not caller.is_local,
+        answers_spark=driver is not None,
+    )
     procedure.check_values(call, arguments)
     run.bind(call)
     runs = session.resource(Runs)

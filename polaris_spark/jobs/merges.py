@@ -28,9 +28,11 @@ def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 def _merge(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import merge_branch
+    from polaris_spark.jobs.checks import ChecksOfCall
 
     operation = call.session.operation()
-    return merge_branch(call.session.catalog, arguments["source"], operation, options(arguments))
+    chosen = options(arguments)._replace(evaluator=ChecksOfCall(call))
+    return merge_branch(call.session.catalog, arguments["source"], operation, chosen)
 
 
 def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -126,6 +128,9 @@ MERGE = Procedure(
     ),
     columns=MERGED,
     run=_merge,
+    uses_spark=True,
+    queries=True,
+    by_sql=True,
     over_http=True,
 )
 REVERT = Procedure(

@@ -57,6 +57,7 @@ class Call:
         *,
         by_operator: bool = False,
         over_http: bool = False,
+        answers_spark: bool = False,
     ) -> None:
         """
         Args:
@@ -67,6 +68,8 @@ class Call:
                 any environment variable of the process.
             over_http: whether the arguments come from an HTTP client. The arguments then cannot refer to environment
                 variables.
+            answers_spark: whether this process answers the requests that the Spark session sends to the catalog. The
+                session can then read states that exist in this process only.
         """
         self.session = session
         """The opened catalog."""
@@ -74,6 +77,8 @@ class Call:
         """The task lease that a running maintenance job holds; None for other calls."""
         self.over_http = over_http
         """Whether the arguments come from an HTTP client, which may access only the served realm."""
+        self.answers_spark = answers_spark
+        """Whether this process answers the requests that the Spark session of the call sends to the catalog."""
         self._by_operator = by_operator
         self._spark = spark
         self._watch = watch
@@ -193,6 +198,9 @@ class Procedure:
     """Whether `run` fails without a Spark session."""
     queries: bool = False
     """Whether `run` queries the catalog in the Spark session, if it has one. The session then needs the catalog."""
+    by_sql: bool = False
+    """Whether the command line calls the procedure by SQL if it has a Spark session. The procedure then runs in the
+    process that answers the session's requests (`Call.answers_spark`)."""
     over_http: bool = False
     """Whether HTTP clients with an administrator's token may call the procedure. The server runs the procedure in its
     own process, so the procedure must not open files, stores or addresses that its arguments name, except locations in

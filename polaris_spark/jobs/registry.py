@@ -12,6 +12,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.jobs import (
     adopt,
     branches,
+    checks,
     compact_index,
     expire,
     export_metadata,
@@ -62,6 +63,9 @@ BUILT_IN = (
     branches.SHOW_TAGS,
     branches.DESCRIBE_TAG,
     branches.ALTER_TAG,
+    checks.ADD,
+    checks.DROP,
+    checks.SHOW,
     compact_index.PROCEDURE,
     expire.PROCEDURE,
     export_metadata.PROCEDURE,

@@ -18,9 +18,10 @@ def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
 
 def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.staging import commit_staged
+    from polaris_spark.jobs.checks import ChecksOfCall
 
-    session = call.session
-    return commit_staged(session.catalog, arguments["name"], session.operation(), options(arguments))
+    session, chosen = call.session, options(arguments)._replace(evaluator=ChecksOfCall(call))
+    return commit_staged(session.catalog, arguments["name"], session.operation(), chosen)
 
 
 _NAME = Parameter("name", "STRING", "name of the staging area", required=True)
@@ -40,5 +41,8 @@ COMMIT_STAGED = Procedure(
     parameters=(_NAME, *CONFLICTS),
     columns=MERGED,
     run=_commit_staged,
+    uses_spark=True,
+    queries=True,
+    by_sql=True,
     over_http=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import polaris_spark
 from tests.cli.catalogs import fill, run, send
+from tests.cli.test_commands import process
 from tests.server.servers import Server, token_file
 
 TOKEN = "dddddddddddddddd"
@@ -135,3 +137,51 @@ def test_what_is_staged_is_committed(place: tuple[str, ...], tmp_path: Path) -> 
         assert main.request("GET", "v1/namespaces/db/tables/t")[0] == 404
     [dropped] = told("drop-unused", *place, "--unused-for", "0 s")
     assert (dropped["branch"], dropped["dropped"]) == ("+nightly", True)
+
+
+def test_checks_are_added_shown_and_dropped_and_refuse_a_merge_without_spark(place: tuple[str, ...]) -> None:
+    sql = "SELECT count(*) > 0 FROM db.t"
+    added = told("add", *place, "--branch", "main", "--name", "it's", "--sql", f"{sql};", group="check")
+    assert added == [{"branch": "main", "name": "it's", "sql": sql}]
+    shown = told("show", *place, "--branch", "main", group="check")
+    assert shown == [{"branch": "main", "name": "it's", "kind": "sql", "definition": sql}]
+    told("create", *place, "--name", "dev")
+    told("protect", *place, "--name", "main")
+    refused = run("merge", *place, "--source", "dev", POLARIS_SPARK_TOKEN=TOKEN)
+    assert refused.code == 2
+    assert "branch 'main' is protected; check \"it's\" cannot be evaluated" in refused.err
+    dropped = told("drop", *place, "--branch", "main", "--name", "it's", group="check")
+    assert dropped == [{"branch": "main", "name": "it's", "dropped": True}]
+    assert run("merge", *place, "--source", "dev", POLARIS_SPARK_TOKEN=TOKEN).code == 0
+
+
+@pytest.mark.spark
+def test_spark_evaluates_the_checks_of_a_merge_by_command(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse")) as catalog:
+        fill(catalog)
+    told(
+        "add",
+        store,
+        "--branch",
+        "main",
+        "--name",
+        "it's",
+        "--sql",
+        "SELECT count(*) > 0 FROM db.t",
+        group="check",
+    )
+    told("create", store, "--name", "dev")
+    told("protect", store, "--name", "main")
+    with polaris_spark.connect(store=store, branch="dev") as dev:
+        send(dev, "DELETE", "namespaces/db/tables/t")
+    merge = ("merge", store, "--source", "dev", "--master", "local[1]", "--json")
+    refused = process(*merge)
+    assert refused.returncode == 2
+    said = "polaris-spark: merge dev is refused, nothing was changed: branch 'main' is protected; check \"it's\" does"
+    assert refused.stderr.splitlines()[-1].startswith(said)
+    tried = json.loads(process(*merge, "--dry-run", "--strategies", "db.'t=ours").stdout)
+    assert [(row["kind"], row["action"]) for row in tried] == [("table", "removed"), ("check", "failed")]
+    told("drop", store, "--branch", "main", "--name", "it's", group="check")
+    told("add", store, "--branch", "main", "--name", "no", "--sql", "SELECT true", group="check")
+    assert [row["action"] for row in json.loads(process(*merge).stdout)] == ["removed"]

@@ -109,9 +109,18 @@ def test_found_faults_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_parameter_that_every_command_has_is_refused() -> None:
-    for name in inspect.signature(maintain._place).parameters:
+    for name in inspect.signature(maintain._place).parameters.keys() - {"branch"}:
         with pytest.raises(InputError, match="has the name of an option that every job command has"):
             maintain.add(a_job(Parameter(name, "STRING", "a value")))
+
+
+def test_a_parameter_branch_replaces_the_option_for_the_branch_of_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintain.app, "registered_commands", list(maintain.app.registered_commands))
+    maintain.add(a_job(Parameter("branch", "STRING", "name of a branch")))
+    answer = run("maintain", "a-job", make_catalog(tmp_path), "--branch", "other", "--json")
+    assert answer.json == [{"given": "{'branch': 'other'}"}]
 
 
 def test_a_realm_is_moved_to_a_store_whose_secret_is_in_the_environment(tmp_path: Path) -> None:

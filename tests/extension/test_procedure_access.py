@@ -94,6 +94,8 @@ NEEDED = {
     "protect_branch": {"name": "dev"},
     "unprotect_branch": {"name": "dev"},
     "alter_branch": {"name": "dev", "comment": "x"},
+    "add_check": {"branch": "dev", "name": "x", "sql": "SELECT true"},
+    "drop_check": {"branch": "dev", "name": "x", "if_exists": True},
     "alter_tag": {"name": "v1", "comment": "x"},
     "create_tag": {"name": "new"},
     "describe_tag": {"name": "v1"},

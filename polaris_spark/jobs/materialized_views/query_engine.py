@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,11 @@ def first_line(error: BaseException) -> str:
     while cause.getCause() is not None:
         cause = cause.getCause()
     return str(cause.getMessage() or cause.getClass().getSimpleName()).partition("\n")[0]
+
+
+def message_of(error: BaseException) -> str:
+    """Return the first line of the message of an error's cause, without the name and state of the error in Spark."""
+    return re.sub(r"^\[[A-Z_.]+\] (.*?)\.? SQLSTATE: \w+.*$", r"\1", first_line(error))
 
 
 def java_list(spark: SparkSession, texts: Sequence[str]) -> Any:
