@@ -167,6 +167,12 @@ def test_spark_accepts_every_statement_that_is_shown(spark: SparkSession) -> Non
     spark.sql("CREATE TABLE polaris.shop.orders (id BIGINT, email STRING)")
     spark.sql("INSERT INTO polaris.shop.orders VALUES (1, 'a@b.example')")
     spark.sql("ALTER TABLE polaris.shop.orders CREATE TAG audited")
+    for statement in (
+        "CALL polaris.system.begin()",
+        "ALTER TABLE polaris.shop.orders ADD COLUMN note STRING",
+    ):
+        spark.sql(statement)
+    spark.sql("CALL polaris.system.commit()")
     found = {one: len(spark.sql(one).collect()) for one in queries}
     assert [one for one, rows in found.items() if rows == 0 and one not in WITHOUT_ROWS] == []
 
