@@ -33,7 +33,7 @@ from polaris_spark.catalog.references import head_name, tag_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.commits.settings import PROTECTED, PROTECTION
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
@@ -96,12 +96,6 @@ def reassign_branch(
             f"{wrong}: it is at commit number {before.number} (id {before.commit}), not at {expected!r}"
         )
     target = catalog_at(catalog.on_branch(name), to).head()
-    try:
-        moved = catalog.references.move(reference, target, expected=before.commit)
-    except CommitFailedError as error:
-        raise CommitFailedError(f"{wrong}: {error}") from error
-    except ProtectedBranchError as error:
-        raise is_protected(name, error) from error
     begin = Contained(target.head.number, target.head.commit)
     entry = LogEntry(
         b"",
@@ -117,7 +111,16 @@ def reassign_branch(
         },
     )
     checks = {key: value for key, value in present.index(PROTECTION).range() if key.startswith(CHECKS)}
-    catalog.references.commit(reference, BeginBranch(moved.head.fence, begin, entry, checks))
+
+    def first(id: int, _: Head) -> BeginBranch:
+        return BeginBranch(id, begin, entry, checks)
+
+    try:
+        catalog.references.move(reference, target, expected=before.commit, first=first)
+    except CommitFailedError as error:
+        raise CommitFailedError(f"{wrong}: {error}") from error
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
     return _present(catalog, name, reference)
 
 

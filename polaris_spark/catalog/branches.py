@@ -25,7 +25,7 @@ from polaris_spark.errors import (
     ReferenceGoneError,
 )
 from polaris_spark.names import AREA, MAIN, problem_of_part
-from polaris_spark.system.registrations import Description, Registered, Registration
+from polaris_spark.system.registrations import Description, FirstChange, Registered, Registration
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""
@@ -134,9 +134,7 @@ def _create_branch(
     catalog: Catalog, name: str, operation: Operation, source: str, point: str, comment: str
 ) -> Branch:
     reference, rival = head_name(catalog.row, name), tag_name(catalog.row, name)
-    made = _create(catalog, name, (reference, rival), operation, source, point, comment)
-    source_commit = Contained(made.registration.number, made.source)
-    catalog.references.commit(reference, BeginBranch(made.registration.generation, source_commit))
+    made = _create(catalog, name, (reference, rival), operation, source, point, comment, first=_begin)
     bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
     return Branch(name, made.first_head(), made.registration)
 
@@ -235,11 +233,14 @@ def _create(
     source: str,
     point: str,
     comment: str,
+    *,
+    first: FirstChange | None = None,
 ) -> Registered:
     """Register a branch or tag.
 
     Args:
         references: the name of its reference, and that of the other kind with the same name.
+        first: see `References.create`.
     """
     begin = branch_or_tag_of(catalog, source)
     if point:
@@ -250,10 +251,14 @@ def _create(
     reference, rival = references
     try:
         return catalog.references.create(
-            reference, operation, source=begin, description=description, rivals=(rival,)
+            reference, operation, source=begin, description=description, rivals=(rival,), first=first
         )
     except AlreadyExistsError as error:
         raise taken(catalog, name) from error
+
+
+def _begin(id: int, source: Head) -> BeginBranch:
+    return BeginBranch(id, Contained(source.number, source.commit))
 
 
 def _undrop(

@@ -4,11 +4,12 @@ registration."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from polaris_spark.clock import Clock
+from polaris_spark.commits.builder import Built
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
@@ -199,10 +200,19 @@ def expired(
     ]
 
 
+FirstChange = Callable[[int, Head], Change[Any, None]]
+"""A function that returns the change with which a reference begins, given the id of its beginning (a new object id) and
+the commit from which it begins."""
+
+
 class OpenReferences(Protocol):
     """The part of `registry.References` that changes of the registry use."""
 
     clock: Clock
+
+    def first_commit(self, at: Head, change: Change[Any, None]) -> Built:
+        """Build a commit of a change that follows a commit of another reference. Nothing is written."""
+        ...
 
     def read(self, name: str) -> CommitReader:
         """Read the row of a live reference, and return a reader of its newest commit."""
@@ -276,7 +286,18 @@ class RegistryChange(Change[P, Registered]):
         return found
 
 
-class Create(RegistryChange[tuple[int, Head | None]]):
+class _Beginning(NamedTuple):
+    """What `Create` has prepared."""
+
+    now: int
+    generation: int
+    head: Head | None
+    """The first head; None for an empty reference."""
+    objects: list[tuple[int, msgspec.Struct]]
+    """Objects of the first commit that are not stored yet."""
+
+
+class Create(RegistryChange[_Beginning]):
     action = "create-reference"
 
     def __init__(
@@ -288,15 +309,22 @@ class Create(RegistryChange[tuple[int, Head | None]]):
         *,
         description: Description = NO_DESCRIPTION,
         rivals: tuple[str, ...] = (),
+        first: FirstChange | None = None,
     ) -> None:
         super().__init__(name, operation, references)
         self.source = source
         self.description = description
         self.rivals = rivals
+        self.first = first
 
-    def prepare(self, view: State) -> tuple[int, Head | None]:
+    def prepare(self, view: State) -> _Beginning:
         self.seal_dropped(view)
-        return self.clock.now_ms(), None if self.source is None else self._begin(view, self.source)
+        now, generation = self.clock.now_ms(), view.new_id()
+        head = None if self.source is None else self._begin(view, self.source)
+        if head is None or self.first is None:
+            return _Beginning(now, generation, head, [])
+        built = self.references.first_commit(head, self.first(generation, head))
+        return _Beginning(now, generation, built.reader.head, built.objects)
 
     def _begin(self, view: State, source: CommitReader) -> Head:
         """Return the first head of the new reference: the head of `source`, with the history floor that the source
@@ -320,10 +348,11 @@ class Create(RegistryChange[tuple[int, Head | None]]):
             )
         return head_in(self.references, source, f"cannot create {self.name!r}")
 
-    def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
-        now, head = prepared
+    def apply(self, state: State, prepared: _Beginning) -> Registered:
+        now, generation, head, objects = prepared
         self.refuse_rivals(state, (self.name, *self.rivals))
-        who, generation = self.operation.principal, state.new_id()
+        who = self.operation.principal
+        state.add_all(objects)
         if head is None:
             source = state.add(Commit(0, now, 0))
             registration = Registration(generation, "live", now, who, 0, now, 0, 0, (), *self.description)

@@ -18,13 +18,15 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row, insert_row
+from polaris_spark.commits.applier import Applied
+from polaris_spark.commits.builder import Builder, Built
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.mailbox import Mailbox
@@ -57,6 +59,7 @@ from polaris_spark.system.registrations import (
     Description,
     Drop,
     End,
+    FirstChange,
     Rename,
     Undrop,
     expired,
@@ -294,6 +297,7 @@ class References:
         source: CommitReader | None = None,
         description: Description = NO_DESCRIPTION,
         rivals: tuple[str, ...] = (),
+        first: FirstChange | None = None,
     ) -> Registered:
         """Create a reference, and return its registration.
 
@@ -301,6 +305,8 @@ class References:
             source: the present or an earlier head of another reference, from which the new reference starts; if None,
                 the new reference starts with an empty commit.
             rivals: names of references that must not be live.
+            first: the change with which the reference begins, after the commit of `source`. No process ever sees the
+                reference without it. Its id is the reference's generation.
         Raises:
             AlreadyExistsError: a live reference has this name, or one of the names `rivals`.
             ReferenceGoneError: the source reference was dropped.
@@ -309,7 +315,7 @@ class References:
             NotFoundError: the head `source` is not in the history of its reference.
         """
         registered = self.root.commit(
-            Create(name, operation, source, self, description=description, rivals=rivals)
+            Create(name, operation, source, self, description=description, rivals=rivals, first=first)
         )
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         return registered
@@ -381,7 +387,18 @@ class References:
         """
         return self.root.commit(Alter(name, operation, self, changes))
 
-    def move(self, name: str, target: CommitReader, *, expected: int) -> CommitReader:
+    def first_commit(self, at: Head, change: Change[Any, None]) -> Built:
+        """Build a commit of a change that follows a commit of another reference. Nothing is written."""
+        state = State(CommitReader(self.store, b"", at, self.store.get(at.commit, Commit)), self.ids.next_id)
+        prepared = change.prepare(state)
+        state.begin()
+        change.apply(state, prepared)
+        applied = Applied(state, self.ids.next_id())
+        applied.effects.append(state.effects)
+        applied.entries += state.effects.entries
+        return Builder(self.store, self.ids, self._settings).build(applied)
+
+    def move(self, name: str, target: CommitReader, *, expected: int, first: FirstChange) -> CommitReader:
         """Let a live reference point to another commit, by one swap of its row. Commits that other processes began
         earlier fail their swaps, and start again on the new head.
 
@@ -392,6 +409,7 @@ class References:
         Args:
             target: the present or an earlier head of a reference.
             expected: id of the commit to which the reference points now.
+            first: the change with which the reference begins, after the commit of `target`. Its id is the new fence.
         Returns:
             the new head.
         Raises:
@@ -423,8 +441,13 @@ class References:
             self.ids.observe(head.fence)
             fence = self.ids.next_id()  # lets every process replace a head with a higher number
             fences.add(fence)
-            recent = (RecentHead(to.time, to.number, to.commit),)
-            return msgspec.structs.replace(to, recent=recent, fence=fence, sealed=False, move=None, slots=())
+            built = self.first_commit(to, first(fence, to))
+            self.store.write(built.objects)
+            begun = built.reader.head
+            recent = (RecentHead(begun.time, begun.number, begun.commit),)
+            return msgspec.structs.replace(
+                begun, recent=recent, fence=fence, sealed=False, move=None, slots=()
+            )
 
         return self.open(name).amend(moved)
 

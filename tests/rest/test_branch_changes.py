@@ -13,12 +13,13 @@ import pytest
 import polaris_spark
 from polaris_spark.catalog.branch_changes import protect_branch
 from polaris_spark.catalog.branches import branch_of
+from polaris_spark.catalog.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.namespace_changes import CreateNamespace
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
-from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import State
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import (
@@ -63,6 +64,11 @@ def main(opened: Opened) -> Client:
     client.namespace("a")
     call(client.session, "create_branch", name="dev", comment="trial")
     return client
+
+
+def nothing(id: int, source: Head) -> BeginBranch:
+    """The first change of a branch that was moved."""
+    return BeginBranch(id, Contained(source.number, source.commit))
 
 
 def names(client: Client, state: str = "") -> list[str]:
@@ -183,7 +189,9 @@ def test_a_branch_moves_only_from_the_expected_commit(main: Client, opened: Open
             call(main.session, "reassign_branch", name="dev", to="main", expected=expected)
     catalog = main.session.catalog
     with pytest.raises(CommitFailedError, match="it is at commit"):
-        catalog.references.move(head_name(catalog.row, "dev"), catalog.head(), expected=old["commit_id"])
+        catalog.references.move(
+            head_name(catalog.row, "dev"), catalog.head(), expected=old["commit_id"], first=nothing
+        )
     assert names(main, "dev") == ["a", "b"]
     new = str(described(main, "dev")["commit_number"])
     call(main.session, "reassign_branch", name="dev", to="main", expected=new)
@@ -214,7 +222,7 @@ def test_a_branch_does_not_move_to_a_commit_that_was_trimmed_meanwhile(
     monkeypatch.setattr(registry, "head_in", trimmed_and_fenced)
     before = branch_of(catalog, "dev").head
     with pytest.raises(HistoryTrimmedError):
-        references.move(head_name(catalog.row, "dev"), target, expected=before.commit)
+        references.move(head_name(catalog.row, "dev"), target, expected=before.commit, first=nothing)
     assert looked == [1]
     assert branch_of(catalog, "dev").head.commit == before.commit
 

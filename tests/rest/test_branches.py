@@ -106,7 +106,7 @@ def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(opened: 
     old = number(main)
     main.namespace("c")
     (made,) = call(main.session, "create_branch", name="dev")
-    assert (made[0], made[1], made[-1]) == ("dev", number(main), True)
+    assert (made[0], made[1], made[-1]) == ("dev", number(main) + 1, True)
     call(main.session, "create_branch", name="old", at=str(old))
     dev = opened(branch="dev")
     call(dev.session, "create_branch", name="of dev")

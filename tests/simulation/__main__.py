@@ -17,6 +17,7 @@ from polaris_spark.errors import MissingLibraryError
 
 try:
     from tests.simulation import Verdict, simulate
+    from tests.simulation.branches.scenario import simulate_branches
     from tests.simulation.refreshes.scenario import simulate_refreshes
 except MissingLibraryError as missing:
     sys.exit(str(missing))
@@ -37,10 +38,13 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, help="run this one alone")
     parser.add_argument("--refreshes", action="store_true", help="simulate refreshes of materialized views")
+    parser.add_argument("--branches", action="store_true", help="simulate branches, merges and transactions")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what every process did")
     asked = parser.parse_args()
     console = Console(width=200, highlight=False, markup=False, soft_wrap=True)
     run: Simulation = simulate_refreshes if asked.refreshes else simulate
+    if asked.branches:
+        run = simulate_branches
     if asked.seed is not None:
         sys.exit(_one(console, run, asked.seed, traced=asked.trace))
     sys.exit(_many(console, run, range(asked.first, asked.first + asked.seeds), asked.processes))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation import simulate
+from tests.simulation.branches.mutants import BRANCH_MUTANTS
+from tests.simulation.branches.scenario import simulate_branches
 from tests.simulation.intent_mutants import INTENT_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, broken
 from tests.simulation.refreshes.mutants import REFRESH_MUTANTS
@@ -12,12 +14,13 @@ from tests.simulation.refreshes.scenario import simulate_refreshes
 from tests.simulation.run import Verdict
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 
-ALL = {**MUTANTS, **INTENT_MUTANTS, **SWEEP_MUTANTS, **REFRESH_MUTANTS}
+ALL = {**MUTANTS, **INTENT_MUTANTS, **SWEEP_MUTANTS, **REFRESH_MUTANTS, **BRANCH_MUTANTS}
 
 
 def simulated(name: str, seed: int) -> Verdict:
     """The verdict of a seed in the plan of a mutant."""
-    return (simulate_refreshes if name in REFRESH_MUTANTS else simulate)(seed, **ALL[name].plan)
+    run = simulate_refreshes if name in REFRESH_MUTANTS else simulate
+    return (simulate_branches if name in BRANCH_MUTANTS else run)(seed, **ALL[name].plan)
 
 
 def seeds_to_catch(name: str, mutant: Mutant) -> int:

@@ -1,0 +1,1 @@
+"""A scenario: branches, tags, merges, transactions and staging areas of one catalog."""

@@ -1,0 +1,79 @@
+"""Mutants of branches, merges, transactions and staging areas, each with one fault."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from polaris_spark.catalog import branches, merges, staging, state_merge, transactions
+from polaris_spark.maintenance import sweep_roots
+from polaris_spark.testing.schedules import Rates
+from tests.simulation.mutants import Mutant, Patch
+from tests.simulation.plan import SECOND
+
+CALM = MappingProxyType(
+    {
+        "rates": Rates(delay_ms=3.0),
+        "processes": 3,
+        "threads": 2,
+        "gaps": (SECOND,) * 2,
+        "actions": 24,
+        "skews": (0.0,),
+        "ahead": 0.0,
+        "upkeep": 0.0,
+    }
+)
+"""Plan without faults and with many concurrent actions."""
+
+CROWDED = MappingProxyType({**CALM, "processes": 4, "threads": 3, "actions": 42})
+"""Plan without faults and with very many concurrent actions."""
+
+SWEEPING = MappingProxyType({**CALM, "upkeep": 0.2, "grace_ms": 0.0, "retention_ms": 0.0})
+"""Plan with frequent sweeps, without retention and grace period."""
+
+BRANCH_MUTANTS: dict[str, Mutant] = {
+    "a branch begins without an id of its own": Mutant(
+        (Patch(branches, "_create_branch", "first=_begin", "first=None"),), CALM
+    ),
+    "a merge begins at the newest commit that either branch has": Mutant(
+        (
+            Patch(
+                merges,
+                "merge_base",
+                "min(a.newest[branch], b.newest[branch])",
+                "max(a.newest[branch], b.newest[branch])",
+            ),
+        ),
+        CALM,
+    ),
+    "a merge takes a base older than what the other branch contains": Mutant(
+        (Patch(merges, "_require_as_new", "contained.number > base.head.number", "False"),), CROWDED
+    ),
+    "a merge brings nothing": Mutant(
+        (Patch(state_merge.MergeStates, "apply", "merged = run.merge()", "merged = []"),), CALM
+    ),
+    "a staging area is merged both ways at once": Mutant(
+        (Patch(staging, "_renew", "view.require_newest()", "pass"),), CROWDED
+    ),
+    "a transaction writes its objects under their old ids": Mutant(
+        (
+            Patch(
+                transactions,
+                "_copies",
+                "new_ids[id], found[id] = new_id(), decoded.value",
+                "new_ids[id], found[id] = id, decoded.value",
+            ),
+        ),
+        SWEEPING,
+    ),
+    "a sweep forgets tags": Mutant(
+        (
+            Patch(
+                sweep_roots._Fencing,
+                "roots",
+                "if head is None or not head.commit:",
+                "if '/tags/' in row_name:\n            continue\n        if head is None or not head.commit:",
+            ),
+        ),
+        SWEEPING,
+    ),
+}
