@@ -583,3 +583,34 @@ def test_a_merge_that_began_before_the_branch_got_a_newer_state_takes_that_as_it
     assert merge(main, "dev") == {"made": "added"}
     assert begun
     assert properties(main, "t") == {"my.one": "2"}
+
+
+@pytest.mark.parametrize("procedure", ["merge", "cherry_pick"])
+def test_a_merge_does_not_bring_snapshots_that_expire_meanwhile(
+    main: Client, opened: Opened, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, procedure: str
+) -> None:
+    dev, begun, expired = opened("dev"), [], list[dict[str, Any]]()
+    for count in (3, 4):
+        made = attempt(dev.load("t")["metadata"], new_append(count))
+        write_manifests(made)
+        assert send(dev, made, "t").status == 200
+    commit = f"dev#{number(dev)}"
+
+    def late(catalog: Catalog, name: str) -> CommitReader:
+        found = branch_of(catalog, name)
+        if not begun:
+            begun.append(name)
+            clock.advance(1_000)
+            expired.extend(make(dev, "expire", table="db.t", older_than="0 s", retain_last=1))
+        return found
+
+    monkeypatch.setattr("polaris_spark.catalog.merges.branch_of", late)
+    if procedure == "merge":
+        assert merge(main, "dev") == {"db.t": "changed"}
+    else:
+        with pytest.raises(MergeConflictError, match="may be deleted"):
+            make(main, "cherry_pick", commit=commit)
+    assert [one["manifest_lists"] for one in expired] == [1]
+    lists = [one["manifest-list"] for one in main.load("t")["metadata"]["snapshots"]]
+    assert len(lists) == (1 if procedure == "merge" else 0)
+    assert all(path_of(one).exists() for one in lists)

@@ -2,7 +2,8 @@
 
 1. Decide which parts of each table expire. Executors do this if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also adds a record of the snapshots that it
-   removed from a table: an expired-snapshots record (`catalog.snapshot_expiry`).
+   removed from a table: an expired-snapshots record (`catalog.snapshot_expiry`). Then fence the other branches, so that
+   merges that began before do not bring removed snapshots back.
 3. Among the files of all recorded snapshots, of this run and of earlier runs, find the files that no table needs any
    more. Executors do this if there are any. The current version of the table is checked, and also all other tables of
    the store, in any realm, catalog and branch. If `check_files` is `locations`, only the tables with overlapping
@@ -18,6 +19,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -31,6 +33,7 @@ from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata_export import ExportItem
 from polaris_spark.catalog.overlapping_tables import Deletable, OtherTables, heads_around, table_content
 from polaris_spark.catalog.property_changes import bind_branch
+from polaris_spark.catalog.references import heads_prefix
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
 from polaris_spark.catalog.snapshot_expiry import (
     EXPIRED,
@@ -42,6 +45,7 @@ from polaris_spark.catalog.snapshot_expiry import (
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
+from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.expiry.commits import (
     TABLES_OF_A_COMMIT,
@@ -66,6 +70,7 @@ from polaris_spark.maintenance.expiry.selection import take
 from polaris_spark.maintenance.orphans.files_in_use import Question, Watching
 from polaris_spark.maintenance.periods import realm_policy
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
+from polaris_spark.system.registry import ROOT
 
 CheckFiles = Literal["store", "locations"]
 """Which tables to check for references to a file: all tables of the store, or tables with overlapping locations."""
@@ -139,6 +144,7 @@ class ExpiryRun:
         if not dry_run:
             self._remove(decided)
             self._catalog.references.end_expired(realm_policy(self._catalog).grace_of, self._operation)
+            self._fence_other_branches()
         heads = self._heads()
         self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)
         view = self._own(heads)
@@ -207,6 +213,19 @@ class ExpiryRun:
                 outcome = self._outcome(one.table.entity_id, one.table.name)
                 outcome.removed = one.decision
                 outcome.notes += [one.error] if one.error else []
+
+    def _fence_other_branches(self) -> None:
+        """Let attempts to commit to other branches, and to create branches, begin again if they began before the
+        snapshots were removed. Otherwise a merge or cherry-pick that has read this branch before could bring a removed
+        snapshot to another branch, after the heads of the store were read and files of the snapshot deleted."""
+        catalog = self._catalog
+        references, prefix = catalog.references, heads_prefix(catalog.row)
+        for registered in references.listed():
+            other = registered.name.startswith(prefix) and registered.name != catalog.reference
+            if other and registered.registration.state == "live":
+                with contextlib.suppress(ReferenceGoneError):
+                    references.fence(registered.row_name)
+        references.fence(ROOT)
 
     def _outcome(self, entity_id: int, name: TableName | None) -> ExpiryResult:
         text = f"dropped table {entity_id:x}" if name is None else dotted((*name.namespace, name.name))

@@ -313,7 +313,7 @@ class BranchActor:
         source, target = self._rng.sample((MAIN, *NAMED), 2)
         catalog, brought = self._on(target), self._stored(source)
         merge_branch(catalog, source, Operation(b"", "me"), Options())
-        self._require_brought(target, brought)
+        self._require_brought(source, target, brought)
 
     def _pick(self) -> None:
         source, target = self._rng.sample((MAIN, *NAMED), 2)
@@ -351,7 +351,7 @@ class BranchActor:
     def _commit_staged(self) -> None:
         brought = self._stored(f"+{AREA}")
         commit_staged(self._catalog, AREA, Operation(b"", "me"), Options())
-        self._require_brought(MAIN, brought)
+        self._require_brought(f"+{AREA}", MAIN, brought)
 
     def _stored(self, branch: str) -> frozenset[str]:
         """Return the tokens of a branch that are stored now; none if it was dropped and created again before."""
@@ -361,10 +361,11 @@ class BranchActor:
         ]
         return frozenset() if row is None or others else self._observer.tokens(row.head.commit)
 
-    def _require_brought(self, target: str, brought: frozenset[str]) -> None:
+    def _require_brought(self, source: str, target: str, brought: frozenset[str]) -> None:
         """Check that a merge that was acknowledged has brought what was stored when it began."""
         self._process.clock.check()
-        if target == MAIN and (lost := brought - self._stored(MAIN)):
+        was_replaced = not self._stored(source)  # dropped and created again meanwhile
+        if target == MAIN and not was_replaced and (lost := brought - self._stored(MAIN)):
             self._observer.blame(f"a merge by {self._process.name} has not brought {sorted(lost)}")
 
 
