@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from polaris_spark.catalog import branches, merges, staging, state_merge, transactions
+from polaris_spark.catalog import branches, merges, state_merge, transactions
 from polaris_spark.maintenance import sweep_roots
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
@@ -24,9 +24,6 @@ CALM = MappingProxyType(
 )
 """Plan without faults and with many concurrent actions."""
 
-CROWDED = MappingProxyType({**CALM, "processes": 4, "threads": 3, "actions": 42})
-"""Plan without faults and with very many concurrent actions."""
-
 SWEEPING = MappingProxyType({**CALM, "upkeep": 0.2, "grace_ms": 0.0, "retention_ms": 0.0})
 """Plan with frequent sweeps, without retention and grace period."""
 
@@ -45,14 +42,8 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
         ),
         CALM,
     ),
-    "a merge takes a base older than what the other branch contains": Mutant(
-        (Patch(merges, "_require_as_new", "contained.number > base.head.number", "False"),), CROWDED
-    ),
     "a merge brings nothing": Mutant(
         (Patch(state_merge.MergeStates, "apply", "merged = run.merge()", "merged = []"),), CALM
-    ),
-    "a staging area is merged both ways at once": Mutant(
-        (Patch(staging, "_renew", "view.require_newest()", "pass"),), CROWDED
     ),
     "a transaction writes its objects under their old ids": Mutant(
         (
