@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
@@ -25,15 +26,23 @@ class WorkingCopy(MemoryBackend):
         self.used_ms = clock.now_ms()
         """Time of the last read of a reference, which begins every request, in milliseconds since 1970."""
         self._closed_because = ""
+        self._gate = threading.Lock()
+        """Held by a write, and while writes are closed or opened."""
         self._below_too: set[tuple[int, int]] = set()
 
     def close_writes(self, reason: str) -> None:
-        """Refuse all writes from now on.
+        """Refuse all writes from now on. When this returns, earlier writes have ended.
 
         Args:
             reason: message of the BadRequestError that they raise.
         """
-        self._closed_because = reason
+        with self._gate:
+            self._closed_because = reason
+
+    def open_writes(self) -> None:
+        """Accept writes again."""
+        with self._gate:
+            self._closed_because = ""
 
     def write_below(self, realm: str) -> None:
         """Write the objects that were written to this store's own memory to the other store, too. Other processes can
@@ -58,8 +67,9 @@ class WorkingCopy(MemoryBackend):
         return own | self._below.read_objects(realm, rest) if rest else own
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        self._require_open_for_writes()
-        super().write_objects(realm, rows)
+        with self._gate:
+            self._require_open_for_writes()
+            super().write_objects(realm, rows)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
         self.used_ms = self._clock.now_ms()
@@ -68,8 +78,9 @@ class WorkingCopy(MemoryBackend):
     def write_and_swap(
         self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        self._require_open_for_writes()
-        return super().write_and_swap(realm, rows, name, expected_version, new)
+        with self._gate:
+            self._require_open_for_writes()
+            return super().write_and_swap(realm, rows, name, expected_version, new)
 
     def _require_open_for_writes(self) -> None:
         if self._closed_because:

@@ -22,6 +22,7 @@ from polaris_spark.catalog.branches import (
     branch_of,
     is_protected,
     require_name,
+    require_stored,
     tag_of,
     taken,
 )
@@ -84,6 +85,7 @@ def reassign_branch(
         to: the state to move to (`catalog.states`): another branch, a tag, or a commit or time of this branch.
         expected: number or id of the newest commit that the branch has; empty for the present one.
     Raises:
+        BadRequestError: the state is that of an open transaction.
         CommitFailedError: the branch has another newest commit than `expected`, or gets one at the same time.
         NotFoundError: the branch or the state does not exist.
         ProtectedBranchError: the branch is protected.
@@ -95,7 +97,9 @@ def reassign_branch(
         raise CommitFailedError(
             f"{wrong}: it is at commit number {before.number} (id {before.commit}), not at {expected!r}"
         )
-    target = catalog_at(catalog.on_branch(name), to).head()
+    state = catalog_at(catalog.on_branch(name), to)
+    require_stored(catalog, state.branch)
+    target = state.head()
     begin = Contained(target.head.number, target.head.commit)
     entry = LogEntry(
         b"",

@@ -44,12 +44,27 @@ def branch_of(catalog: Catalog, name: str) -> CommitReader:
     """Read and return the newest commit of a branch.
 
     Raises:
+        BadRequestError: it is the state of an open transaction.
         NotFoundError: the catalog has no branch of that name.
     """
+    require_stored(catalog, name)
     try:
         return catalog.references.read(head_name(catalog.row, name))
     except ReferenceGoneError as error:
         raise _unknown(catalog, "branch", name) from error
+
+
+def require_stored(catalog: Catalog, branch: str) -> None:
+    """Check that a state is not that of an open transaction, to which nothing that is stored may point.
+
+    Raises:
+        BadRequestError: it is.
+    """
+    if catalog.references.is_private(head_name(catalog.row, branch)):
+        raise BadRequestError(
+            f"{branch!r} is the state of a transaction and not a branch; commit the transaction first, and use its "
+            "branch"
+        )
 
 
 def tag_of(catalog: Catalog, name: str) -> CommitReader:

@@ -22,6 +22,7 @@ of earlier commits are refused in a transaction (`Change.from_elsewhere`): a swe
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -29,7 +30,6 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.backends.working_copy import WorkingCopy
-from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import metadata_file
 from polaris_spark.catalog.differences import EntityChange, changed_entities
@@ -76,6 +76,8 @@ _IN_DOUBT = (
     "it is not known whether the transaction was committed: call commit() again to find out, or rollback() to end "
     "the transaction"
 )
+_NONE_OPEN = "no transaction is open in this session; begin one with begin()"
+_COMMITTING = "the transaction is being committed, so it accepts no more changes"
 
 
 class Isolation(Enum):
@@ -122,7 +124,7 @@ class _Files:
 
 
 class Transaction:
-    """A transaction that this process carries out. One thread at a time uses it."""
+    """A transaction that this process carries out."""
 
     def __init__(self, parent: Catalog, isolation: Isolation, begin: CommitReader) -> None:
         self.parent = parent
@@ -141,6 +143,8 @@ class Transaction:
         self.savepoints: list[Savepoint] = []
         self.operation_id = b""
         """Id of the commit while its outcome is unknown, so that it is carried out once."""
+        self.lock = threading.RLock()
+        """Held by the thread that commits the transaction, rolls it back, or uses a savepoint."""
 
     def show(self, head: Head) -> None:
         """Let the copy show a commit, under a new name."""
@@ -163,7 +167,7 @@ class Transaction:
     @property
     def head(self) -> CommitReader:
         """The newest commit of the copy."""
-        return branch_of(self.parent, self.state)
+        return self.parent.on_branch(self.state).head()
 
 
 _shown: dict[str, Transaction] = {}
@@ -216,7 +220,7 @@ class Transactions:
         self._close_unused()
         found = self._open.get(catalog.branch)
         if found is None:
-            raise NotFoundError("no transaction is open in this session; begin one with begin()")
+            raise NotFoundError(_NONE_OPEN)
         return found
 
     def commit(self, transaction: Transaction, operation: Operation) -> list[Merged]:
@@ -226,36 +230,40 @@ class Transactions:
         Raises:
             HistoryTrimmedError: the state at its beginning is no longer stored.
             MergeConflictError: something that it changed or read has changed since it began.
+            NotFoundError: it has ended.
             OutcomeUnknownError: it may have been committed. It accepts only `commit`, to find out, and `roll_back`.
         """
-        parent = transaction.parent
-        if transaction.head.head.commit == transaction.begin.head.commit:
+        with transaction.lock:
+            self._require_open(transaction)
+            transaction.copy.close_writes(_COMMITTING)
+            id = transaction.operation_id or new_operation_id(transaction.parent.context.clock.now_ms())
+            try:
+                merged = _merge(transaction, operation._replace(id=id))
+            except BaseException as error:
+                if isinstance(error, OutcomeUnknownError) or not isinstance(error, Exception):
+                    transaction.operation_id = id
+                if transaction.operation_id:
+                    transaction.copy.close_writes(_IN_DOUBT)
+                else:
+                    transaction.copy.open_writes()
+                raise
             self._close(transaction)
-            return []
-        id = transaction.operation_id or new_operation_id(parent.context.clock.now_ms())
-        change = MergeStates(
-            parent.context,
-            operation._replace(id=id),
-            lambda view: _difference(transaction, view),
-            label="transaction",
-            advice="roll it back and repeat it",
-        )
-        try:
-            merged = parent.commit(change)
-        except OutcomeUnknownError:
-            transaction.operation_id = id
-            transaction.copy.close_writes(_IN_DOUBT)
-            raise
-        self._close(transaction)
-        return merged
+            return merged
+
+    def _require_open(self, transaction: Transaction) -> None:
+        if self._open.get(transaction.state) is not transaction:
+            raise NotFoundError(_NONE_OPEN)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """End a transaction without making its changes."""
-        self._close(transaction)
+        """End a transaction without making its changes. Do nothing if it has ended."""
+        with transaction.lock:
+            self._close(transaction)
 
     def save(self, transaction: Transaction, name: str) -> None:
         """Set a savepoint. An earlier one of the same name is hidden."""
-        transaction.savepoints.append(Savepoint(name, transaction.head.head))
+        with transaction.lock:
+            self._require_open(transaction)
+            transaction.savepoints.append(Savepoint(name, transaction.head.head))
 
     def return_to(self, transaction: Transaction, name: str) -> None:
         """Undo all changes since a savepoint. Later savepoints are removed.
@@ -264,15 +272,17 @@ class Transactions:
             BadRequestError: it is not known whether the transaction was committed.
             NotFoundError: the transaction has no such savepoint.
         """
-        saved = [one for one in transaction.savepoints if one.name == name]
-        if not saved:
-            known = ", ".join(dict.fromkeys(one.name for one in transaction.savepoints)) or "none"
-            raise NotFoundError(f"the transaction has no savepoint {name!r}; its savepoints are: {known}")
-        if transaction.operation_id:
-            raise BadRequestError(_IN_DOUBT)
-        self._close(transaction)
-        self._show(transaction, saved[-1].head)
-        del transaction.savepoints[transaction.savepoints.index(saved[-1]) + 1 :]
+        with transaction.lock:
+            self._require_open(transaction)
+            saved = [one for one in transaction.savepoints if one.name == name]
+            if not saved:
+                known = ", ".join(dict.fromkeys(one.name for one in transaction.savepoints)) or "none"
+                raise NotFoundError(f"the transaction has no savepoint {name!r}; its savepoints are: {known}")
+            if transaction.operation_id:
+                raise BadRequestError(_IN_DOUBT)
+            self._close(transaction)
+            self._show(transaction, saved[-1].head)
+            del transaction.savepoints[transaction.savepoints.index(saved[-1]) + 1 :]
 
     def _show(self, transaction: Transaction, head: Head) -> None:
         transaction.show(head)
@@ -287,6 +297,21 @@ class Transactions:
         for transaction in list(self._open.values()):
             if transaction.copy.used_ms + IDLE_MS < transaction.parent.context.clock.now_ms():
                 self._close(transaction)
+
+
+def _merge(transaction: Transaction, operation: Operation) -> list[Merged]:
+    """Merge a transaction into its parent, and return what was done with each entity."""
+    parent = transaction.parent
+    if transaction.head.head.commit == transaction.begin.head.commit:
+        return []
+    change = MergeStates(
+        parent.context,
+        operation,
+        lambda view: _difference(transaction, view),
+        label="transaction",
+        advice="roll it back and repeat it",
+    )
+    return parent.commit(change)
 
 
 def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], None]) -> None:
@@ -316,7 +341,8 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         view.reads.extend(_reads(transaction))
         return found
 
-    catalog.commit(MergeStates(catalog.context, operation, difference, label="transaction"))
+    change = MergeStates(catalog.context, operation, difference, label="transaction", advice="repeat the request")
+    catalog.commit(change)
 
 
 def _difference(transaction: Transaction, view: State) -> Difference:
