@@ -18,7 +18,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.rows import Commit, LogEntry
 from polaris_spark.commits.state import CommitReader, Read, State, StoredObjects, reading_state
 from polaris_spark.errors import BadRequestError, ForbiddenError, ReferenceGoneError, WrongTypeError
 from polaris_spark.names import MAIN
@@ -192,8 +192,8 @@ class Catalog:
         return self.branch in self._recorded
 
     def record_reads(self, branch: str, reads: list[list[Read]] | None) -> None:
-        """From now on, add what is read of a branch by states of `view` to `reads`, a list for each state. If `reads`
-        is None, no longer record reads."""
+        """From now on, add what is read of a branch, by states of `view` and by changes, to `reads`, a list for each
+        state. If `reads` is None, no longer record reads."""
         if reads is None:
             self._recorded.pop(branch, None)
         else:
@@ -214,9 +214,11 @@ class Catalog:
                 "merges, reverts, cherry-picks, imports and undrop are commits of their own; commit the transaction or "
                 "roll it back first"
             )
+        reads = self._recorded.get(self.branch)
+        recorded = change if reads is None else _Recorded(change, reads)
         try:
             return self.loading(
-                partial(self.references.commit, self.reference, change), change.operation.principal
+                partial(self.references.commit, self.reference, recorded), change.operation.principal
             )
         except ReferenceGoneError as error:
             raise self._gone() from error
@@ -253,3 +255,28 @@ class Catalog:
             unloaded = self.reader.get(last, Unloaded)
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
             self.references.commit(self.reference, load)
+
+
+class _Recorded(Change[P, R]):
+    """A change whose reads are added to a list, also if it fails."""
+
+    def __init__(self, change: Change[P, R], reads: list[list[Read]]) -> None:
+        self.operation = change.operation
+        self.onto_protected, self.size = change.onto_protected, change.size
+        self._change = change
+        self._reads = reads
+
+    def prepare(self, view: State) -> P:
+        try:
+            return self._change.prepare(view)
+        finally:
+            self._reads.append(view.reads)
+
+    def apply(self, state: State, prepared: P) -> R:
+        try:
+            return self._change.apply(state, prepared)
+        finally:
+            self._reads.append(state.reads)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> R:
+        return self._change.repeat(state, entries)

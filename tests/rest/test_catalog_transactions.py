@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import Backend
+from polaris_spark.catalog import transactions
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.states import catalog_at
-from polaris_spark.catalog.transactions import Transactions
+from polaris_spark.catalog.transactions import Transaction, Transactions
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.log import entries
@@ -35,7 +37,7 @@ from polaris_spark.errors import (
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
-from tests.rest.client import Client, table
+from tests.rest.client import Client, at_once, set_properties, table
 
 BOTH = pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 
@@ -527,3 +529,104 @@ def test_the_log_says_what_a_transaction_changed(main: Client) -> None:
     assert summaries[b"t"]["added-records"] == "7"
     assert summaries[b"u"]["set my.value"]
     assert summaries[b"w"]["commit.ticket"] == "12"
+
+
+def test_nothing_that_is_stored_points_to_the_state_of_an_open_transaction(main: Client) -> None:
+    [(state, *_)] = call(main.session, "begin")
+    inside = Client(main.session.derive(catalog=catalog_at(main.session.catalog, state)))
+    inside.create("made")
+    for value in range(3):
+        write(main, "u", value)
+    for session, procedure, arguments in (
+        (main.session, "merge", {"source": state}),
+        (main.session, "merge", {"source": state, "dry_run": True}),
+        (main.session, "cherry_pick", {"commit": f"{state}#{inside.session.catalog.head().head.number}"}),
+        (main.session, "create_branch", {"name": "dev", "source": state}),
+        (inside.session, "create_branch", {"name": "dev"}),
+        (inside.session, "create_tag", {"name": "v1"}),
+    ):
+        with pytest.raises(BadRequestError, match="is the state of a transaction and not a branch"):
+            call(session, procedure, **arguments)
+    call(main.session, "create_branch", name="dev")
+    with pytest.raises(BadRequestError, match="is the state of a transaction and not a branch"):
+        call(main.session, "reassign_branch", name="dev", to=state)
+    call(inside.session, "rollback")
+    assert main.names("db") == ["t", "u"]
+
+
+def test_a_change_is_not_lost_if_it_comes_during_the_commit(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = Tx(main, "snapshot")
+    write(tx.client, "t", 1)
+    found = transactions._difference
+    late: list[Any] = []
+
+    def during(*arguments: Any) -> Any:
+        difference = found(*arguments)
+        late.append(
+            tx.client.send("POST", table("u"), {"requirements": [], "updates": [set_properties(a="1")]})
+        )
+        return difference
+
+    monkeypatch.setattr(transactions, "_difference", during)
+    tx.commit()
+    assert [one.kind for one in late] == [(400, "BadRequestException")]
+    assert "the transaction is being committed" in late[0].error["message"]
+    assert (read(main, "t"), "a" in main.load("u")["metadata"]["properties"]) == (1, False)
+
+
+def test_a_transaction_that_could_not_be_committed_accepts_changes(main: Client) -> None:
+    [(state, *_)] = call(main.session, "begin")
+    inside = Client(main.session.derive(catalog=catalog_at(main.session.catalog, state)))
+    call(inside.session, "savepoint", name="begin")
+    write(inside, "t", 1)
+    write(main, "t", 2)
+    with pytest.raises(MergeConflictError):
+        call(inside.session, "commit")
+    write(inside, "u", 1)
+    call(inside.session, "rollback")
+    assert (read(main, "t"), read(main, "u")) == (2, 0)
+
+
+def test_a_transaction_is_committed_by_one_of_two_threads(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(state, *_)] = call(main.session, "begin", isolation="snapshot")
+    inside = Client(main.session.derive(catalog=catalog_at(main.session.catalog, state)))
+    made = attempt(inside.load("t")["metadata"], new_append(3))
+    write_manifests(made)
+    assert send(inside, made, "t").status == 200
+    opened = [main.session.resource(Transactions).of(inside.session.catalog)] * 2
+    outcomes: list[str] = []
+
+    def commit(transaction: Transaction) -> None:
+        try:
+            main.session.resource(Transactions).commit(transaction, main.session.operation())
+            outcomes.append("committed")
+        except NotFoundError as error:
+            outcomes.append(str(error))
+
+    at_once([partial(commit, transaction) for transaction in opened])
+    assert sorted(outcomes) == ["committed", "no transaction is open in this session; begin one with begin()"]
+    assert [one["summary"]["total-records"] for one in main.load("t")["metadata"]["snapshots"]] == ["3"]
+
+
+def test_what_a_change_requires_counts_as_read(main: Client) -> None:
+    """A request that changes a table without loading it, and a refused creation of what exists."""
+    tx = Tx(main, "serializable")
+    tx.client.ok(
+        "POST",
+        table("t"),
+        {"requirements": [{"type": "assert-table-uuid", "uuid": main.load("t")["metadata"]["table-uuid"]}]}
+        | {"updates": []},
+    )
+    write(tx.client, "u", 1)
+    write(main, "t", 1)
+    tx.refused("table db.t was read in it")
+    main.namespace("made")
+    tx = Tx(main, "serializable")
+    assert tx.client.send("POST", "v1/namespaces", {"namespace": ["made"]}).status == 409
+    write(tx.client, "u", 1)
+    main.ok("DELETE", "v1/namespaces/made")
+    tx.refused("namespace made was read in it")
