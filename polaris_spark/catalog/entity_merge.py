@@ -373,14 +373,20 @@ class Run:
                 self._tell(step.new.key, "conflict", str(conflict))
 
     def _in_order(self) -> Iterator[Step]:
-        """Yield the steps that are not removals, so that a name is free before another entity gets it. Entities that
-        exchange their names have no such order and are conflicts."""
+        """Yield the steps that are not removals, so that a name is free before another entity gets it. If entities
+        exchange their names, one of them gets a temporary name first."""
         left = {step.entity_id: step for step in self.steps.values() if step.new is not None}
         held = {step.old.key: id for id, step in left.items() if step.old is not None}
         waiting: dict[bytes, list[Step]] = {}
         ready = list(left.values())[::-1]
-        while ready:
-            step = ready.pop()
+        while left:
+            if not ready:  # each of the others waits for another one's name
+                aside = next(iter(left.values()))
+                left[aside.entity_id] = self._set_aside(aside)
+                freed = _key(aside.old) or b""
+                del held[freed]
+                ready += waiting.pop(freed)
+            step = left[ready.pop().entity_id]
             holder = held.get(_key(step.new) or b"", step.entity_id)
             if holder != step.entity_id:
                 waiting.setdefault(_key(step.new) or b"", []).append(step)
@@ -390,8 +396,27 @@ class Run:
             if step.old is not None:
                 held.pop(step.old.key, None)
                 ready += waiting.pop(step.old.key, [])
-        for step in left.values():
-            self._tell(_key(step.new) or b"", "conflict", "tables or views exchanged their names")
+
+    def _set_aside(self, step: Step) -> Step:
+        """Give an entity a temporary name, so that another one can get its name. Return what is left to do."""
+        old, state = step.old, self.state
+        assert old is not None
+        path, kind, _ = decode_key(old.key)
+        aside = Version(table_key(TableName(path, f"{step.entity_id:x}"), kind), old.content)
+        state.remove(NAMES, old.key)
+        put(state, aside.key, entry_of(step.entity_id, aside))
+        moved = step._replace(new=aside)
+        self.change.log(
+            state,
+            self.difference.now,
+            moved,
+            "rename",
+            before=old.content,
+            after=old.content,
+            old_key=old.key,
+            summary={},
+        )
+        return step._replace(old=aside)
 
     def _place(self, step: Step) -> None:
         """Put an entity under its new name with its new content."""
@@ -413,7 +438,10 @@ class Run:
                 old_key=old.key if old is not None and old.key != new.key else b"",
             )
         if not step.merges:
-            self._tell(new.key, step.action, name_of(old.key) if step.action == "renamed" and old else "")
+            before = step.change.before
+            self._tell(
+                new.key, step.action, name_of(before.key) if step.action == "renamed" and before else ""
+            )
         elif decode_key(new.key).kind == NAMESPACE:
             self._merge_namespace(step, self.change.strategy_for(new, old))
         else:

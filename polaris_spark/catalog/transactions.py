@@ -341,7 +341,9 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         view.reads.extend(_reads(transaction))
         return found
 
-    change = MergeStates(catalog.context, operation, difference, label="transaction", advice="repeat the request")
+    change = MergeStates(
+        catalog.context, operation, difference, label="transaction", advice="repeat the request"
+    )
     catalog.commit(change)
 
 

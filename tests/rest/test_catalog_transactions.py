@@ -37,7 +37,7 @@ from polaris_spark.errors import (
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
-from tests.rest.client import Client, at_once, set_properties, table
+from tests.rest.client import Client, at_once, identifier, set_properties, table
 
 BOTH = pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 
@@ -630,3 +630,21 @@ def test_what_a_change_requires_counts_as_read(main: Client) -> None:
     write(tx.client, "u", 1)
     main.ok("DELETE", "v1/namespaces/made")
     tx.refused("namespace made was read in it")
+
+
+@BOTH
+def test_tables_exchange_their_names(main: Client, isolation: str) -> None:
+    main.create("v", properties={"my.value": "2"})
+    write(main, "u", 1)
+    before = {name: main.load(name)["metadata"] for name in "tuv"}
+    tx = Tx(main, isolation)
+    for source, target in (("t", "aside"), ("u", "t"), ("v", "u"), ("aside", "v")):
+        tx.client.ok(
+            "POST", "v1/tables/rename", {"source": identifier(source), "destination": identifier(target)}
+        )
+    write(tx.client, "u", 5)
+    tx.commit()
+    assert main.names("db") == ["t", "u", "v"]
+    assert [read(main, name) for name in "tuv"] == [1, 5, 0]
+    for old, new in (("u", "t"), ("v", "u"), ("t", "v")):
+        assert main.load(new)["metadata"]["table-uuid"] == before[old]["table-uuid"]

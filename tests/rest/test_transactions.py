@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.jobs.registry import call
 from tests.rest.client import (
     Client,
     at_once,
@@ -194,3 +195,27 @@ def test_racing_transactions_of_requests_are_as_if_one_came_after_the_other(
     winner = catalog.stored_properties("won")["by"]
     assert answers[int(winner)] == 204
     assert catalog.load("a")["metadata"]["properties"]["by"] == winner
+
+
+def test_a_transaction_exchanges_names_again_and_again(catalog: Client) -> None:
+    for name in "ab":
+        catalog.create(name, properties={"was": name})
+    for name in "sv":
+        catalog.ok("POST", "v1/namespaces/db/views", view_request(name))
+
+    def moves(kind: str, first: str, second: str) -> list[dict]:
+        names = ((first, "aside"), (second, first), ("aside", second))
+        return [
+            part("POST", f"v1/{kind}/rename", {"source": identifier(one), "destination": identifier(other)})
+            for one, other in names
+        ]
+
+    number = catalog.session.catalog.head().head.number
+    for count in (1, 2, 3):
+        body = requests(*moves("tables", "a", "b"), *moves("views", "s", "v"))
+        catalog.ok("POST", "v1/transactions/commit", body)
+        assert catalog.session.catalog.head().head.number == number + count
+        assert catalog.names("db") == ["a", "b"]
+        was = [catalog.load(name)["metadata"]["properties"]["was"] for name in "ab"]
+        assert was == (["b", "a"] if count % 2 else ["a", "b"])
+    assert call(catalog.session, "fsck") == []
