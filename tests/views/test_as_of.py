@@ -234,5 +234,10 @@ def test_a_tag_or_branch_is_named(catalog: Catalog) -> None:
     assert [row["properties"]["i"] for row in catalog.read("tables", branch="v1")] == ["4"]
     with pytest.raises(NotFoundError, match="has no branch or tag of this name"):
         catalog.read("tables", as_of="v2")
+    for name in ("beef", "2026"):  # also the hexadecimal id and the number of no commit
+        call(catalog.session, "create_tag", name=name, at=str(_commit(catalog, 5)))
+        assert _i(catalog, name) == "5"
+    with pytest.raises(InputError, match="as-of '2027' is not a commit of this history"):
+        catalog.read("tables", as_of="2027")
     with pytest.raises(InputError, match="as-of is 'v1'; it must be a commit number"):
         catalog.read("changes", as_of="v1")

@@ -43,11 +43,7 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
     wanted = request.condition("catalog")
     if options.catalog is not None:
         catalog = realm.catalog(options.catalog)
-        if as_of is not None and as_of.name:
-            head = realm.branch_or_tag(catalog, as_of)
-        else:
-            head = pinned(realm.store, realm.branch(catalog, options.branch), as_of)
-        return [Pin(realm.store.realm, catalog.name, head)]
+        return [Pin(realm.store.realm, catalog.name, _head(realm, catalog, options.branch, as_of))]
     heads = _heads(realm, [c for c in realm.catalogs() if wanted.allows(c.name)], options.branch)
     if as_of is not None:
         _check_belongs(realm, [head for _, head in heads], as_of)
@@ -57,6 +53,21 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
             at = pinned_in_realm(realm.store, head, as_of)
             found.append(Pin(realm.store.realm, catalog.name, at))
     return found
+
+
+def _head(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | None) -> Head:
+    """Return the head of a catalog's branch at the point `as_of`. If this is no commit of the branch, return the head of
+    the branch or tag of this name, which may look like the id or number of a commit, such as `beef`."""
+    if as_of is not None and as_of.name:
+        return realm.branch_or_tag(catalog, as_of)
+    head = realm.branch(catalog, branch)
+    try:
+        return pinned(realm.store, head, as_of)
+    except InputError:
+        assert as_of is not None
+        with contextlib.suppress(NotFoundError):
+            return realm.branch_or_tag(catalog, as_of._replace(name=as_of.text))
+        raise
 
 
 def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:
