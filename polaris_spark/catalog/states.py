@@ -25,6 +25,9 @@ from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import InputError, NotFoundError, StateError
 from polaris_spark.names import is_transaction
 
+STATE = "@"
+"""Separates the name of a catalog, in a prefix or warehouse, or of a table or view from a state."""
+
 POINT = "#"
 """Separates a branch from a commit or time."""
 

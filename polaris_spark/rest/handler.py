@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import TableName, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
-from polaris_spark.catalog.states import catalog_at, name_of_state
+from polaris_spark.catalog.states import STATE, catalog_at, name_of_state
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest.access import Caller, authorize
 from polaris_spark.rest.config import ROUTES
@@ -20,9 +20,6 @@ from polaris_spark.rest.router import Router
 
 STATE_HEADER = "polaris-state"
 """Header of a request that says which state of the catalog it means (`catalog.states`), in lower case."""
-
-STATE = "@"
-"""Separates the name of a catalog, in a prefix or warehouse, or of a table or view from a state."""
 
 
 class Derivable(Protocol):

@@ -30,7 +30,7 @@ from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED
-from polaris_spark.catalog.states import catalog_as_of, catalog_at
+from polaris_spark.catalog.states import STATE, catalog_as_of, catalog_at
 from polaris_spark.catalog.transactions import Transactions, isolation_of
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commit_notes import Notes, checked
@@ -40,7 +40,7 @@ from polaris_spark.config import Properties, StoreURI, texts_of
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
-from polaris_spark.rest.handler import ROUTER, STATE, STATE_HEADER, Unmodified, handle
+from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import StoreConnection, connect_store

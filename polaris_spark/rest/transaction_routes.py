@@ -6,16 +6,18 @@ rename and drop tables, views and namespaces. They are carried out in the same c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.states import STATE, catalog_at
 from polaris_spark.catalog.table_changes import CommitTables, TableCommit
 from polaris_spark.catalog.transactions import at_once
 from polaris_spark.commits.change import Operation
-from polaris_spark.errors import BadRequestError, PolarisError
+from polaris_spark.errors import BadRequestError, NotFoundError, PolarisError
 from polaris_spark.rest import messages, namespace_routes, table_routes, view_routes
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
 from polaris_spark.rest.router import Route, Router
@@ -38,7 +40,10 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     if not body.requests:
         commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
         return NO_CONTENT
-    parts = [_part(request, one) for one in body.requests]
+    parts = []
+    for number, one in enumerate(body.requests, 1):
+        with _numbered(number, one.method, one.path):
+            parts.append(_part(request, one))
 
     def work(copy: Catalog) -> None:
         if commits:
@@ -60,10 +65,7 @@ def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, R
     """Return the route of a request within a transaction, and the request with the caller of the whole."""
     match = _CHANGES.find(part.method, part.path)
     if match.prefix is not None:
-        raise BadRequestError(
-            f"the path {part.path!r} of a request of the transaction has a prefix; leave it out"
-        )
-    body = None if part.body is msgspec.UNSET else msgspec.json.encode(part.body).decode()
+        raise BadRequestError("its path has a prefix; leave it out")
     headers = {name: text for name, text in request.headers.items() if name != "idempotency-key"}
     made = request._replace(
         method=part.method,
@@ -71,7 +73,7 @@ def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, R
         params=match.params,
         query=dict(part.query),
         headers=headers,
-        body=body,
+        body=bytes(part.body).decode() or None,
         session=None,
     )
     return match.route, made
@@ -84,13 +86,45 @@ def _carry_out(catalog: Catalog, parts: Sequence[tuple[Route, Request]]) -> None
         PolarisError: one of them is refused; the message says which.
     """
     for number, (route, request) in enumerate(parts, 1):
-        try:
+        with _numbered(number, request.method, request.path):
+            _refuse_state(catalog, request)
             route.answer(catalog, request)
-        except PolarisError as error:
-            text, *rest = error.args or ("",)
-            what = f"request {number} of the transaction ({request.method} {request.path})"
-            error.args = (f"{what}: {text}", *rest)
-            raise
+
+
+@contextlib.contextmanager
+def _numbered(number: int, method: str, path: str) -> Iterator[None]:
+    """Let the message of an error say which request of the transaction is refused."""
+    try:
+        yield
+    except PolarisError as error:
+        text, *rest = error.args or ("",)
+        error.args = (f"request {number} of the transaction ({method} {path[:200]}): {text}", *rest)
+        raise
+
+
+def _refuse_state(catalog: Catalog, request: Request) -> None:
+    """Refuse a new name that has the form `t@dev` and hence means another state. By itself, the request would change
+    this state; a transaction changes one state.
+
+    Raises:
+        BadRequestError: the body has such a name.
+    """
+    if not request.body or STATE not in request.body:
+        return
+    try:
+        body = msgspec.json.decode(request.body)
+    except (msgspec.MsgspecError, RecursionError):
+        return  # the route reports it
+    new = body.get("destination", body) if isinstance(body, dict) else None
+    name = new.get("name") if isinstance(new, dict) else None
+    plain, _, state = name.rpartition(STATE) if isinstance(name, str) else ("", "", "")
+    if plain and state:
+        with contextlib.suppress(NotFoundError):
+            catalog_at(catalog, state)
+            raise BadRequestError(
+                f"the name {name!r} means the state {state!r}, but all requests of a transaction change one state; "
+                "name it in the header Polaris-State or in the prefix of transactions/commit"
+            )
 
 
 ROUTES: list[Any] = [

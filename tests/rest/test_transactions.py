@@ -155,9 +155,10 @@ def test_a_transaction_creates_renames_and_drops_in_one_commit(catalog: Client) 
         ),
         (part("POST", "v1/namespaces", {"namespace": ["db"]}), 409, "request 2 of the transaction"),
         (part("POST", "v1/namespaces", {}), 400, "request 2 of the transaction"),
-        (part("POST", "v1/transactions/commit", {"table-changes": []}), 404, "no such path"),
+        (part("POST", "v1/transactions/commit", {"table-changes": []}), 404, "request 2 of"),
         (part("POST", "polaris-spark/v1/procedures/sweep", {}), 404, "no such path"),
-        (part("DELETE", "v1/other/namespaces/db/tables/a"), 400, "has a prefix"),
+        (part("DELETE", "v1/other/namespaces/db/tables/a"), 400, "tables/a): its path has a prefix"),
+        (part("POST", "v1/namespaces", {"name": "a@b", "to": 10**400}), 400, "request 2 of the transaction"),
         (part("DELETE", table("a@dev")), 404, "request 2 of the transaction"),
         (part("GET", table("a")), 400, "cannot parse the request"),
     ],
@@ -172,6 +173,25 @@ def test_a_transaction_with_a_bad_request_changes_nothing(
     assert answer.status == status, answer
     assert message in answer.error["message"]
     assert catalog.session.catalog.head().head == before
+
+
+def test_a_request_of_a_transaction_names_no_other_state(catalog: Client) -> None:
+    catalog.create("a")
+    call(catalog.session, "create_branch", name="dev")
+    for bad in (
+        part("POST", "v1/namespaces/db/tables", table_request("made@dev")),
+        part("POST", "v1/namespaces/db/views", view_request("made@dev")),
+        part("POST", "v1/tables/rename", {"source": identifier("a"), "destination": identifier("b@dev")}),
+    ):
+        answer = catalog.send("POST", "v1/transactions/commit", requests(bad))
+        assert answer.kind == (400, "BadRequestException")
+        assert "means the state 'dev'" in answer.error["message"]
+    catalog.ok(
+        "POST",
+        "v1/transactions/commit",
+        requests(part("POST", "v1/namespaces/db/tables", table_request("made@none"))),
+    )
+    assert catalog.names("db") == ["a", "made@none"]
 
 
 def test_racing_transactions_of_requests_are_as_if_one_came_after_the_other(

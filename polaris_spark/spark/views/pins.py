@@ -56,8 +56,8 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
 
 
 def _head(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | None) -> Head:
-    """Return the head of a catalog's branch at the point `as_of`. If this is no commit of the branch, return the head of
-    the branch or tag of this name, which may look like the id or number of a commit, such as `beef`."""
+    """Return the head of a catalog's branch at the point `as_of`. If this is no commit of the branch, return the head
+    of the branch or tag of this name, which may look like the id or number of a commit, such as `beef`."""
     if as_of is not None and as_of.name:
         return realm.branch_or_tag(catalog, as_of)
     head = realm.branch(catalog, branch)
