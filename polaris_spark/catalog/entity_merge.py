@@ -88,8 +88,9 @@ class Difference(NamedTuple):
     """What must not have changed in the branch: what a transaction read, as it was when it began."""
     objects: Sequence[tuple[int, msgspec.Struct]] = ()
     """Objects, as (id, object), that the contents of the other state need and that are not stored yet."""
-    files: Sequence[tuple[str, bytes]] = ()
-    """Metadata files, as (location, content), of contents of the other state that are not written yet."""
+    files: Mapping[int, tuple[str, bytes]] = {}
+    """Metadata files, as (location, content), that are not written yet, by the object id of the content in the other
+    state. A file is written if the branch gets this content."""
     summaries: Mapping[int, Mapping[str, str]] = {}
     """Summaries for the log entries of entities, by id: what a transaction changed in them."""
     restores: bool = False
@@ -429,6 +430,8 @@ class Run:
                 state.put(IDS, id_bytes(step.entity_id), Entry(value=new.key))
             put(state, new.key, entry_of(step.entity_id, new))
             self._occupy(step)
+            if new.content in self.difference.files:
+                state.write_file(*self.difference.files[new.content])
             verb = "create" if old is None else "rename" if old.key != new.key else "update"
             self._log(
                 step,

@@ -134,8 +134,6 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         self.guard(state)
         _refuse_changed(state, prepared.reads)
         state.add_all(prepared.objects)
-        for file in prepared.files:
-            state.write_file(*file)
         run = Run(self, state, prepared)
         merged = run.merge()
         conflicts = [one for one in merged if one.action == "conflict"]

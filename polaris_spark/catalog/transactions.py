@@ -365,22 +365,24 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     }
     reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
     summaries = _summaries(transaction.store, head.head, begin.head)
-    files = _metadata_files(transaction, changes)
+    files = {new_ids.get(id, id): file for id, file in _metadata_files(transaction, changes).items()}
     return new_difference(parent, moved)._replace(
         reads=reads, objects=objects, files=files, summaries=summaries
     )
 
 
-def _metadata_files(transaction: Transaction, changes: Mapping[int, EntityChange]) -> list[tuple[str, bytes]]:
-    """Return the metadata files of the changed tables and views that were not written yet, as (location, content)."""
+def _metadata_files(
+    transaction: Transaction, changes: Mapping[int, EntityChange]
+) -> dict[int, tuple[str, bytes]]:
+    """Return the metadata files of the changed tables and views that were not written yet, as (location, content), by
+    the object id of the table or view."""
     contents = [change.after.content for change in changes.values() if change.after is not None]
     reader = StoredObjects(transaction.store)
-    found = (one.value for one in transaction.store.read(contents).values())
-    return [
-        metadata_file(value, reader)
-        for value in found
+    return {
+        id: metadata_file(value, reader)
+        for id, value in ((id, one.value) for id, one in transaction.store.read(contents).items())
         if isinstance(value, Table | View) and value.metadata_location in transaction.files.metadata
-    ]
+    }
 
 
 def _summaries(store: ObjectStore, head: Head, begin: Head) -> dict[int, dict[str, str]]:

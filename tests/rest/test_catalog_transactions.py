@@ -234,6 +234,18 @@ def test_appends_of_snapshot_transactions_do_not_conflict(main: Client) -> None:
     assert [one["summary"]["total-records"] for one in snapshots] == ["3", "6"]
 
 
+def test_a_merged_table_has_only_the_metadata_file_of_the_merged_state(main: Client, tmp_path: Path) -> None:
+    tx = Tx(main, "snapshot")
+    for client in (tx.client, main):
+        made = attempt(client.load("t")["metadata"], new_append(3))
+        write_manifests(made)
+        assert send(client, made, "t").status == 200
+    before = metadata_files(tmp_path)
+    tx.commit()
+    [new] = metadata_files(tmp_path) - before
+    assert main.load("t")["metadata-location"] == f"file://{new}"
+
+
 def test_renames_and_views_and_drops_are_carried_out_together(main: Client) -> None:
     tx = Tx(main, "serializable")
     ends = [{"namespace": ["db"], "name": one} for one in ("t", "moved")]
