@@ -59,6 +59,7 @@ from polaris_spark.errors import (
     InputError,
     NotFoundError,
     OutcomeUnknownError,
+    ProtectedBranchError,
 )
 from polaris_spark.names import transaction_name
 from polaris_spark.objects import with_pointers
@@ -203,9 +204,7 @@ class Transactions:
             BadRequestError: the catalog is that of a transaction.
             ForbiddenError: the catalog shows a state of the past.
         """
-        catalog.require_present()
-        if catalog.in_transaction:
-            raise BadRequestError("a transaction is open in this session; commit it or roll it back first")
+        _refuse_nested(catalog)
         self._close_unused()
         begun = Transaction(catalog, isolation, catalog.head())
         self._show(begun, begun.begin.head)
@@ -299,6 +298,12 @@ class Transactions:
                 self._close(transaction)
 
 
+def _refuse_nested(catalog: Catalog) -> None:
+    catalog.require_present()
+    if catalog.in_transaction:
+        raise BadRequestError("a transaction is open in this session; commit it or roll it back first")
+
+
 def _merge(transaction: Transaction, operation: Operation) -> list[Merged]:
     """Merge a transaction into its parent, and return what was done with each entity."""
     parent = transaction.parent
@@ -322,11 +327,14 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
             or changed has been changed meanwhile; so it must have no other effect.
     Raises:
         PolarisError: `work` raised it; nothing was changed.
-        ForbiddenError: the catalog shows a state of the past.
+        BadRequestError: the catalog is that of a transaction.
+        ForbiddenError: the catalog shows a state of the past, or its branch is protected.
     """
-    catalog.require_present()
+    _refuse_nested(catalog)
 
     def difference(view: State) -> Difference:
+        if view.is_protected:
+            raise ProtectedBranchError("only merges may change it")
         if view.base.version == NO_VERSION:
             raise PrepareAgain
         transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)

@@ -37,7 +37,7 @@ from polaris_spark.commit_notes import Notes, checked
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties, StoreURI, texts_of
-from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
+from polaris_spark.errors import InputError, NotFoundError, OutcomeUnknownError, StateError, StoreURIError
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
@@ -162,19 +162,24 @@ class Session:
     @contextmanager
     def transaction(self, *, isolation: str = "serializable") -> Iterator[Session]:
         """Carry out a transaction: yield a session that sees one state of the catalog and its own changes. When the
-        block ends, all its changes take effect in one commit. If the block raises an error, nothing changes.
+        block ends, all its changes take effect in one commit. If the block raises an error, nothing changes. If the
+        outcome of the commit is unknown, it is repeated once; the changes take effect once.
 
         Args:
             isolation: `serializable` or `snapshot` (`catalog.transactions`).
         Raises:
             InputError: the isolation is none of these.
             MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
+            OutcomeUnknownError: at the end of the block, the outcome of the commit is still unknown.
         """
         transactions, operation = self.resource(Transactions), self.operation()
         begun = transactions.begin(self.catalog, isolation_of(isolation))
         try:
             yield self.derive(catalog=catalog_at(self.catalog, begun.state))
-            transactions.commit(begun, operation)
+            try:
+                transactions.commit(begun, operation)
+            except OutcomeUnknownError:
+                transactions.commit(begun, operation)  # find out
         except BaseException:
             transactions.roll_back(begun)
             raise

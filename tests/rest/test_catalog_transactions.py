@@ -660,3 +660,26 @@ def test_tables_exchange_their_names(main: Client, isolation: str) -> None:
     assert [read(main, name) for name in "tuv"] == [1, 5, 0]
     for old, new in (("u", "t"), ("v", "u"), ("t", "v")):
         assert main.load(new)["metadata"]["table-uuid"] == before[old]["table-uuid"]
+
+
+def test_the_end_of_a_block_finds_out_whether_it_was_committed(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, lost = Catalog.commit, []
+
+    def once_lost(self: Catalog, change: Change[Any, Any]) -> Any:
+        result = commit(self, change)
+        if not lost and self.branch == "main":
+            lost.append(result)
+            raise OutcomeUnknownError("the answer is lost")
+        return result
+
+    before = main.session.catalog.head().head.number
+    with main.session.transaction(isolation="snapshot") as session:
+        made = attempt(Client(session).load("t")["metadata"], new_append(3))
+        write_manifests(made)
+        assert send(Client(session), made, "t").status == 200
+        monkeypatch.setattr(Catalog, "commit", once_lost)
+    assert lost
+    assert main.session.catalog.head().head.number == before + 1
+    assert [one["summary"]["total-records"] for one in main.load("t")["metadata"]["snapshots"]] == ["3"]

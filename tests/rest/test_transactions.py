@@ -239,3 +239,20 @@ def test_a_transaction_exchanges_names_again_and_again(catalog: Client) -> None:
         was = [catalog.load(name)["metadata"]["properties"]["was"] for name in "ab"]
         assert was == (["b", "a"] if count % 2 else ["a", "b"])
     assert call(catalog.session, "fsck") == []
+
+
+def test_a_transaction_of_requests_is_refused_within_another_one_and_on_a_protected_branch(
+    catalog: Client,
+) -> None:
+    body = requests(part("POST", "v1/namespaces", {"namespace": ["new"]}))
+    with catalog.session.transaction() as session:
+        answer = Client(session).send("POST", "v1/transactions/commit", body)
+        assert answer.kind == (400, "BadRequestException")
+        assert "a transaction is open in this session" in answer.error["message"]
+    call(catalog.session, "protect_branch", name="main")
+    answer = catalog.send("POST", "v1/transactions/commit", body)
+    assert answer.kind == (403, "ForbiddenException")
+    assert answer.error["message"] == (
+        "branch 'main' is protected: only merges may change it; make the change on another branch and merge it, or "
+        "call unprotect_branch first"
+    )
