@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.errors import AlreadyExistsError, NotFoundError
+from polaris_spark.errors import AlreadyExistsError, NotFoundError, ProtectedBranchError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
@@ -124,7 +124,7 @@ def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tupl
 
 
 def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import drop_branch
+    from polaris_spark.catalog.branches import branch_of, drop_branch
     from polaris_spark.property_values import duration_ms
 
     catalog, dry_run = call.session.catalog, arguments.get("dry_run", False)
@@ -133,8 +133,13 @@ def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any
         call.check()
         used = max(one.head.time, one.registration.time)
         if one.name != MAIN and not one.registration.protected and used < newest:
-            if not dry_run:
-                drop_branch(catalog, one.name, call.session.operation())
+            try:
+                if branch_of(catalog, one.name).head.commit != one.head.commit:
+                    continue  # somebody has committed to it since it was listed
+                if not dry_run:
+                    drop_branch(catalog, one.name, call.session.operation())
+            except (NotFoundError, ProtectedBranchError):  # somebody has dropped or protected it
+                continue
             yield (*_commit(one), one.registration.owner or None, not dry_run)
 
 

@@ -31,6 +31,7 @@ from polaris_spark.errors import (
     NotFoundError,
     ProtectedBranchError,
 )
+from polaris_spark.jobs import branches as jobs_branches
 from polaris_spark.jobs.branches import SHOW
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
@@ -373,3 +374,26 @@ def test_branches_that_nobody_has_changed_for_a_time_are_dropped(opened: Opened)
     assert call(main.session, "drop_unused_branches", unused_for="1 d") == []
     with pytest.raises(InputError, match="unused_for is 'long'"):
         call(main.session, "drop_unused_branches", unused_for="long")
+
+
+def test_branches_that_are_used_while_unused_ones_are_dropped_are_kept(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    main = opened(clock=clock)
+    for name in ("dropped", "idle", "protected", "used"):
+        call(main.session, "create_branch", name=name)
+    clock.advance(10 * 24 * 3_600_000)
+    listed = jobs_branches._all
+
+    def then_changed(*arguments: Any) -> Any:
+        found = listed(*arguments)
+        monkeypatch.undo()
+        call(main.session, "drop_branch", name="dropped")
+        call(main.session, "protect_branch", name="protected")
+        main.ok("POST", "v1/namespaces", {"namespace": ["b"]}, headers={"Polaris-State": "used"})
+        return found
+
+    monkeypatch.setattr(jobs_branches, "_all", then_changed)
+    assert [row[0] for row in call(main.session, "drop_unused_branches", unused_for="9 d")] == ["idle"]
+    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "protected", "used"}
