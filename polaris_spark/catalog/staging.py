@@ -71,7 +71,14 @@ def commit_staged(catalog: Catalog, name: str, operation: Operation, options: Op
     """
     catalog.require_present()
     target = _target(catalog, name)
-    merged = merge_branch(catalog_at(catalog, target), AREA + name, operation, options, only_changes=True)
+    try:
+        onto = catalog_at(catalog, target)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"the staging area {name!r} is for branch {target!r}, which was dropped or renamed; merge {AREA + name!r} "
+            "into another branch"
+        ) from error
+    merged = merge_branch(onto, AREA + name, operation, options, only_changes=True)
     if not options.dry_run:
         _renew(catalog_at(catalog, AREA + name), target, operation)
     return merged

@@ -265,3 +265,13 @@ def test_an_area_can_be_committed_to_a_protected_branch_and_dropped(main: Client
         commit(main)
     assert (read(staged(main), "t"), read(main, "t")) == (1, 1)
     assert [row[0] for row in call(main.session, "show_branches")] == ["+nightly", "main"]
+
+
+def test_what_was_staged_for_a_branch_that_was_renamed_can_be_merged(main: Client) -> None:
+    call(main.session, "create_branch", name="dev")
+    write(staged(at(main, "dev")), "t", 5)
+    call(main.session, "rename_branch", name="dev", to="new")
+    with pytest.raises(NotFoundError, match="is for branch 'dev', which was dropped or renamed"):
+        commit(main)
+    call(at(main, "new").session, "merge", source="+nightly")
+    assert (read(main, "t"), read(at(main, "new"), "t")) == (0, 5)
