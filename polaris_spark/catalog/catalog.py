@@ -21,7 +21,7 @@ from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit, LogEntry
 from polaris_spark.commits.state import CommitReader, Read, State, StoredObjects, reading_state
 from polaris_spark.errors import BadRequestError, ForbiddenError, ReferenceGoneError, WrongTypeError
-from polaris_spark.names import MAIN
+from polaris_spark.names import MAIN, is_transaction
 from polaris_spark.system.registry import References
 
 P = TypeVar("P")
@@ -161,6 +161,8 @@ class Catalog:
 
     def _gone(self) -> ReferenceGoneError:
         self.opened_branches.discard(self.branch)  # a tag may have the name by now
+        if is_transaction(self.branch):
+            return ReferenceGoneError(transaction_ended(self.branch))
         return ReferenceGoneError(
             f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped or renamed"
         )
@@ -255,6 +257,14 @@ class Catalog:
             unloaded = self.reader.get(last, Unloaded)
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
             self.references.commit(self.reference, load)
+
+
+def transaction_ended(state: str) -> str:
+    """Return a message about a transaction that this session does not have, given the name of its state."""
+    return (
+        f"transaction {state!r} has ended: it was committed or rolled back, was not used for an hour, or belongs to "
+        "another session; begin one with begin(). After a rollback to a savepoint, use the state that rollback returned"
+    )
 
 
 class _Recorded(Change[P, R]):

@@ -15,7 +15,7 @@ it means the commit or time, because the property is meant to name one (`catalog
 from __future__ import annotations
 
 from polaris_spark.catalog.branches import branch_of, tag_of
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalog import Catalog, transaction_ended
 from polaris_spark.catalog.catalogs import require_branch
 from polaris_spark.catalog.property_changes import complete_copy
 from polaris_spark.catalog.references import head_name
@@ -115,10 +115,7 @@ def _on_branch(catalog: Catalog, branch: str) -> Catalog:
     if branch in catalog.opened_branches:
         return catalog.on_branch(branch)
     if is_transaction(branch):
-        raise NotFoundError(
-            f"transaction {branch!r} has ended: it was committed or rolled back, was not used for an hour, or belongs "
-            "to another session; begin one with begin()"
-        )
+        raise NotFoundError(transaction_ended(branch))
     require_branch(catalog.references, catalog.row, branch)
     head = branch_of(catalog, branch)
     operation = Operation(b"", catalog.row.owner)

@@ -296,6 +296,8 @@ def test_savepoints_undo_a_part_of_the_changes(main: Client) -> None:
     with pytest.raises(NotFoundError, match="no savepoint 'two'; its savepoints are: one"):
         call(at(state).session, "rollback", savepoint="two")
     [(after,)] = call(at(state).session, "rollback", savepoint="one")
+    earlier = Client(main.session.derive(catalog=main.session.catalog.on_branch(state)))
+    assert "use the state that rollback returned" in earlier.send("GET", table("t")).error["message"]
     assert (read(at(after), "t"), at(after).names("db")) == (1, ["t", "u"])
     write(at(after), "u", 5)
     [(parent, *_), _] = call(at(after).session, "commit")
