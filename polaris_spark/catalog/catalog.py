@@ -160,9 +160,9 @@ class Catalog:
             raise self._gone() from error
 
     def _gone(self) -> ReferenceGoneError:
-        self.opened_branches.discard(self.branch)  # a tag may have the name by now
         if is_transaction(self.branch):
             return ReferenceGoneError(transaction_ended(self.branch))
+        self.opened_branches.discard(self.branch)  # a tag may have the name by now
         return ReferenceGoneError(
             f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped or renamed"
         )
