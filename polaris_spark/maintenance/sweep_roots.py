@@ -29,8 +29,9 @@ c. An attempt points only to new rows, and to objects that it read according to 
    change was prepared, the change is prepared again and its rows are written again (`Applier`). Rows that were written
    before the attempt, as by an import, are refused if their ids are not above the target's fence (`PlaceImported`).
 d. A new reference is created by a commit to the registry. It begins at a commit that was in the history of a live
-   reference when that history was read, after the registry was read. The first fence of its row is its generation, an
-   id that was made after the registry was read. Every process that opens a reference has read the registry, or the
+   reference when that history was read, after the registry was read; or at a new commit that follows such a commit, and
+   is written with the registration. The first fence of its row is its generation, an id that was made after the
+   registry was read. Every process that opens a reference has read the registry, or the
    reference's row, after the reference was created.
 e. A floor is never lowered. A sealed row accepts no commits. Rows of references are never deleted, only their content.
 
