@@ -20,10 +20,7 @@ from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
 from tests.backends.conftest import SLOW_SERVERS
 from tests.servers import SERVERS
-from tests.simulation.intent_mutants import INTENT_MUTANTS
-from tests.simulation.mutants import MUTANTS
-from tests.simulation.refreshes.mutants import REFRESH_MUTANTS
-from tests.simulation.sweep_mutants import SWEEP_MUTANTS
+from tests.simulation.test_mutants import ALL
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -242,8 +239,7 @@ def test_each_database_that_is_tested_when_asked_for_is_listed() -> None:
 
 
 def test_the_number_of_broken_protocols_is_right() -> None:
-    number = sum(map(len, (MUTANTS, INTENT_MUTANTS, SWEEP_MUTANTS, REFRESH_MUTANTS)))
-    assert f"There are {number}" in PAGES["docs/concepts/simulation.md"]
+    assert f"There are {len(ALL)}" in PAGES["docs/concepts/simulation.md"]
 
 
 def test_modules_that_are_named_can_be_imported() -> None:
