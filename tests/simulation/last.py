@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, commit_at, commits, entries
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.index import check
+from polaris_spark.maintenance.sweep import sweep
+from polaris_spark.maintenance.sweep_roots import Policy
+from polaris_spark.maintenance.trim import trim
 from polaris_spark.store.objects import ObjectStore
 from tests.simulation.changes import NUMBERS, Box
 from tests.simulation.clients import Client
+from tests.simulation.observer import REALM
+from tests.simulation.plan import HOUR
 from tests.simulation.world import Process, World
 
 
@@ -32,6 +38,17 @@ def finish(world: World, process: Process) -> None:
         world.observer.blame(f"root at the end: {problem}")
     world.observer.reachable()
     process.ids.release()
+
+
+def sweep_everything(world: World, process: Process) -> None:
+    """Delete everything that is not needed, and record what is left besides as a violation."""
+    world.observer.grace_ms = 0.0
+    process.clock.sleep_ms(24 * HOUR)
+    trim(process.references, retention_ms=0)
+    swept = sweep(process.references, Policy(0, 0), operation=Operation(b"", "sweep"))
+    left = {id for id, _ in world.backend.rows(REALM) if id < swept.roots.limit} - world.observer.reachable()
+    if left:
+        world.observer.blame(f"a sweep left {len(left)} objects that nothing needs")
 
 
 def _problems(world: World, reader: CommitReader) -> Iterator[str]:

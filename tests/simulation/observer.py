@@ -241,6 +241,24 @@ class Observer:
             row.positions.append(Position(tick, commit, request, state))
         return Content(state, done, {})
 
+    def done_once(
+        self, content: Content, entries: Sequence[LogEntry], commit: int, name: str
+    ) -> dict[int, int]:
+        """Return the operations in the history of a commit of a catalog; record those that were done before as
+        violations.
+
+        Args:
+            content: the model of the commit before.
+            entries: the log entries of the commit.
+        """
+        done = dict(content.done)
+        for id, _ in groupby(entries, lambda entry: entry.operation):
+            operation = int.from_bytes(id, "big")
+            if operation and operation in done:
+                self.blame(f"{name}: operation {id.hex()} was done twice")
+            done[operation] = commit
+        return done
+
     def _compare(self, name: str, request: int, logged: Sequence[LogEntry], view: DictView) -> None:
         found = {entry.key: self.object(entry.after, Box).number if entry.after else None for entry in logged}
         if found != view.changed:

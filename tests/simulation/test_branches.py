@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from tests.simulation.__main__ import verdicts
-from tests.simulation.branches.mutants import CALM
 from tests.simulation.branches.scenario import simulate_branches
+from tests.simulation.refreshes.mutants import CALM
 from tests.sizes import TIMES, long
 
 SEEDS = 40

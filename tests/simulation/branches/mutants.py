@@ -6,23 +6,8 @@ from types import MappingProxyType
 
 from polaris_spark.catalog import branches, merges, state_merge, transactions
 from polaris_spark.maintenance import sweep_roots
-from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
-from tests.simulation.plan import SECOND
-
-CALM = MappingProxyType(
-    {
-        "rates": Rates(delay_ms=3.0),
-        "processes": 3,
-        "threads": 2,
-        "gaps": (SECOND,) * 2,
-        "actions": 24,
-        "skews": (0.0,),
-        "ahead": 0.0,
-        "upkeep": 0.0,
-    }
-)
-"""Plan without faults and with many concurrent actions."""
+from tests.simulation.refreshes.mutants import CALM
 
 SWEEPING = MappingProxyType({**CALM, "upkeep": 0.2, "grace_ms": 0.0, "retention_ms": 0.0})
 """Plan with frequent sweeps, without retention and grace period."""

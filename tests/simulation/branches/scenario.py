@@ -7,7 +7,6 @@ writes do not conflict. So the tokens of a branch are a set that only grows, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from random import Random
 
 from polaris_spark.catalog import branches
@@ -30,9 +29,6 @@ from polaris_spark.errors import (
     RequestError,
 )
 from polaris_spark.index.keys import decode_key
-from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
-from polaris_spark.maintenance.trim import trim
 from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
 from polaris_spark.store.cache import ObjectCache
@@ -40,6 +36,7 @@ from polaris_spark.store.objects import ObjectStore
 from tests.rest.client import Client, path, set_properties, table
 from tests.rest.materialized import SCHEMA
 from tests.simulation.clients import operation_id
+from tests.simulation.last import sweep_everything
 from tests.simulation.observer import REALM, Content, Observer, RowHistory, Watched
 from tests.simulation.plan import HOUR, draw
 from tests.simulation.refreshes.requests import context_of, session_of
@@ -96,12 +93,7 @@ class BranchObserver(Observer):
     def _replayed(
         self, row: RowHistory, content: Content, entries: Sequence[LogEntry], commit: int, name: str
     ) -> Content:
-        done = dict(content.done)
-        for id, _ in groupby(entries, lambda entry: entry.operation):
-            operation = int.from_bytes(id, "big")
-            if operation and operation in done:
-                self.blame(f"{name}: operation {id.hex()} was done twice")
-            done[operation] = commit
+        done = self.done_once(content, entries, commit, name)
         if self.prefix and row.name.startswith(self.prefix):
             self._check(self.object(commit, Commit), commit, name)
         return content._replace(done=done)
@@ -170,13 +162,7 @@ class Branches:
         found = observer.tokens(catalog.head().head.commit)
         if lost := self.acknowledged - found:
             observer.blame(f"at the end, main lacks {sorted(lost)}, which was acknowledged")
-        observer.grace_ms = 0.0
-        process.clock.sleep_ms(_DAY)
-        trim(process.references, retention_ms=0)
-        swept = sweep(process.references, Policy(0, 0), operation=Operation(b"", "sweep"))
-        left = {id for id, _ in world.backend.rows(REALM) if id < swept.roots.limit} - observer.reachable()
-        if left:
-            observer.blame(f"a sweep left {len(left)} objects that nothing needs")
+        sweep_everything(world, process)
         for tag in branches.tags(catalog):
             wanted = observer.kept.get(f"{tag.registration.generation}")
             have = set(tokens_of(catalog.at(branches.tag_of(catalog, tag.name), tag.name)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 from polaris_spark.catalog import view_freshness
@@ -113,12 +112,7 @@ class CatalogObserver(Observer):
     def _replayed(
         self, row: RowHistory, content: Content, entries: Sequence[LogEntry], commit: int, name: str
     ) -> Content:
-        done = dict(content.done)
-        for id, _ in groupby(entries, lambda entry: entry.operation):
-            operation = int.from_bytes(id, "big")
-            if operation and operation in done:
-                self.blame(f"{name}: operation {id.hex()} was done twice")
-            done[operation] = commit
+        done = self.done_once(content, entries, commit, name)
         if self.branch and row.name.startswith(self.branch):
             self._catalog_committed(row, entries, commit, name)
         return content._replace(done=done)

@@ -11,14 +11,11 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties
 from polaris_spark.errors import BadRequestError
-from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
-from polaris_spark.maintenance.trim import trim
 from polaris_spark.rest.session import Session
 from tests.rest.client import path
 from tests.rest.materialized import SCHEMA
 from tests.simulation.clients import operation_id
-from tests.simulation.observer import REALM
+from tests.simulation.last import sweep_everything
 from tests.simulation.plan import HOUR, draw
 from tests.simulation.refreshes.actors import TABLES, VIEWS, RefreshActor
 from tests.simulation.refreshes.lake import Sources
@@ -105,13 +102,7 @@ class Refreshes:
                 blame("is not fresh after its refresh")
             if actor.refresh(name) != "none":
                 blame("was refreshed twice")
-        observer.grace_ms = 0.0
-        process.clock.sleep_ms(_DAY)
-        trim(process.references, retention_ms=0)
-        swept = sweep(process.references, Policy(0, 0), operation=Operation(b"", "sweep"))
-        left = {id for id, _ in world.backend.rows(REALM) if id < swept.roots.limit} - observer.reachable()
-        if left:
-            observer.blame(f"a sweep left {len(left)} objects that nothing needs")
+        sweep_everything(world, process)
         process.ids.release()
 
     def judge(self, world: World) -> None:
