@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from polaris_spark.catalog.contents import metadata_file
 from polaris_spark.catalog.differences import EntityChange, changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.texts import decode
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
@@ -64,6 +65,8 @@ from polaris_spark.errors import (
 from polaris_spark.names import transaction_name
 from polaris_spark.objects import with_pointers
 from polaris_spark.store.objects import ObjectStore
+
+C = TypeVar("C", bound=msgspec.Struct)
 
 IDLE_MS = 3_600_000
 """A transaction that was not used for this time ends by itself, in milliseconds."""
@@ -362,7 +365,7 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     changes = changed_entities(
         parent.on_branch(transaction.state).reader.read_shards, begin.commit, head.commit
     )
-    new_ids, objects = _copies(transaction.store, changes, transaction.copy.contains, view.new_id)
+    new_ids, objects = _copies(transaction, changes, view.new_id)
     moved = {
         id: change
         if change.after is None
@@ -386,11 +389,23 @@ def _metadata_files(
     the object id of the table or view."""
     contents = [change.after.content for change in changes.values() if change.after is not None]
     reader = StoredObjects(transaction.store)
+    held = transaction.files.metadata
     return {
-        id: metadata_file(value, reader)
+        id: metadata_file(_without_held(value, held), reader)
         for id, value in ((id, one.value) for id, one in transaction.store.read(contents).items())
-        if isinstance(value, Table | View) and value.metadata_location in transaction.files.metadata
+        if isinstance(value, Table | View) and value.metadata_location in held
     }
+
+
+def _without_held(value: C, held: Set[str]) -> C:
+    """Return an object; a table without the newest entries of its metadata log whose files were not written."""
+    if not isinstance(value, Table) or not held:
+        return value
+    log = value.metadata_log
+    tail = tuple(item for item in log.tail if decode(item)["metadata-file"] not in held)
+    if tail == log.tail:
+        return value
+    return msgspec.structs.replace(value, metadata_log=msgspec.structs.replace(log, tail=tail))
 
 
 def _summaries(store: ObjectStore, head: Head, begin: Head) -> dict[int, dict[str, str]]:
@@ -427,18 +442,14 @@ def _require_history(view: State, begin: Head) -> None:
 
 
 def _copies(
-    store: ObjectStore,
-    changes: Mapping[int, EntityChange],
-    is_new: Callable[[str, int], bool],
-    new_id: Callable[[], int],
+    transaction: Transaction, changes: Mapping[int, EntityChange], new_id: Callable[[], int]
 ) -> tuple[dict[int, int], list[tuple[int, msgspec.Struct]]]:
     """Return copies of the new objects that the changed entities need, under new ids.
 
-    Args:
-        is_new: whether an object of a realm exists only in the transaction.
     Returns:
         the new ids by the old ones, and the copies as (new id, object).
     """
+    store, is_new, held = transaction.store, transaction.copy.contains, transaction.files.metadata
     new_ids: dict[int, int] = {}
     found: dict[int, msgspec.Struct] = {}
     wanted = {change.after.content for change in changes.values() if change.after is not None}
@@ -447,7 +458,7 @@ def _copies(
         wanted = set()
         for id, decoded in read.items():
             assert decoded.value is not None  # this process made it
-            new_ids[id], found[id] = new_id(), decoded.value
+            new_ids[id], found[id] = new_id(), _without_held(decoded.value, held)
             wanted.update(decoded.header.strong)
         wanted -= new_ids.keys()
     return new_ids, [(new_ids[id], with_pointers(value, new_ids)) for id, value in found.items()]

@@ -35,8 +35,8 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 transactions,
                 "_copies",
-                "new_ids[id], found[id] = new_id(), decoded.value",
-                "new_ids[id], found[id] = id, decoded.value",
+                "new_ids[id], found[id] = new_id(), ",
+                "new_ids[id], found[id] = id, ",
             ),
         ),
         SWEEPING,
