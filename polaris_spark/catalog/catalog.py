@@ -262,7 +262,7 @@ class Catalog:
 def transaction_ended(state: str) -> str:
     """Return a message about a transaction that this session does not have, given the name of its state."""
     return (
-        f"transaction {state!r} has ended: it was committed or rolled back, was not used for an hour, or belongs to "
+        f"transaction {state!r} has ended: it was committed or rolled back, was not used for a day, or belongs to "
         "another session; begin one with begin(). After a rollback to a savepoint, use the state that rollback returned"
     )
 

@@ -68,7 +68,7 @@ from polaris_spark.store.objects import ObjectStore
 
 C = TypeVar("C", bound=msgspec.Struct)
 
-IDLE_MS = 3_600_000
+IDLE_MS = 24 * 3_600_000
 """A transaction that was not used for this time ends by itself, in milliseconds."""
 
 _METADATA_FILE = ".metadata.json"
