@@ -64,7 +64,7 @@ class TransactionRequest(Message, frozen=True):
     path: str
     """The path without a prefix, such as `v1/namespaces/db/tables/t`."""
     query: dict[str, str] = {}
-    body: msgspec.Raw = msgspec.Raw()
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class CommitTransactionRequest(Message, frozen=True, gc=False):

@@ -73,7 +73,7 @@ def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, R
         params=match.params,
         query=dict(part.query),
         headers=headers,
-        body=bytes(part.body).decode() or None,
+        body=None if part.body is msgspec.UNSET else bytes(part.body).decode(),
         session=None,
     )
     return match.route, made
