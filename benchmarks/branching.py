@@ -7,7 +7,6 @@ JSON.
 from __future__ import annotations
 
 import json
-import math
 import random
 import statistics
 import sys
@@ -61,11 +60,11 @@ def _transactions(taken: Sequence[dict[str, float]]) -> list[Figure]:
     return [
         growing(f"{what}, us", _sample(taken, "together_us"), _sample(taken, "one_us"), "one commit", 2),
         growing(
-            f"{what}, us",
+            f"{what}, us, beside as many commits",
             _sample(taken, "together_us"),
             _sample(taken, "apart_us"),
             f"{TABLES} commits",
-            math.inf,
+            1,
         ),
         growing(
             "its commit alone, us", _sample(taken, "commit_us"), _sample(taken, "one_us"), "one commit", 2
