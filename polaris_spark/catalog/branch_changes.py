@@ -17,6 +17,8 @@ of it has a new id, which the copy contains. So a delayed process cannot replace
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polaris_spark.catalog.branches import (
     Branch,
     branch_of,
@@ -144,11 +146,13 @@ def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protect
     return _present(catalog, name, reference)
 
 
-def alter_branch(catalog: Catalog, name: str, operation: Operation, changes: dict[str, str]) -> Branch:
-    """Change the owner or the comment of a branch.
+def alter_branch(
+    catalog: Catalog, name: str, operation: Operation, changes: Mapping[str, str | int]
+) -> Branch:
+    """Change the owner or the comment of a branch, or how long its history is kept.
 
     Args:
-        changes: the new `owner` and `comment`; what is missing is not changed.
+        changes: the new `owner`, `comment`, `keep_ms` and `keep_commits`; what is missing is not changed.
     Raises:
         NotFoundError: the branch does not exist.
     """
@@ -156,7 +160,7 @@ def alter_branch(catalog: Catalog, name: str, operation: Operation, changes: dic
     return _altered(catalog, name, head_name(catalog.row, name), operation, changes)
 
 
-def alter_tag(catalog: Catalog, name: str, operation: Operation, changes: dict[str, str]) -> Branch:
+def alter_tag(catalog: Catalog, name: str, operation: Operation, changes: Mapping[str, str | int]) -> Branch:
     """Change the owner or the comment of a tag. The arguments and errors are those of `alter_branch`."""
     tag_of(catalog, name)
     return _altered(catalog, name, tag_name(catalog.row, name), operation, changes)
@@ -203,7 +207,7 @@ class _CopyProtection(CatalogChange[tuple[int, Registered], None]):
 
 
 def _altered(
-    catalog: Catalog, name: str, reference: str, operation: Operation, changes: dict[str, str]
+    catalog: Catalog, name: str, reference: str, operation: Operation, changes: Mapping[str, str | int]
 ) -> Branch:
     catalog.references.alter(reference, operation, changes)
     return _present(catalog, name, reference)

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, ProtectedBranchError
+from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError, ProtectedBranchError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
@@ -82,7 +82,7 @@ def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, .
     store = call.session.catalog.references.store
     parted = None if main is None else distance(store, branch.head, main.head)
     apart = (None, None) if parted is None else parted
-    return (*_commit(branch), *apart, *_described(branch), branch.registration.protected)
+    return (*_commit(branch), *apart, *_described(branch), branch.registration.protected, *_kept(branch))
 
 
 def _rename(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -115,12 +115,17 @@ def _protect(call: Call, arguments: Mapping[str, Any], *, protected: bool) -> It
 
 def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog import branch_changes
+    from polaris_spark.property_values import duration_ms
 
     alter = branch_changes.alter_branch if kind == "branch" else branch_changes.alter_tag
-    changes = {name: arguments[name] for name in ("owner", "comment") if name in arguments}
+    changes = {name: arguments[name] for name in ("owner", "comment", "keep_commits") if name in arguments}
+    if changes.get("keep_commits", 0) < 0:
+        raise InputError(f"keep_commits is {changes['keep_commits']}; it must not be negative")
+    if "retention" in arguments:
+        changes["keep_ms"] = duration_ms("retention", arguments["retention"])
     operation = call.session.operation()
     changed = alter(call.session.catalog, arguments["name"], operation, changes)
-    return [(changed.name, *_described(changed))]
+    return [(changed.name, *_described(changed), *(_kept(changed) if kind == "branch" else ()))]
 
 
 def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -173,12 +178,20 @@ def _described(branch: Branch) -> tuple[Any, ...]:
     return r.owner or None, r.comment or None, r.origin or None
 
 
+def _kept(branch: Branch) -> tuple[Any, ...]:
+    from polaris_spark.property_values import duration_text
+
+    r = branch.registration
+    return duration_text(r.keep_ms) if r.keep_ms else None, r.keep_commits or None
+
+
 _COMMIT = (
     Column("commit_number", "BIGINT"),
     Column("commit_id", "BIGINT"),
     Column("committed_at", "TIMESTAMP"),
 )
 _DESCRIPTION = (Column("owner", "STRING"), Column("comment", "STRING"), Column("source", "STRING"))
+_KEPT = (Column("retention", "STRING"), Column("keep_commits", "BIGINT"))
 _COMMENT = Parameter("comment", "STRING", "a text for people")
 _AT = Parameter("at", "STRING", "number, id or time of the commit; by default, the newest commit")
 _IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
@@ -222,6 +235,7 @@ SHOW = Procedure(
         Column("behind", "BIGINT"),
         *_DESCRIPTION,
         Column("protected", "BOOLEAN"),
+        *_KEPT,
     ),
     run=_show_branches,
     over_http=True,
@@ -298,9 +312,23 @@ UNPROTECT = Procedure(
 _CHANGED = (Parameter("owner", "STRING", "the new owner"), Parameter("comment", "STRING", "the new comment"))
 ALTER = Procedure(
     name="alter_branch",
-    comment="Change the owner or the comment of a branch of the catalog.",
-    parameters=(_BRANCH_NAME, *_CHANGED),
-    columns=(_BRANCH, *_DESCRIPTION),
+    comment="Change the owner or the comment of a branch of the catalog, or how long its history is kept.",
+    parameters=(
+        _BRANCH_NAME,
+        *_CHANGED,
+        Parameter(
+            "retention",
+            "STRING",
+            "minimum time for which the history of the branch is kept, such as `30 d`, if it is longer than "
+            "`history-retention`; `0 s` for that of the catalog",
+        ),
+        Parameter(
+            "keep_commits",
+            "BIGINT",
+            "minimum number of commits before the newest one that are kept, however old they are; 0 for none",
+        ),
+    ),
+    columns=(_BRANCH, *_DESCRIPTION, *_KEPT),
     run=partial(_alter, kind="branch"),
     over_http=True,
 )

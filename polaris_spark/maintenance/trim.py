@@ -4,7 +4,8 @@ The floor is the oldest commit of a reference that is kept. Every commit from th
 objects that it points to. The new floor is the newest commit that is older than the retention period, so that the state
 at the beginning of this period can still be read. An attempt to read an older commit fails with an error that says that
 the history was trimmed. No commit that is younger than the retention period is below the floor, even if the times of
-commits go back because a clock was behind.
+commits go back because a clock was behind. A branch can keep its history for longer, or a number of commits in any case
+(`Registration.keep_ms` and `keep_commits`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from polaris_spark.commits.committer import Committer
-from polaris_spark.commits.log import last_before
+from polaris_spark.commits.log import ancestor, last_before
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError, ReferenceGoneError
@@ -40,13 +41,16 @@ class Trimmed(NamedTuple):
 
 
 class _Age(NamedTuple):
-    """The part of history to trim: commits made before `limit_ms`. `now_ms` is the present time.
+    """The part of history to trim: commits made before `limit_ms`, except the newest ones. `now_ms` is the present
+    time.
 
     Times are in milliseconds since 1970.
     """
 
     limit_ms: int
     now_ms: int
+    commits: int = 0
+    """Number of commits before the newest one that are kept in any case."""
 
 
 def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: int) -> None:
@@ -81,7 +85,7 @@ def trim(
 
     Args:
         retention_ms: minimum time for which history is kept, in milliseconds: one value for all references, or a
-            function of the reference's name.
+            function of the reference's name. A reference can have a longer one of its own.
         dry_run: whether to write nothing, and only return the floors that would be raised.
         progress: called with the number of references that are done, and the total.
     Returns:
@@ -97,7 +101,11 @@ def trim(
         trim_one = _would_trim if dry_run else _trim_one
         name = ROOT if registered is None else registered.name
         kept_ms = retention_ms(name) if callable(retention_ms) else retention_ms
-        trimmed = trim_one(references, registered, _Age(now - kept_ms, now))
+        age = _Age(now - kept_ms, now)
+        if registered is not None:
+            own = registered.registration
+            age = _Age(now - max(kept_ms, own.keep_ms), now, own.keep_commits)
+        trimmed = trim_one(references, registered, age)
         if trimmed is not None:
             done.append(trimmed)
     return done
@@ -139,6 +147,9 @@ def _new_floor(store: ObjectStore, head: Head, age: _Age) -> Commit | None:
     """Return the newest commit that was made before the limit; None if the floor need not be raised to it."""
     found = last_before(store, head, age.limit_ms, age.now_ms)
     commit = None if found is None else store.get(found, Commit)
+    most = head.number - age.commits
+    if commit is not None and commit.number > most:
+        commit = store.get(ancestor(store, head, most), Commit) if most > head.floor_number else None
     return commit if commit is not None and commit.number > head.floor_number else None
 
 

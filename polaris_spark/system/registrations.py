@@ -105,6 +105,11 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     """Whether the branch is protected. Its commits have a copy of this flag (`catalog.protection`)."""
     protection: int = 0
     """A new id for each change of `protected`; 0 if it was never changed."""
+    keep_ms: int = 0
+    """Minimum time for which the history of the branch is kept, in milliseconds, if it is longer than that of the
+    catalog."""
+    keep_commits: int = 0
+    """Minimum number of commits before the newest one that are kept, however old they are."""
 
     @classmethod
     def from_head(
@@ -415,7 +420,13 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
             principal=self.operation.principal,
             description=before.description,
         )
-        return msgspec.structs.replace(restored, protected=before.protected, protection=before.protection)
+        return msgspec.structs.replace(
+            restored,
+            protected=before.protected,
+            protection=before.protection,
+            keep_ms=before.keep_ms,
+            keep_commits=before.keep_commits,
+        )
 
     def dropped(self, state: State) -> Registered:
         found = self.found(state)
@@ -483,7 +494,7 @@ class Alter(RegistryChange[int]):
         name: str,
         operation: Operation,
         references: OpenReferences,
-        changes: Mapping[str, str | bool],
+        changes: Mapping[str, str | int],
     ) -> None:
         super().__init__(name, operation, references)
         self.changes = changes

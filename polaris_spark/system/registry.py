@@ -377,11 +377,12 @@ class References:
         self.forget(to)
         return renamed
 
-    def alter(self, name: str, operation: Operation, changes: Mapping[str, str | bool]) -> Registered:
+    def alter(self, name: str, operation: Operation, changes: Mapping[str, str | int]) -> Registered:
         """Change what people recorded of a reference, and return its registration.
 
         Args:
-            changes: new values of the fields `owner`, `comment` and `protected` of the registration.
+            changes: new values of fields of the registration: `owner`, `comment`, `protected`, `keep_ms` and
+                `keep_commits`.
         Raises:
             NotFoundError: no live reference has this name.
         """

@@ -189,3 +189,36 @@ def test_a_cancelled_wait_ends(session: Session, clock: ManualClock) -> None:
     waiting.cancel()
     with pytest.raises(TryAgainError, match="cancelled"):
         find("trim").rows(waiting, {"wait": True})
+
+
+def test_a_branch_can_keep_its_history_for_longer_or_a_number_of_commits(
+    session: Session, clock: ManualClock
+) -> None:
+    days(session, clock, 20)
+    for name in ("usual", "longer", "counted"):
+        call(session, "create_branch", name=name)
+    call(session, "alter_branch", name="longer", retention="10 d")
+    call(session, "alter_branch", name="counted", keep_commits=15)
+    call(session, "trim")
+    catalog = session.catalog
+
+    def numbers(name: str) -> tuple[int, int]:
+        head = catalog.references.read(head_name(catalog.row, name)).head
+        return head.floor_number, head.number
+
+    usual, newest = numbers("usual")
+    assert newest - usual < 5
+    assert usual - numbers("longer")[0] == 7
+    assert numbers("counted") == (newest - 15, newest)
+    shown = {row[0]: row[-2:] for row in call(session, "show_branches")}
+    assert (shown["longer"], shown["counted"]) == (("10 d", None), (None, 15))
+    call(session, "drop_branch", name="counted")
+    call(session, "undrop_branch", name="counted")
+    call(session, "alter_branch", name="longer", retention="0 s")
+    call(session, "trim")
+    assert (numbers("counted")[0], numbers("longer")[0]) == (newest - 15, usual)
+    call(session, "alter_branch", name="counted", keep_commits=1_000)
+    call(session, "trim")
+    assert numbers("counted")[0] == newest - 15
+    with pytest.raises(InputError, match="must not be negative"):
+        call(session, "alter_branch", name="counted", keep_commits=-1)

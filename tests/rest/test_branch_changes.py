@@ -91,7 +91,7 @@ def test_a_branch_is_described_and_its_owner_and_comment_change(main: Client) ->
     assert (found["owner"], found["comment"], found["source"]) == (main.session.principal, "trial", "main")
     assert (found["ahead"], found["behind"], found["protected"]) == (0, 0, False)
     altered = call(main.session, "alter_branch", name="dev", owner="ann")
-    assert altered == [("dev", "ann", "trial", "main")]
+    assert altered == [("dev", "ann", "trial", "main", None, None)]
     call(main.session, "alter_branch", name="dev", comment="")
     assert (described(main, "dev")["owner"], described(main, "dev")["comment"]) == ("ann", None)
     call(main.session, "drop_branch", name="dev")

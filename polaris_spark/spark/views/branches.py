@@ -11,10 +11,15 @@ from polaris_spark.catalog.merge_base import Distance, distance
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
 from polaris_spark.names import MAIN
+from polaris_spark.property_values import duration_text
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.system.registrations import Registration, name_parts
+
+
+def _duration(ms: int) -> str | None:
+    return duration_text(ms) if ms else None
 
 
 class BranchTask(NamedTuple):
@@ -91,6 +96,18 @@ class Branches(SystemView[BranchTask, BranchRow]):
             BOOLEAN,
             "Whether only merges may change the branch",
             lambda row: row.branch.registration.protected,
+        ),
+        ViewColumn(
+            "retention",
+            STRING,
+            "Minimum time for which the branch's history is kept, if the branch has its own",
+            lambda row: _duration(row.branch.registration.keep_ms),
+        ),
+        ViewColumn(
+            "keep_commits",
+            LONG,
+            "Minimum number of commits before the newest one that are kept, if the branch has its own",
+            lambda row: row.branch.registration.keep_commits or None,
         ),
     )
 
