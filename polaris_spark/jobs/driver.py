@@ -89,6 +89,9 @@ def _gateway(port: int, secret: str) -> Any:
     # Callers receive every error. Py4J and PySpark would also log it, for example if the JVM ends while objects are
     # released, or a query is wrong.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(
+        lambda record: record.module != "java_gateway"
+    )  # Py4J uses the root logger, too
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     place = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(place)
