@@ -22,6 +22,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
@@ -68,7 +69,11 @@ class ChecksOfCall:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._own = list(importlib.metadata.entry_points(group=GROUP))
+
+    @cached_property
+    def _own(self) -> list[importlib.metadata.EntryPoint]:
+        """The checks of other packages. Finding them takes milliseconds, and only protected branches need them."""
+        return list(importlib.metadata.entry_points(group=GROUP))
 
     @property
     def has_own_checks(self) -> bool:
