@@ -278,7 +278,7 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
 
 
 def with_pointers(value: S, new_ids: Mapping[int, int]) -> S:
-    """Return a copy of an object in which other pointers replace some of its pointers.
+    """Return a copy of an object with some of its pointers replaced.
 
     Args:
         new_ids: the new pointers, by the old ones. Pointers that are not among its keys stay.

@@ -184,10 +184,8 @@ def _run(
 
     def tried() -> list[Merged]:
         while True:
-            change, state = (
-                made(difference, dry_run=True),
-                State(catalog.head(), catalog.references.ids.next_id),
-            )
+            change = made(difference, dry_run=True)
+            state = State(catalog.head(), catalog.references.ids.next_id)
             with contextlib.suppress(PrepareAgain):
                 return change.apply(state, change.prepare(state))
 

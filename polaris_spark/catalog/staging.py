@@ -5,12 +5,13 @@ its *target*. lakeFS has staging tokens for this: a commit seals the token, and 
 commits are immutable, so nothing needs to be sealed: `commit_staged` merges the newest commit of the area, and what is
 staged later belongs to the next one.
 
-- A merge that fails, or that another commit to the target overtakes, changes nothing: what is staged stays in the area,
+- If a merge fails, or another commit to the target comes first, nothing is changed: what is staged stays in the area,
   and goes with the next merge.
 - Of two processes that call `commit_staged` at the same time, the one whose commit to the target comes first brings
   everything that was staged when it began. The other one then brings what was staged since, or finds nothing to do.
-- While nothing is staged, the area gets the newest state of the target. Otherwise it would be merged into the target
-  and the target into it at the same time, and the two would have no single common ancestor.
+- While nothing is staged, the area gets the newest state of the target. While something is staged, it does not: the
+  area could be merged into the target and the target into the area at the same time, and the two would then have no
+  single newest common ancestor.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from polaris_spark.catalog.merges import Options, merge_branch
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.transactions import refuse_nested
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from polaris_spark.errors import AlreadyExistsError, NotFoundError
 from polaris_spark.names import AREA
 
 
 def stage(catalog: Catalog, name: str, operation: Operation) -> Catalog:
-    """Return a copy of a catalog on a staging area for its branch. The area is created if it does not exist, and gets
-    the newest state of the branch.
+    """Return a copy of a catalog that reads and changes a staging area for the branch of the catalog. The area is
+    created if it does not exist. If nothing is staged in it, it gets the newest state of the branch.
 
     Args:
         name: name of the area, without its first character.
@@ -44,9 +46,7 @@ def stage(catalog: Catalog, name: str, operation: Operation) -> Catalog:
         BadRequestError: no area can have this name, or this is the state of a transaction.
         ForbiddenError: the catalog shows a state of the past.
     """
-    catalog.require_present()
-    if catalog.in_transaction:
-        raise BadRequestError("a transaction is open in this session; commit it or roll it back first")
+    refuse_nested(catalog)
     target, area = catalog.branch, AREA + name
     if target.startswith(AREA):
         target = _target(catalog, target.removeprefix(AREA))
@@ -66,6 +66,7 @@ def commit_staged(catalog: Catalog, name: str, operation: Operation, options: Op
     """Bring all changes of a staging area to its branch, in one commit.
 
     Raises:
+        CheckFailedError: the branch is protected, and a check does not hold in the merged state.
         MergeConflictError: the branch has changed the same things; nothing was changed, and the area stays as it is.
         NotFoundError: there is no such area, or its branch was dropped.
     """

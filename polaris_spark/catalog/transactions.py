@@ -158,7 +158,6 @@ class Transaction:
         parent.references.open_private(head_name(parent.row, self.state), self.store, own, self.files)
         parent.opened_branches.add(self.state)
         parent.record_reads(self.state, self.reads)
-
         _shown[self.state] = self
 
     def hide(self) -> None:
@@ -207,7 +206,7 @@ class Transactions:
             BadRequestError: the catalog is that of a transaction.
             ForbiddenError: the catalog shows a state of the past.
         """
-        _refuse_nested(catalog)
+        refuse_nested(catalog)
         self._close_unused()
         begun = Transaction(catalog, isolation, catalog.head())
         self._show(begun, begun.begin.head)
@@ -301,7 +300,13 @@ class Transactions:
                 self._close(transaction)
 
 
-def _refuse_nested(catalog: Catalog) -> None:
+def refuse_nested(catalog: Catalog) -> None:
+    """Check that a catalog shows neither a state of the past nor that of a transaction.
+
+    Raises:
+        BadRequestError: it is that of a transaction.
+        ForbiddenError: it shows a state of the past.
+    """
     catalog.require_present()
     if catalog.in_transaction:
         raise BadRequestError("a transaction is open in this session; commit it or roll it back first")
@@ -333,7 +338,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         BadRequestError: the catalog is that of a transaction.
         ForbiddenError: the catalog shows a state of the past, or its branch is protected.
     """
-    _refuse_nested(catalog)
+    refuse_nested(catalog)
 
     def difference(view: State) -> Difference:
         if view.is_protected:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -127,6 +126,6 @@ def _refuse_state(catalog: Catalog, request: Request) -> None:
             )
 
 
-ROUTES: list[Any] = [
+ROUTES = [
     Route("POST", "transactions/commit", commit_transaction, body=messages.CommitTransactionRequest),
 ]

@@ -479,6 +479,7 @@ def test_a_transaction_costs_the_round_trips_of_one_commit(
     with main.session.transaction() as session:
         for number in range(10):
             write(Client(session), f"n{number}", number)
+    assert calls[-1] == "write_and_swap"
     assert len(calls) <= 3, calls
 
 
