@@ -405,7 +405,8 @@ class References:
 
         The row is read before the history of the target's reference. A sweep trims histories first, and then fences
         every row. So if the target was trimmed since it was read, the row has another version by now, and the swap
-        fails. If the row is fenced after the swap, the sweep sees the new head.
+        fails. If the row is fenced after the swap, the sweep sees the new head. The first commit is written before the
+        swap, under ids above the fence of the row that was read.
 
         Args:
             target: the present or an earlier head of a reference.
