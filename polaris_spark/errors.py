@@ -225,7 +225,8 @@ class ForbiddenError(RequestError):
 
 
 class ProtectedBranchError(ForbiddenError):
-    """A branch is protected: only merges may change it, and it must not be moved or dropped. Nothing was changed."""
+    """A branch is protected: only merges, reverts and cherry-picks may change it, and it must not be moved or dropped.
+    Nothing was changed."""
 
 
 class CheckFailedError(ForbiddenError):

@@ -1,15 +1,16 @@
 """Changes of branches and tags that exist: rename, move to another commit, protect, and change owner and comment.
 
-Only merges may change a protected branch. It can be neither dropped, renamed nor moved. The registration of a branch
-says whether it is protected, because drops and renames are commits to the registry. The commits of the branch have a
-copy of it, because a commit to the branch must see it. So protection cannot be overlooked: a commit replaces the head
-that it was applied to, or is applied again.
+Only merges, reverts and cherry-picks may change a protected branch. It can be neither dropped, renamed nor moved. The
+registration of a branch says whether it is protected, because drops and renames are commits to the registry. The
+commits of the branch have a copy of it, because a commit to the branch must see it. So protection cannot be overlooked:
+a commit replaces the head that it was applied to, or is applied again.
 
-These changes may be committed to a protected branch, because they are made for a merge, or do not change what the
-branch contains (`Change.onto_protected`): merges; the copy of the catalog's properties; expiry of snapshots and the
-record of deleted files; loads of lazily imported tables; compaction of indexes. Trimming and fencing change the row
-and make no commit. Reports of scans and commits have a reference of their own. All other changes are refused, refreshes
-of materialized views, reverts and cherry-picks among them.
+These changes may be committed to a protected branch, because they apply the difference of two states and evaluate the
+checks of the branch, or do not change what the branch contains (`Change.onto_protected`): merges, reverts and
+cherry-picks; the copy of the catalog's properties; expiry of snapshots and the record of deleted files; loads of lazily
+imported tables; compaction of indexes. Trimming and fencing change the row and make no commit. Reports of scans and
+commits have a reference of their own. All other changes are refused, among them refreshes of materialized views,
+transactions and `undrop`.
 
 The copy is made as for the properties of a catalog (`property_changes`): the registration is changed first. Each change
 of it has a new id, which the copy contains. So a delayed process cannot replace a newer copy by an older one.

@@ -1,4 +1,5 @@
-"""Merges into protected branches, whose checks must hold in the merged state before it is committed.
+"""Merges into protected branches, whose checks must hold in the merged state before it is committed. Reverts and
+cherry-picks are merges here (`catalog.state_merge`).
 
 The merged state is made in the memory of this process first: as a transaction that begins at the newest commit of the
 branch, and contains the merge. The checks read the state of this transaction. Then the merge is committed to the
@@ -62,7 +63,7 @@ class MergedState(NamedTuple):
     checks: list[Check]
     """The SQL checks of the branch."""
     label: str
-    """What is merged, such as `merge dev`."""
+    """What is merged, such as `merge dev` or `revert 42`."""
 
 
 class Evaluator(Protocol):

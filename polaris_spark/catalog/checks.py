@@ -1,4 +1,5 @@
-"""Checks of branches: SQL queries that must be true before a merge into a protected branch.
+"""Checks of branches: SQL queries that must be true before a merge into a protected branch is committed. Reverts and
+cherry-picks are merges of other states (`catalog.state_merge`), so they are checked as well.
 
 The checks of a branch are in the index of its commits that also says whether the branch is protected. So adding a check
 is a commit to the branch, and a merge that has not evaluated the check cannot be committed after it

@@ -85,7 +85,7 @@ def merge_branch(
         ancestry = ancestry_of(theirs) if changes or not only_changes else None
         return new_difference(catalog, changes)._replace(ancestry=ancestry)
 
-    return _run(catalog, operation, options, f"merge {source}", difference, onto_protected=True)
+    return _run(catalog, operation, options, f"merge {source}", difference)
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
@@ -108,6 +108,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         last: the last one.
     Raises:
         BadRequestError: the first commit is not before the last one, or has no parent.
+        CheckFailedError: the branch is protected, and a check does not hold.
         HistoryTrimmedError: a commit, or the parent of the first one, is no longer stored.
         MergeConflictError: later commits changed the same things, or what was removed cannot be restored.
     """
@@ -134,6 +135,7 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
     Args:
         commit: `<branch>#<commit>`, or a commit of the history of this branch.
     Raises:
+        CheckFailedError: the branch of this catalog is protected, and a check does not hold.
         InputError: there is no such commit.
         HistoryTrimmedError: the commit or its parent is no longer stored.
         MergeConflictError: the branch changed the same things, or files of the commit may be deleted.
@@ -161,8 +163,6 @@ def _run(
     options: Options,
     label: str,
     difference: ReadDifference,
-    *,
-    onto_protected: bool = False,
 ) -> list[Merged]:
     def made(read: ReadDifference, *, dry_run: bool = False) -> MergeStates:
         change = MergeStates(
@@ -174,12 +174,10 @@ def _run(
             strategies=options.strategies,
             dry_run=dry_run,
         )
-        change.onto_protected = onto_protected
+        change.onto_protected = True
         return change
 
     if not options.dry_run:
-        if not onto_protected:
-            return catalog.commit(made(difference))
         return merge_checked(catalog, made, difference, label, options.evaluator)
 
     def tried() -> list[Merged]:
@@ -190,10 +188,8 @@ def _run(
                 return change.apply(state, change.prepare(state))
 
     merged = catalog.loading(tried, operation.principal)
-    if not onto_protected:
-        return merged
     if any(one.action == "conflict" for one in merged):
-        return merged + unevaluated(catalog, options.evaluator, "the merge has conflicts")
+        return merged + unevaluated(catalog, options.evaluator, "there are conflicts")
     return merged + check_outcomes(catalog, made, difference, label, options.evaluator)
 
 

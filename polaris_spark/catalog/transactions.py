@@ -342,7 +342,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
 
     def difference(view: State) -> Difference:
         if view.is_protected:
-            raise ProtectedBranchError("only merges may change it")
+            raise ProtectedBranchError("only merges, reverts and cherry-picks may change it")
         if view.base.version == NO_VERSION:
             raise PrepareAgain
         transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)

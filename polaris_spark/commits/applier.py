@@ -411,7 +411,7 @@ def _refuse_protected(state: State, change: Change[Any, Any]) -> None:
     did not see it.
     """
     if state.is_protected and not change.onto_protected:
-        raise ProtectedBranchError("only merges may change it")
+        raise ProtectedBranchError("only merges, reverts and cherry-picks may change it")
 
 
 def _turn_over() -> NoReturn:

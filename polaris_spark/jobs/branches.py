@@ -295,7 +295,8 @@ REASSIGN = Procedure(
 )
 PROTECT = Procedure(
     name="protect_branch",
-    comment="Protect a branch of the catalog: only merges may change it, and it must not be moved or dropped.",
+    comment="Protect a branch of the catalog: only merges, reverts and cherry-picks may change it, and it must not be "
+    "moved or dropped.",
     parameters=(_BRANCH_NAME,),
     columns=(_BRANCH, Column("protected", "BOOLEAN")),
     run=partial(_protect, protected=True),

@@ -45,15 +45,16 @@ _NO_SPARK = (
 
 @dataclass(frozen=True)
 class MergedCatalog:
-    """What a Python check gets: the state of a protected branch after a merge that is not committed yet."""
+    """What a Python check gets: the state of a protected branch after a merge, revert or cherry-pick that is not
+    committed yet."""
 
     branch: str
     """Name of the protected branch."""
     label: str
-    """What is merged, such as `merge dev`."""
+    """What is merged, such as `merge dev`, `revert 42` or `cherry-pick dev#17`."""
     diff: Sequence[Described]
-    """The namespaces, tables and views that the merge adds, removes, renames or changes, as the procedure `diff` shows
-    them."""
+    """The namespaces, tables and views that the merge, revert or cherry-pick adds, removes, renames or changes, as the
+    procedure `diff` shows them."""
     session: Session
     """The catalog in the merged state, as `polaris_spark.connect` returns one. It cannot be changed. It can be used
     until the check returns; do not close it."""

@@ -28,10 +28,8 @@ def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 def _merge(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import merge_branch
-    from polaris_spark.jobs.checks import ChecksOfCall
 
-    operation = call.session.operation()
-    chosen = options(arguments)._replace(evaluator=ChecksOfCall(call))
+    operation, chosen = call.session.operation(), options(call, arguments)
     return merge_branch(call.session.catalog, arguments["source"], operation, chosen)
 
 
@@ -40,30 +38,31 @@ def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
     first = arguments["commit"]
     last = arguments.get("to", first)
-    return revert(call.session.catalog, first, last, call.session.operation(), options(arguments))
+    return revert(call.session.catalog, first, last, call.session.operation(), options(call, arguments))
 
 
 def _cherry_pick(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.merges import cherry_pick
 
-    operation = call.session.operation()
-    return cherry_pick(call.session.catalog, arguments["commit"], operation, options(arguments))
+    operation, chosen = call.session.operation(), options(call, arguments)
+    return cherry_pick(call.session.catalog, arguments["commit"], operation, chosen)
 
 
-def options(arguments: Mapping[str, Any]) -> Options:
-    """Return how conflicts are treated, given the arguments of the parameters `CONFLICTS`.
+def options(call: Call, arguments: Mapping[str, Any]) -> Options:
+    """Return how conflicts are treated and checks are evaluated, given the arguments of the parameters `CONFLICTS`.
 
     Raises:
         InputError: a strategy is unknown.
     """
     from polaris_spark.catalog.merges import Options
+    from polaris_spark.jobs.checks import ChecksOfCall
 
     strategies = {
         name: _strategy(text, f"the strategy of {name}")
         for name, text in arguments.get("strategies", {}).items()
     }
     strategy = _strategy(arguments.get("strategy", "fail"), "strategy")
-    return Options(strategy, strategies, arguments.get("dry_run", False))
+    return Options(strategy, strategies, arguments.get("dry_run", False), ChecksOfCall(call))
 
 
 def _strategy(text: str | None, label: str) -> Any:
@@ -143,6 +142,9 @@ REVERT = Procedure(
     ),
     columns=MERGED,
     run=_revert,
+    uses_spark=True,
+    queries=True,
+    by_sql=True,
     over_http=True,
 )
 CHERRY_PICK = Procedure(
@@ -154,5 +156,8 @@ CHERRY_PICK = Procedure(
     ),
     columns=MERGED,
     run=_cherry_pick,
+    uses_spark=True,
+    queries=True,
+    by_sql=True,
     over_http=True,
 )

@@ -18,9 +18,8 @@ def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
 
 def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.staging import commit_staged
-    from polaris_spark.jobs.checks import ChecksOfCall
 
-    session, chosen = call.session, options(arguments)._replace(evaluator=ChecksOfCall(call))
+    session, chosen = call.session, options(call, arguments)
     return commit_staged(session.catalog, arguments["name"], session.operation(), chosen)
 
 

@@ -244,23 +244,28 @@ def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, ope
     ):  # fmt: skip
         refused = main.send(method, path, body)
         assert refused.kind == (403, "ForbiddenException")
-        assert "branch 'main' is protected: only merges may change it" in str(refused)
-    for name, arguments in {
-        "revert": {"commit": "2"},
-        "reassign_branch": {"name": "main", "to": "work"},
-    }.items():
-        with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
-            call(session, name, **arguments)
+        assert "branch 'main' is protected: only merges, reverts and cherry-picks may change it" in str(
+            refused
+        )
+    with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
+        call(session, "reassign_branch", name="main", to="work")
     assert session.catalog.head().head == before
     opened("work").namespace("w")
     assert [row[1] for row in call(session, "merge", source="work")] == ["w"]
+    merged = session.catalog.head().head.number
+    opened("work").namespace("picked")
+    picked = described(main, "work")["commit_number"]
+    assert [row[1:3] for row in call(session, "revert", commit=str(merged))] == [("w", "removed")]
+    assert [row[1:3] for row in call(session, "cherry_pick", commit=f"work#{picked}")] == [
+        ("picked", "added")
+    ]
     for job in ("expire", "sweep", "trim", "compact_index", "remove_orphans", "purge_dropped"):
         call(session, job)
     session.set_catalog_properties({"gc.enabled": "false"})
     assert main.send("POST", "v1/namespaces", {"namespace": ["x"]}).status == 403
     call(session, "unprotect_branch", name="main")
     main.namespace("x")
-    assert names(main) == ["a", "w", "x"]
+    assert names(main) == ["a", "picked", "x"]
 
 
 def test_a_protected_branch_is_not_dropped_or_renamed(main: Client) -> None:

@@ -13,7 +13,7 @@ import polaris_spark
 from polaris_spark.catalog.checked_merge import TRIES, MergedState, Outcome, ReadDifference, merge_checked
 from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
 from polaris_spark.catalog.entity_merge import Difference, Merged
-from polaris_spark.catalog.merges import Options, compare, merge_branch
+from polaris_spark.catalog.merges import Options, cherry_pick, compare, merge_branch, revert
 from polaris_spark.catalog.staging import commit_staged
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.states import reader_at
@@ -364,7 +364,7 @@ def test_a_merge_with_conflicts_evaluates_no_checks(main: Client, opened: Opened
     with pytest.raises(MergeConflictError):
         merge(main, evaluator)
     rows = merge(main, evaluator, dry_run=True)
-    assert tuple(rows[-1]) == ("check", "a", "not evaluated", "the merge has conflicts")
+    assert tuple(rows[-1]) == ("check", "a", "not evaluated", "there are conflicts")
     assert evaluator.seen == []
 
 
@@ -438,12 +438,73 @@ def test_a_python_check_that_returns_lets_the_merge_pass(
     assert [row[1] for row in call(main.session, "merge", source="dev")] == ["db.new"]
 
 
-def test_reverts_and_transactions_stay_refused_on_a_protected_branch(main: Client) -> None:
+def number(client: Client) -> int:
+    return client.session.catalog.head().head.number
+
+
+def test_a_bad_merge_into_a_protected_branch_is_reverted_if_the_checks_hold(main: Client) -> None:
+    call(main.session, "merge", source="dev")
+    bad = str(number(main))
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    for procedure, arguments in (("revert", {"commit": "2"}), ("cherry_pick", {"commit": "dev#4"})):
-        with pytest.raises(Exception, match="is protected") as refused:
-            call(main.session, procedure, **arguments)
-        assert not isinstance(refused.value, CheckFailedError)
+    with pytest.raises(CheckFailedError, match=f"revert {bad} is refused.* check 'a' cannot be evaluated"):
+        call(main.session, "revert", commit=bad)
+    catalog, evaluator = main.session.catalog, Evaluator(lambda _: "no")
+    with pytest.raises(CheckFailedError, match=f"revert {bad} is refused.* check 'a' does not hold: no"):
+        revert(catalog, bad, bad, ME, Options(evaluator=evaluator))
+    rows = revert(catalog, bad, bad, ME, Options(evaluator=evaluator, dry_run=True))
+    assert [(one.name, one.action) for one in rows] == [("db.new", "removed"), ("a", "failed")]
+    assert main.names("db") == ["new", "t"]
+    evaluator.evaluate = lambda _: ""
+    revert(catalog, bad, bad, ME, Options(evaluator=evaluator))
+    assert main.names("db") == ["t"]
+    assert [Client(main.session.derive(catalog=one.catalog)).names("db") for one in evaluator.seen] == [
+        ["t"]
+    ] * 3
+    assert evaluator.seen[-1].label == f"revert {bad}"
+    again = str(number(main))
+    assert merge(main, Evaluator()) == []  # a merge does not bring what was merged before
+    revert(catalog, again, again, ME, Options(evaluator=Evaluator()))
+    assert main.names("db") == ["new", "t"]
+
+
+def test_a_cherry_pick_into_a_protected_branch_is_checked(main: Client, opened: Opened) -> None:
+    opened("dev").create("more")
+    picked = f"dev#{number(opened('dev'))}"
+    call(main.session, "add_check", branch="main", name="a", sql=TRUE)
+    catalog = main.session.catalog
+    with pytest.raises(CheckFailedError, match=f"cherry-pick {picked} is refused.* does not hold: no"):
+        cherry_pick(catalog, picked, ME, Options(evaluator=Evaluator(lambda _: "no")))
+    assert main.names("db") == ["t"]
+    cherry_pick(catalog, picked, ME, Options(evaluator=Evaluator()))
+    assert main.names("db") == ["more", "t"]
+
+
+def test_a_revert_is_checked_again_if_the_branch_moves(main: Client, opened: Opened) -> None:
+    call(main.session, "merge", source="dev")
+    bad = str(number(main))
+    call(main.session, "add_check", branch="main", name="a", sql=TRUE)
+    call(main.session, "create_branch", name="other")
+    opened("other").create("theirs")
+    elsewhere = opened()
+
+    def evaluate(merged: MergedState) -> str:
+        if len(evaluator.seen) == 1:
+            merge(elsewhere, Evaluator(), "other")
+        return ""
+
+    evaluator = Evaluator(evaluate)
+    revert(main.session.catalog, bad, bad, ME, Options(evaluator=evaluator))
+    found = [Client(main.session.derive(catalog=one.catalog)).names("db") for one in evaluator.seen]
+    assert found == [["t"], ["t", "theirs"]]
+    assert main.names("db") == ["t", "theirs"]
+
+
+def test_a_revert_in_a_transaction_is_refused_before_any_check(main: Client) -> None:
+    call(main.session, "add_check", branch="main", name="a", sql=TRUE)
+    evaluator = Evaluator()
+    with pytest.raises(BadRequestError, match="commits of their own"), main.session.transaction() as inside:
+        revert(inside.catalog, "2", "2", ME, Options(evaluator=evaluator))
+    assert evaluator.seen == []
 
 
 def test_a_merge_in_a_transaction_is_refused_before_any_check(main: Client) -> None:

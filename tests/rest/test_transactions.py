@@ -253,6 +253,6 @@ def test_a_transaction_of_requests_is_refused_within_another_one_and_on_a_protec
     answer = catalog.send("POST", "v1/transactions/commit", body)
     assert answer.kind == (403, "ForbiddenException")
     assert answer.error["message"] == (
-        "branch 'main' is protected: only merges may change it; make the change on another branch and merge it, or "
-        "call unprotect_branch first"
+        "branch 'main' is protected: only merges, reverts and cherry-picks may change it; make the change on another "
+        "branch and merge it, or call unprotect_branch first"
     )

@@ -94,7 +94,7 @@ class Branches(SystemView[BranchTask, BranchRow]):
         ViewColumn(
             "protected",
             BOOLEAN,
-            "Whether only merges may change the branch",
+            "Whether only merges, reverts and cherry-picks may change the branch",
             lambda row: row.branch.registration.protected,
         ),
         ViewColumn(
