@@ -3,9 +3,10 @@ cherry-picks are merges here (`catalog.state_merge`).
 
 The merged state is made in the memory of this process first: as a transaction that begins at the newest commit of the
 branch, and contains the merge. The checks read the state of this transaction. Then the merge is committed to the
-branch. Its commit requires that what the checks saw is unchanged: the names and contents of the branch, its checks, and
-what the merge brings. Otherwise all of it is done again. A merge of an unprotected branch, or of a branch without
-checks, is committed at once; the commit is refused if the branch has got checks.
+branch. Its commit requires that what the checks saw is unchanged: the names and contents of the branch, the properties
+of the catalog (they decide how tables are merged), its checks, and what the merge brings. Otherwise all of it is done
+again. A merge of an unprotected branch, or of a branch without checks, is committed at once; the commit is refused if
+the branch has got checks.
 
 Manifests that a refused merge has written are deleted by `remove_orphans`.
 """
@@ -20,7 +21,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.checks import Check, checks_in
 from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.rows import NAMES
+from polaris_spark.catalog.rows import NAMES, PROPERTIES
 from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.catalog.transactions import Isolation, Transaction
 from polaris_spark.commits.settings import PROTECTION
@@ -103,7 +104,7 @@ class _Seen(NamedTuple):
     """What the checks of a branch saw."""
 
     reads: list[Read]
-    """The names and contents of the branch before the merge, and its checks."""
+    """The names and contents of the branch before the merge, the properties of the catalog, and the branch's checks."""
     difference: Difference
     """What was merged."""
 
@@ -243,7 +244,7 @@ def _merged(
         change = make(read)
         change.onto_protected = True
         catalog.references.commit(head_name(catalog.row, begun[0].state), change)
-        return _Seen(reading_state(begun[0].begin).record_indexes(NAMES, PROTECTION), found[-1])
+        return _Seen(reading_state(begun[0].begin).record_indexes(NAMES, PROPERTIES, PROTECTION), found[-1])
 
     try:
         seen = catalog.loading(made, principal)

@@ -12,7 +12,7 @@ import pytest
 import polaris_spark
 from polaris_spark.catalog.checked_merge import TRIES, MergedState, Outcome, ReadDifference, merge_checked
 from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
-from polaris_spark.catalog.entity_merge import Difference, Merged
+from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
 from polaris_spark.catalog.merges import Options, cherry_pick, compare, merge_branch, revert
 from polaris_spark.catalog.staging import commit_staged
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
@@ -524,20 +524,60 @@ def test_a_checked_merge_writes_metadata_files_that_are_read(opened: Opened, mai
     assert writing.names("db") == ["new", "t"]
 
 
-def test_other_commits_to_the_branch_do_not_make_a_merge_stale(main: Client, opened: Opened) -> None:
+def test_commits_that_change_no_content_do_not_make_a_merge_stale(main: Client, opened: Opened) -> None:
+    call(main.session, "add_check", branch="main", name="a", sql=TRUE)
+    call(main.session, "create_branch", name="other")
+    elsewhere, other = opened(), opened("other")
+
+    def evaluate(merged: MergedState) -> str:
+        other.create("short")
+        other.ok("DELETE", table("short"))
+        merge(elsewhere, Evaluator(), "other")
+        moved.append(newest(main))
+        return ""
+
+    evaluator, moved = Evaluator(evaluate), [newest(main)]
+    merge(main, evaluator)
+    assert len(evaluator.seen) == 1
+    assert moved[0] != moved[1]
+    assert main.names("db") == ["new", "t"]
+
+
+def add_column(client: Client, name: str) -> None:
+    schema = client.load()["metadata"]["schemas"][0]
+    field = {"id": 3, "name": name, "required": False, "type": "long"}
+    more = {**schema, "fields": [*schema["fields"], field]}
+    client.commit(
+        "t",
+        {"action": "add-schema", "schema": more, "last-column-id": 3},
+        {"action": "set-current-schema", "schema-id": -1},
+    )
+
+
+def test_a_merge_is_checked_again_if_the_properties_that_decide_it_change(
+    main: Client, opened: Opened
+) -> None:
+    call(main.session, "unprotect_branch", name="main")
+    add_column(main, "ours")
+    add_column(opened("dev"), "theirs")
+    call(main.session, "protect_branch", name="main")
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     elsewhere = opened()
 
+    def columns(client: Client) -> list[str]:
+        metadata = client.load()["metadata"]
+        [schema] = [one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"]]
+        return [field["name"] for field in schema["fields"]]
+
     def evaluate(merged: MergedState) -> str:
-        elsewhere.session.set_catalog_properties({"gc.enabled": f"{len(evaluator.seen) % 2 == 0}".lower()})
+        elsewhere.session.set_catalog_properties({"polaris.schema-merge": "true"})
         return ""
 
     evaluator = Evaluator(evaluate)
-    before = newest(main)
-    merge(main, evaluator)
-    assert len(evaluator.seen) == 1
-    assert newest(main) != before
-    assert main.names("db") == ["new", "t"]
+    merge(main, evaluator, strategy=Strategy.THEIRS)
+    seen = [columns(Client(main.session.derive(catalog=one.catalog))) for one in evaluator.seen]
+    assert columns(main) == seen[-1]
+    assert len(seen) == 2
 
 
 def test_nothing_is_left_of_a_merged_state(main: Client) -> None:
