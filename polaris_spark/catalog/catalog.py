@@ -234,7 +234,7 @@ class Catalog:
         if self._fixed is not None:
             raise ForbiddenError(
                 f"this is catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}), which "
-                "cannot be changed; open the catalog without the property 'as-of'"
+                "cannot be changed; open a branch of the catalog to change it"
             )
 
     def loading(self, action: Callable[[], R], principal: str) -> R:
@@ -252,7 +252,12 @@ class Catalog:
             except WrongTypeError as error:
                 if error.found != UNLOADED or error.id == last:
                     raise
-                self.require_present()  # what was loaded later is not in this state
+                if self._fixed is not None:  # what was loaded later is not in this state
+                    raise ForbiddenError(
+                        f"a table or view of catalog {self.name!r} as of {self.point} (commit number "
+                        f"{self._fixed.head.number}) is imported, and its metadata is not loaded yet, so it cannot be "
+                        "read in this state; call load_imported on its branch, and read a later state"
+                    ) from error
                 last = error.id
             unloaded = self.reader.get(last, Unloaded)
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)

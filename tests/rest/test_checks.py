@@ -13,6 +13,7 @@ import polaris_spark
 from polaris_spark.catalog.checked_merge import TRIES, MergedState, Outcome, ReadDifference, merge_checked
 from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
 from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
+from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.merges import Options, cherry_pick, compare, merge_branch, revert
 from polaris_spark.catalog.staging import commit_staged
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
@@ -30,6 +31,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
+from tests.importing.support import run, table_in
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
 from tests.rest.client import Client, table
 
@@ -429,6 +431,27 @@ def test_a_python_check_that_fails_in_any_way_refuses_the_merge(
     with pytest.raises(CheckFailedError, match=said):
         call(main.session, "merge", source="dev")
     assert main.names("db") == ["t"]
+
+
+def test_a_python_check_is_told_to_load_an_imported_table_before_the_merge(
+    main: Client, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, dev = tmp_path / "imported", opened("dev")
+    table_in(root, "db", "lazy")
+    run(dev, DirectoryTree(str(root), {}), lazy=True)
+    body = """
+def check(merged):
+    status, _, text = merged.session.request("GET", "v1/namespaces/db/tables/lazy")
+    assert status == 200, text
+"""
+    python_check(tmp_path / "site", monkeypatch, body, "reading")
+    with pytest.raises(
+        CheckFailedError, match=r"metadata is not loaded yet.* call load_imported on its branch"
+    ):
+        call(main.session, "merge", source="dev")
+    call(dev.session, "load_imported")
+    call(main.session, "merge", source="dev")
+    assert main.names("db") == ["lazy", "new", "t"]
 
 
 def test_a_python_check_that_returns_lets_the_merge_pass(
