@@ -153,6 +153,20 @@ def test_a_check_compares_the_merged_state_with_the_branch(spark: SparkSession, 
     assert outcomes(spark)["no rows vanish"][0] == "failed"
 
 
+def test_a_bad_merge_is_reverted_if_the_checks_hold_without_it(spark: SparkSession, db: str) -> None:
+    run(spark, MERGE)
+    add(spark, "two rows", f"SELECT count(*) = 2 FROM {db}.t")
+    [branch] = spark.sql("CALL polaris.system.describe_branch('main')").collect()
+    revert = f"CALL polaris.system.revert('{branch.commit_number - 1}')"
+    with pytest.raises(ERRORS, match="'two rows' does not hold: its query returns false"):
+        run(spark, revert)
+    assert rows(spark, f"SELECT id FROM polaris.{db}.t") == [(1,), (2,)]
+    run(spark, "CALL polaris.system.drop_check('main', 'two rows')")
+    add(spark, "one row", f"SELECT count(*) = 1 FROM {db}.t")
+    run(spark, revert)
+    assert rows(spark, f"SELECT id FROM polaris.{db}.t") == [(1,)]
+
+
 def test_checks_are_evaluated_in_the_catalog_of_the_merge(spark: SparkSession, db: str) -> None:
     add(spark, "rows", f"SELECT count(*) = 2 FROM {db}.t")
     run(spark, "CREATE TEMPORARY VIEW rows_of_session AS SELECT 1")
