@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from tests.importing.support import run, table_in
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
-from tests.rest.client import Client, table
+from tests.rest.client import Client, at_once, table
 
 Opened = Callable[..., Client]
 ME = Operation(b"", "me")
@@ -520,6 +522,46 @@ def test_a_revert_is_checked_again_if_the_branch_moves(main: Client, opened: Ope
     found = [Client(main.session.derive(catalog=one.catalog)).names("db") for one in evaluator.seen]
     assert found == [["t"], ["t", "theirs"]]
     assert main.names("db") == ["t", "theirs"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_check_holds_in_every_state_while_many_merge_revert_and_cherry_pick(
+    main: Client, opened: Opened, seed: int
+) -> None:
+    call(main.session, "add_check", branch="main", name="a", sql=TRUE)
+    most, began = 3, number(main)
+
+    def evaluate(merged: MergedState) -> str:
+        inside = Client(main.session.derive(catalog=merged.catalog))
+        return "" if len(inside.names("db")) <= most else "too many tables"
+
+    def work(id: int) -> None:
+        rng, evaluator = random.Random(f"{seed} {id}"), Options(evaluator=Evaluator(evaluate))
+        mine, own = opened(), opened(f"own{id}")
+        for step in range(5):
+            action = rng.choice(("merge", "merge", "revert", "cherry-pick", "properties"))
+            catalog = mine.session.catalog
+            try:
+                if action == "properties":
+                    mine.session.set_catalog_properties(
+                        {"polaris.schema-merge": rng.choice(("true", "false"))}
+                    )
+                elif action == "merge":
+                    own.create(f"t{id}{step}")
+                    merge_branch(catalog, f"own{id}", ME, evaluator)
+                elif action == "revert":
+                    commit = str(number(mine) - rng.randrange(2))
+                    revert(catalog, commit, commit, ME, evaluator)
+                else:
+                    cherry_pick(catalog, f"own{id}#{number(own)}", ME, evaluator)
+            except (CheckFailedError, CommitFailedError, MergeConflictError):
+                continue
+
+    for id in range(4):
+        call(main.session, "create_branch", name=f"own{id}")
+    at_once([partial(work, id) for id in range(4)])
+    states = [opened(as_of=str(commit)).names("db") for commit in range(began, number(main) + 1)]
+    assert 1 < max(map(len, states)) <= most, seed
 
 
 def test_a_revert_in_a_transaction_is_refused_before_any_check(main: Client) -> None:

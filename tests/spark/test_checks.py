@@ -181,6 +181,32 @@ def test_checks_are_evaluated_in_the_catalog_of_the_merge(spark: SparkSession, d
     spark.conf.unset("spark.sql.session.timeZone")
 
 
+def test_the_settings_of_the_catalog_must_not_change_before_a_merge(spark: SparkSession, db: str) -> None:
+    add(spark, "rows", f"SELECT count(*) = 2 FROM {db}.t")
+    spark.conf.set("spark.sql.catalog.polaris.as-of", "2")
+    try:
+        with pytest.raises(ERRORS, match=r"the settings spark.sql.catalog.polaris.\* must be as they were"):
+            run(spark, MERGE)
+    finally:
+        spark.conf.unset("spark.sql.catalog.polaris.as-of")
+    assert rows(spark, f"SELECT id FROM polaris.{db}.t") == [(1,)]
+    run(spark, MERGE)
+    assert rows(spark, f"SELECT id FROM polaris.{db}.t") == [(1,), (2,)]
+
+
+def test_checks_read_no_rows_that_the_session_has_cached(spark: SparkSession, db: str) -> None:
+    add(spark, "two rows", f"SELECT count(*) = 2 FROM polaris.{db}.t")
+    add(spark, "one row", f"SELECT count(*) = 1 FROM polaris.{db}.t")
+    run(spark, f"CACHE TABLE polaris.{db}.t")
+    try:
+        assert {name: verb for name, (verb, _) in outcomes(spark).items()} == {
+            "one row": "failed",
+            "two rows": "passed",
+        }
+    finally:
+        run(spark, f"UNCACHE TABLE polaris.{db}.t")
+
+
 def test_two_merges_at_once_are_both_checked(spark: SparkSession, db: str) -> None:
     run(
         spark,
