@@ -48,7 +48,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.names import MAIN
+from polaris_spark.names import AREA, MAIN
 from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import References
 
@@ -135,8 +135,13 @@ def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protect
     """Protect a branch, or end its protection. When this returns, it applies to all processes.
 
     Raises:
+        BadRequestError: it is a staging area.
         NotFoundError: the branch does not exist.
     """
+    if protected and name.startswith(AREA):
+        raise BadRequestError(
+            f"{name!r} is a staging area, which cannot be protected; protect its branch instead"
+        )
     branch_of(catalog, name)
     reference = head_name(catalog.row, name)
     catalog.references.alter(reference, operation, {"protected": protected})

@@ -109,5 +109,4 @@ def _renew(staged: Catalog, target: str, operation: Operation) -> None:
         return new_difference(staged, changes)._replace(ancestry=ancestry_of(theirs))
 
     change = MergeStates(staged.context, operation._replace(id=b""), difference, label=f"merge {target}")
-    change.onto_protected = True
     staged.commit(change)

@@ -267,6 +267,16 @@ def test_an_area_can_be_committed_to_a_protected_branch_and_dropped(main: Client
     assert [row[0] for row in call(main.session, "show_branches")] == ["+nightly", "main"]
 
 
+def test_an_area_cannot_be_protected(main: Client) -> None:
+    area = staged(main)
+    with pytest.raises(BadRequestError, match="is a staging area, which cannot be protected"):
+        call(main.session, "protect_branch", name="+nightly")
+    call(main.session, "unprotect_branch", name="+nightly")
+    write(area, "t", 1)
+    commit(main)
+    assert read(main, "t") == 1
+
+
 def test_what_was_staged_for_a_branch_that_was_renamed_can_be_merged(main: Client) -> None:
     call(main.session, "create_branch", name="dev")
     write(staged(at(main, "dev")), "t", 5)
