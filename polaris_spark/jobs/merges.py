@@ -82,7 +82,11 @@ CONFLICTS: Final = (
         "in the branch) or `theirs`",
     ),
     Parameter("strategies", "MAP<STRING,STRING>", "strategies of single tables and views, by their names"),
-    Parameter("dry_run", "BOOLEAN", "whether to change nothing, and show conflicts as rows"),
+    Parameter(
+        "dry_run",
+        "BOOLEAN",
+        "whether to change nothing, and show conflicts and the outcomes of checks as rows",
+    ),
 )
 MERGED: Final = (
     Column("kind", "STRING"),
