@@ -40,7 +40,7 @@ from polaris_spark.catalog.table_merge import ManifestSource, TableConflictError
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import Read, State
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError
-from polaris_spark.index import Entry
+from polaris_spark.index import Entry, diff
 from polaris_spark.index.keys import decode_key, subtree
 
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}
@@ -96,6 +96,9 @@ class Difference(NamedTuple):
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
+
+
+_GONE = "its files may be deleted already, so this content cannot be restored"
 
 
 class _Conflict(Exception):  # noqa: N818  # a signal within this module
@@ -167,6 +170,8 @@ class Run:
         self.steps: dict[int, Step] = {}
         self.conflicts: dict[int, str] = {}
         self.outcomes: list[Merged] = []
+        self._gone = set(difference.gone)
+        """Ids of entities that cannot get their content in the other state (`Difference.gone`)."""
         self._storage: set[int] = set()
         """Ids of changed storage tables whose materialized views are changed, too."""
 
@@ -213,10 +218,9 @@ class Run:
         except _Conflict as conflict:
             self.conflicts[change.entity_id] = str(conflict)
             return
-        if step is not None and change.entity_id in self.difference.gone and theirs is not None:
-            self.conflicts[change.entity_id] = (
-                "its files may be deleted already, so this content cannot be restored"
-            )
+        rolls_back = step is not None and step.merges and self.difference.restores
+        if step is not None and change.entity_id in self._gone and theirs is not None and not rolls_back:
+            self.conflicts[change.entity_id] = _GONE
         elif step is not None and (base is not None or theirs is not None):
             self.steps[change.entity_id] = step
 
@@ -244,7 +248,7 @@ class Run:
                 f"the other state renamed it to {name_of(theirs.key)}, and this branch to {name_of(ours.key)}"
             )
         content = _three_way(base.content, ours.content, theirs.content)
-        if content is not None:
+        if content is not None and (content == ours.content or not self._rolls_back(base, theirs)):
             new = Version(key, content)
             return None if new == ours else Step(id, ours, new, change, _changed(ours, new))
         if decode_key(key).kind == VIEW:
@@ -261,6 +265,16 @@ class Run:
             and base.content != theirs.content
             and decode_key(base.key).kind == TABLE
         )
+
+    def _lost(self, change: EntityChange, ours: Version | None) -> bool:
+        """Whether an older version of a table that is to be restored lists snapshots which the table does not have any
+        more, so that their files may be deleted. If so, the entity is added to `_gone`."""
+        theirs = change.after
+        if self.difference.restores and ours is not None and theirs is not None:
+            both_tables = {decode_key(one.key).kind for one in (ours, theirs)} == {TABLE}
+            if both_tables and not same_snapshots(self.state, theirs.content, ours.content):
+                self._gone.add(change.entity_id)
+        return change.entity_id in self._gone
 
     def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
         """Give a materialized view and its storage table the same resolution."""
@@ -283,13 +297,16 @@ class Run:
                 self.steps.pop(view, None)
                 self.steps.pop(id, None)
                 self.conflicts[id] = self.conflicts[view]
+                if self._lost(change, ours[id]) or view in self._gone:
+                    self._gone |= {id, view}
 
     def _resolve(self, change: EntityChange, ours: Version | None, reason: str) -> None:
         """Carry out the strategy for an entity with a conflict."""
         strategy = self.change.strategy_for(ours, change.after, change.before)
         version = ours or change.after or change.before
         assert version is not None
-        if strategy is Strategy.THEIRS and change.entity_id not in self.difference.gone:
+        lost = strategy is Strategy.THEIRS and self._lost(change, ours)
+        if strategy is Strategy.THEIRS and not lost:
             self.steps[change.entity_id] = Step(
                 change.entity_id,
                 ours,
@@ -300,7 +317,8 @@ class Run:
         else:
             self.steps.pop(change.entity_id, None)
             if change.entity_id not in self._storage:  # the conflict of its view says it
-                self._tell(version.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+                told = _GONE if lost else reason
+                self._tell(version.key, "kept" if strategy is Strategy.OURS else "conflict", told)
 
     def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
         """Find new names that another entity of the branch has. Namespaces of the same name become one."""
@@ -478,6 +496,8 @@ class Run:
             strategy = change.strategy_for(new, step.old)
             if strategy is Strategy.FAIL:
                 raise _Conflict(str(conflict)) from conflict
+            if strategy is Strategy.THEIRS and self._lost(step.change, new):
+                raise _Conflict(_GONE) from conflict
             if strategy is Strategy.THEIRS:
                 self._place(
                     Step(step.entity_id, new, Version(new.key, theirs.content), step.change, "replaced")
@@ -609,6 +629,21 @@ def owner_of_storage(key: bytes) -> bytes | None:
     if kind != TABLE or name != STORAGE or len(path) < 2:
         return None
     return table_key(TableName(path[:-1], path[-1]), VIEW)
+
+
+def same_snapshots(state: State, content: int, later: int) -> bool:
+    """Whether a later version of a table still has all snapshots of an earlier one.
+
+    Args:
+        content: object id of the earlier version.
+        later: object id of the later version.
+    """
+    if content == later:
+        return True
+    old, new = (content_of(state, one, Table) for one in (content, later))
+    if not isinstance(old, Table) or not isinstance(new, Table):
+        return False
+    return all(after is not None for _, _, after in diff(old.snapshots, new.snapshots, state.read_shards))
 
 
 def _key(version: Version | None) -> bytes | None:

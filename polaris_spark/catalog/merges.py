@@ -19,11 +19,9 @@ from polaris_spark.catalog.checked_merge import (
     merge_checked,
     unevaluated,
 )
-from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
-from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
+from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy, same_snapshots
 from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
-from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.states import reader_at
@@ -35,7 +33,6 @@ from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
     BadRequestError,
 )
-from polaris_spark.index import diff
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
 
@@ -208,10 +205,16 @@ def _parent(store: ObjectStore, newest: Head, head: Head) -> CommitReader:
 def _unrestorable(
     view: State, store: ObjectStore, changes: dict[int, EntityChange], first: int
 ) -> frozenset[int]:
-    """Return the ids of the entities that the commits removed and that cannot be restored: they were dropped with
-    PURGE, or their content had changed before the drop, so that files of the older content may be deleted. This also
-    considers drops after the reverted commits, because entities may have been restored and dropped again."""
-    restored = {id: one.after for id, one in changes.items() if one.before is None and one.after is not None}
+    """Return the ids of the entities that the commits removed, or that the branch does not have any more, and that
+    cannot be restored: they were dropped with PURGE, or their content had changed before the drop, so that files of the
+    older content may be deleted. This also considers drops after the reverted commits, because entities may have been
+    restored and dropped again."""
+    present = view.lookup_many(IDS, [id_bytes(id) for id in changes])
+    restored = {
+        id: one.after
+        for (id, one), key in zip(changes.items(), present, strict=True)
+        if one.after is not None and (one.before is None or key is None)
+    }
     gone: set[int] = set()
     if not restored:
         return frozenset()
@@ -223,7 +226,7 @@ def _unrestorable(
             if version is not None and entry.before and not entry.after:
                 is_table = decode_key(version.key).kind == TABLE
                 purged = entry.summary.get("purge") == "true"
-                if purged or (is_table and not _same_snapshots(view, version.content, entry.before)):
+                if purged or (is_table and not same_snapshots(view, version.content, entry.before)):
                     gone.add(entry.entity)
     return frozenset(gone)
 
@@ -235,14 +238,4 @@ def _still_there(view: State, newest: CommitReader, id: int, version: Version) -
         return True
     key = newest.index(IDS).get(id_bytes(id))
     entry = None if key is None else newest.index(NAMES).get(key.value)
-    return entry is not None and _same_snapshots(view, version.content, entry.pointer)
-
-
-def _same_snapshots(view: State, content: int, later: int) -> bool:
-    """Whether a later version of a table still has all snapshots of an earlier one."""
-    if content == later:
-        return True
-    old, new = (content_of(view, one, Table) for one in (content, later))
-    if not isinstance(old, Table) or not isinstance(new, Table):
-        return False
-    return all(after is not None for _, _, after in diff(old.snapshots, new.snapshots, view.read_shards))
+    return entry is not None and same_snapshots(view, version.content, entry.pointer)

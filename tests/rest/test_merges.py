@@ -435,6 +435,47 @@ def test_what_was_purged_or_changed_later_cannot_be_reverted(main: Client) -> No
     assert revert(main, number(main), strategy="ours") == {"db.u": "kept"}
 
 
+def snapshots(client: Client, name: str) -> list[int]:
+    return [one["snapshot-id"] for one in client.load(name)["metadata"]["snapshots"]]
+
+
+def test_a_revert_of_a_table_that_was_renamed_since_keeps_its_snapshots(main: Client) -> None:
+    before = append(main, "t")["current-snapshot-id"]
+    after = append(main, "t")["current-snapshot-id"]
+    appended = number(main)
+    rename(main, "t", "renamed")
+    assert revert(main, appended) == {"db.renamed": "merged"}
+    assert (ids(main, "renamed"), snapshots(main, "renamed")) == ([before], [before, after])
+
+
+def test_a_revert_does_not_bring_expired_snapshots_back(main: Client, clock: ManualClock) -> None:
+    append(main, "t")
+    append(main, "t")
+    appended = number(main)
+    kept = snapshots(main, "t")[-1:]
+    clock.advance(DAY)
+    make(main, "expire", table="db.t", older_than="0 s", retain_last=1)
+    conflict(main, str(appended), "no longer exists", procedure="revert")
+    with pytest.raises(MergeConflictError, match="its files may be deleted already"):
+        revert(main, appended, strategy="theirs")
+    assert revert(main, appended, strategy="ours") == {"db.t": "kept"}
+    assert snapshots(main, "t") == kept
+    main.ok("DELETE", table("t"))
+    with pytest.raises(MergeConflictError, match="its files may be deleted already"):
+        revert(main, appended, strategy="theirs")
+    assert "t" not in main.names("db")
+
+
+def test_a_table_that_was_dropped_since_is_restored_by_the_strategy_theirs(main: Client) -> None:
+    before = append(main, "t")["current-snapshot-id"]
+    append(main, "t")
+    appended = number(main)
+    main.ok("DELETE", table("t"))
+    conflict(main, str(appended), "this branch removed it", procedure="revert")
+    assert revert(main, appended, strategy="theirs") == {"db.t": "replaced"}
+    assert ids(main, "t") == [before]
+
+
 def test_a_revert_is_prepared_again_if_history_is_trimmed_meanwhile(main: Client) -> None:
     main.ok("DELETE", table("u"))
     dropped = main.session.catalog.head().head
