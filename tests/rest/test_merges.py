@@ -566,6 +566,29 @@ def test_a_materialized_view_and_its_rows_are_merged_as_one(main: Client, opened
     assert merge(main, "dev") == {"db.mv": "removed"}
 
 
+def test_the_refresh_of_a_materialized_view_is_reverted_only_if_its_rows_exist(
+    main: Client, clock: ManualClock
+) -> None:
+    def stored() -> int:
+        return int(main.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"])
+
+    create_materialized_view(main.session.catalog, "mv")
+    refreshed(main, 1, 1)
+    for id, replaces in ((2, 1), (3, 2)):
+        refreshed(main, id, id, replaces)
+    second = number(main) - 1
+    conflict(main, str(second), "view db.mv: both sides", procedure="revert")
+    assert revert(main, second, strategy="theirs") == {"db.mv": "replaced"}
+    assert stored() == 1
+    refreshed(main, 4, 2, 1)
+    fourth = number(main)
+    clock.advance(DAY)
+    make(main, "expire", older_than="0 s", retain_last=1)
+    said = conflict(main, str(fourth), "view db.mv: ", procedure="revert", strategy="theirs")
+    assert "its files may be deleted already" in said
+    assert stored() == 4
+
+
 def test_a_namespace_and_a_materialized_view_do_not_get_the_same_name(main: Client, opened: Opened) -> None:
     dev = opened("dev")
     create_materialized_view(main.session.catalog, "mv")
