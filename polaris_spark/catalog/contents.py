@@ -266,7 +266,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         content = state.add(value)
         if existing_file is None and (effective.metadata_files or is_storage):
             state.write_file(*metadata_file(value, state))
-        if before is None or not _same_places(before, value):
+        if before is None or not same_places(before, value):
             old = holdings_of(before) if before else Holdings()
             new = holdings_of(value)
             added = (new.owned | new.unconfirmed) - (old.owned | old.unconfirmed)
@@ -361,8 +361,11 @@ def _require_namespace(state: State, name: TableName) -> None:
     require_namespace(state, name.namespace)
 
 
-def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
-    if isinstance(one, Unloaded) or one.location != other.location or one.unconfirmed != other.unconfirmed:
+def same_places(one: Table | View | Unloaded, other: Table | View | Unloaded) -> bool:
+    """Whether two contents surely use the same locations. False if that takes a closer look."""
+    if isinstance(one, Unloaded) or isinstance(other, Unloaded):
+        return False
+    if one.location != other.location or one.unconfirmed != other.unconfirmed:
         return False
     before, after = one.properties.get, other.properties.get
     return list(map(before, locations.PATHS)) == list(map(after, locations.PATHS))

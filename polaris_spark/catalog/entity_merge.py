@@ -13,7 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from polaris_spark.catalog.contents import ContentChange, Prepared, content_of, holdings_of, occupy
+from polaris_spark.catalog.contents import (
+    ContentChange,
+    Prepared,
+    content_of,
+    holdings_of,
+    occupy,
+    same_places,
+)
 from polaris_spark.catalog.differences import EntityChange, Version, entry_of
 from polaris_spark.catalog.entities import (
     Context,
@@ -91,6 +98,9 @@ class Difference(NamedTuple):
     files: Mapping[int, tuple[str, bytes]] = {}
     """Metadata files, as (location, content), that are not written yet, by the object id of the content in the other
     state. A file is written if the branch gets this content."""
+    begun: int = 0
+    """Id of the commit of the branch at which the other state began, if its changes were checked like changes of the
+    branch. While this commit is the newest of the branch, the branch takes the other state as it is. Otherwise 0."""
     summaries: Mapping[int, Mapping[str, str]] = {}
     """Summaries for the log entries of entities, by id: what a transaction changed in them."""
     restores: bool = False
@@ -187,6 +197,16 @@ class Run:
         self._refuse_taken_names(ours)
         self._carry_out()
         self._check_namespaces()
+        return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
+
+    def take_over(self) -> list[Merged]:
+        """Make the changes on the working state, which is that of the commit at which the other state began, and return
+        what was done with each entity."""
+        for change in self.difference.changes.values():
+            step = self._step(change, change.before)
+            if step is not None:
+                self.steps[change.entity_id] = step
+        self._carry_out()
         return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
 
     def read_files(self) -> None:
@@ -542,7 +562,10 @@ class Run:
 
     def _occupy(self, step: Step) -> None:
         """Record the locations of a table or view whose content changed."""
-        before, after = (self._holdings(version) for version in (step.old, step.new))
+        old, new = self._content(step.old), self._content(step.new)
+        if old is new or (old is not None and new is not None and same_places(old, new)):
+            return
+        before, after = (Holdings() if one is None else holdings_of(one) for one in (old, new))
         if before == after:
             return
         try:
@@ -552,12 +575,13 @@ class Run:
         except ForbiddenError as error:
             raise _Conflict(str(error)) from error
 
-    def _holdings(self, version: Version | None) -> Holdings:
+    def _content(self, version: Version | None) -> Table | View | Unloaded | None:
         kind = NAMESPACE if version is None else decode_key(version.key).kind
         if version is None or kind == NAMESPACE:
-            return Holdings()
-        value: Any = content_of(self.state, version.content, Table if kind == TABLE else View)
-        return holdings_of(value)
+            return None
+        if kind == TABLE:
+            return content_of(self.state, version.content, Table)
+        return content_of(self.state, version.content, View)
 
     def _check_namespaces(self) -> None:
         """Find tables and views whose namespace the branch does not have, and dropped namespaces that are not empty."""

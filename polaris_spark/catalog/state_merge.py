@@ -44,7 +44,7 @@ from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.table_merge import ManifestSource
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import Point, Read, State
+from polaris_spark.commits.state import Newest, Point, Read, State
 from polaris_spark.errors import BadRequestError, MergeConflictError
 from polaris_spark.index.keys import decode_key
 
@@ -125,9 +125,10 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
     def prepare(self, view: State) -> Difference:
         self.guard(view)
         difference = self._difference(view)
-        state = State(view.base, view.new_id)
-        state.add_all(difference.objects)
-        Run(self, state, difference).read_files()
+        if difference.begun != view.base.head.commit:
+            state = State(view.base, view.new_id)
+            state.add_all(difference.objects)
+            Run(self, state, difference).read_files()
         return difference
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
@@ -135,7 +136,12 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         _refuse_changed(state, prepared.reads)
         state.add_all(prepared.objects)
         run = Run(self, state, prepared)
-        merged = run.merge()
+        begun = Newest(prepared.begun)
+        if prepared.begun and state.holds([begun]):
+            state.reads.append(begun)
+            merged = run.take_over()
+        else:
+            merged = run.merge()
         conflicts = [one for one in merged if one.action == "conflict"]
         if conflicts and not self._dry_run:
             raise MergeConflictError(self._told(conflicts))

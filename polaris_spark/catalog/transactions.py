@@ -14,8 +14,9 @@ conflicts. Nobody else sees its changes before.
 These are snapshot isolation and serializability of Adya ("Weak Consistency", 1999), with tables, views and namespaces
 as the objects.
 
-The commit writes the objects that the transaction made, under new ids, because a sweep may delete unreachable objects
-whose ids are older than the sweep (`maintenance.sweep_roots`). Changes that bring stored content of other branches or
+A sweep may delete unreachable objects whose ids are older than the sweep (`maintenance.sweep_roots`). So if a sweep
+has set a fence on the parent since the transaction began, the commit writes the objects that the transaction made under
+new ids. Changes that bring stored content of other branches or
 of earlier commits are refused in a transaction (`Change.from_elsewhere`): a sweep may delete it before the commit.
 """
 
@@ -370,21 +371,23 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     changes = changed_entities(
         parent.on_branch(transaction.state).reader.read_shards, begin.commit, head.commit
     )
-    new_ids, objects = _copies(transaction, changes, view.new_id)
-    moved = {
-        id: change
-        if change.after is None
-        else change._replace(
-            after=change.after._replace(content=new_ids.get(change.after.content, change.after.content))
-        )
-        for id, change in changes.items()
-    }
+    new_ids, objects = _needed(
+        transaction, changes, view.new_id, renews=view.base.head.fence != begin.head.fence
+    )
     reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
     summaries = _summaries(transaction.store, head.head, begin.head)
     files = {new_ids.get(id, id): file for id, file in _metadata_files(transaction, changes).items()}
+    moved = {id: _moved(change, new_ids) for id, change in changes.items()} if new_ids else changes
     return new_difference(parent, moved)._replace(
-        reads=reads, objects=objects, files=files, summaries=summaries
+        reads=reads, objects=objects, files=files, begun=begin.head.commit, summaries=summaries
     )
+
+
+def _moved(change: EntityChange, new_ids: Mapping[int, int]) -> EntityChange:
+    after = change.after
+    if after is None:
+        return change
+    return change._replace(after=after._replace(content=new_ids.get(after.content, after.content)))
 
 
 def _metadata_files(
@@ -392,9 +395,11 @@ def _metadata_files(
 ) -> dict[int, tuple[str, bytes]]:
     """Return the metadata files of the changed tables and views that were not written yet, as (location, content), by
     the object id of the table or view."""
+    held = transaction.files.metadata
+    if not held:
+        return {}
     contents = [change.after.content for change in changes.values() if change.after is not None]
     reader = StoredObjects(transaction.store)
-    held = transaction.files.metadata
     return {
         id: metadata_file(_without_held(value, held), reader)
         for id, value in ((id, one.value) for id, one in transaction.store.read(contents).items())
@@ -446,13 +451,15 @@ def _require_history(view: State, begin: Head) -> None:
         )
 
 
-def _copies(
-    transaction: Transaction, changes: Mapping[int, EntityChange], new_id: Callable[[], int]
+def _needed(
+    transaction: Transaction, changes: Mapping[int, EntityChange], new_id: Callable[[], int], *, renews: bool
 ) -> tuple[dict[int, int], list[tuple[int, msgspec.Struct]]]:
-    """Return copies of the new objects that the changed entities need, under new ids.
+    """Return the new objects that the changed entities need.
 
+    Args:
+        renews: whether all objects get new ids. Otherwise only those get new ids that are not committed as they are.
     Returns:
-        the new ids by the old ones, and the copies as (new id, object).
+        the new ids by the old ones, and the objects as (id, object).
     """
     store, is_new, held = transaction.store, transaction.copy.contains, transaction.files.metadata
     new_ids: dict[int, int] = {}
@@ -463,10 +470,14 @@ def _copies(
         wanted = set()
         for id, decoded in read.items():
             assert decoded.value is not None  # this process made it
-            new_ids[id], found[id] = new_id(), _without_held(decoded.value, held)
+            found[id] = _without_held(decoded.value, held)
+            if renews or found[id] is not decoded.value:
+                new_ids[id] = new_id()
             wanted.update(decoded.header.strong)
-        wanted -= new_ids.keys()
-    return new_ids, [(new_ids[id], with_pointers(value, new_ids)) for id, value in found.items()]
+        wanted -= found.keys()
+    if not new_ids:
+        return new_ids, list(found.items())
+    return new_ids, [(new_ids.get(id, id), with_pointers(value, new_ids)) for id, value in found.items()]
 
 
 def _reads(transaction: Transaction) -> Sequence[Read]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from polaris_spark.errors import CorruptionError, InputError, ObjectTooLargeError
@@ -119,6 +120,7 @@ def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
     return keys
 
 
+@lru_cache(maxsize=1_024)  # a merge decodes each key of a changed entity several times
 def decode_key(key: bytes) -> DecodedKey:
     """Split a key made by `entry_key` into its path, kind and name.
 

@@ -26,7 +26,8 @@ a. A process makes no id below a fence that it has read. It makes no id below a 
 b. An attempt reads its target's row first. After that, it reads everything else again: for example, the source of a new
    branch, or the commits to merge. It takes effect by a compare-and-swap of exactly that version of the target's row.
 c. An attempt points only to new rows, and to objects that it read according to (b). If the fence has changed since the
-   change was prepared, the change is prepared again and its rows are written again (`Applier`). Rows that were written
+   change was prepared, the change is prepared again and its rows are written again (`Applier`). A transaction writes
+   its objects under new ids if the fence has changed since it began (`catalog.transactions`). Rows that were written
    before the attempt, as by an import, are refused if their ids are not above the target's fence (`PlaceImported`).
 d. A new reference is created by a commit to the registry. It begins at a commit that was in the history of a live
    reference when that history was read, after the registry was read; or at a new commit that follows such a commit, and

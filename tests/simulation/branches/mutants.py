@@ -30,16 +30,27 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
     "a merge brings nothing": Mutant(
         (Patch(state_merge.MergeStates, "apply", "merged = run.merge()", "merged = []"),), CALM
     ),
-    "a transaction writes its objects under their old ids": Mutant(
+    "a transaction writes its objects under their old ids after a sweep": Mutant(
         (
             Patch(
                 transactions,
-                "_copies",
-                "new_ids[id], found[id] = new_id(), ",
-                "new_ids[id], found[id] = id, ",
+                "_difference",
+                "renews=view.base.head.fence != begin.head.fence",
+                "renews=False",
             ),
         ),
         SWEEPING,
+    ),
+    "a transaction is committed as if nothing came after its beginning": Mutant(
+        (
+            Patch(
+                state_merge.MergeStates,
+                "apply",
+                "prepared.begun and state.holds([begun])",
+                "prepared.begun",
+            ),
+        ),
+        CALM,
     ),
     "a sweep forgets tags": Mutant(
         (
