@@ -260,21 +260,31 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
     Raises:
         ObjectTooLargeError: the object points to more objects than its header can list in one row.
     """
+    header, packed = _packed(value)
+    payload, encoded = _encode(packed), _encode(header)
+    if len(encoded) + _PREAMBLE.size > MAX_ROW_BYTES:
+        raise ObjectTooLargeError(
+            f"an object of type {header.type!r} points to {len(header.strong) + len(header.weak)} other "
+            f"objects; the list of their ids must fit in one row of {MAX_ROW_BYTES} bytes"
+        )
+    size = _PREAMBLE.size + len(encoded) + len(payload)
+    parts = -(-size // MAX_ROW_BYTES)
+    return header, b"".join((_PREAMBLE.pack(FORMAT, parts, len(encoded)), encoded, payload))
+
+
+def described(value: msgspec.Struct) -> Decoded:
+    """Return an object with the header with which it would be written."""
+    return Decoded(_packed(value)[0], value)
+
+
+def _packed(value: msgspec.Struct) -> tuple[Header, Any]:
+    """Return the header of an object, and what is encoded of the object after the header."""
     entry = _by_class[type(value)]
     strong: list[int] = []
     weak: list[int] = []
-    payload = _encode(entry.wire.pack(value, strong, weak))
+    packed = entry.wire.pack(value, strong, weak)
     revision = entry.written(value) if entry.appended else entry.revision
-    described = Header(entry.name, revision, tuple(strong), tuple(weak))
-    header = _encode(described)
-    if len(header) + _PREAMBLE.size > MAX_ROW_BYTES:
-        raise ObjectTooLargeError(
-            f"an object of type {entry.name!r} points to {len(strong) + len(weak)} other objects; the list of their "
-            f"ids must fit in one row of {MAX_ROW_BYTES} bytes"
-        )
-    size = _PREAMBLE.size + len(header) + len(payload)
-    parts = -(-size // MAX_ROW_BYTES)
-    return described, b"".join((_PREAMBLE.pack(FORMAT, parts, len(header)), header, payload))
+    return Header(entry.name, revision, tuple(strong), tuple(weak)), packed
 
 
 def with_pointers(value: S, new_ids: Mapping[int, int]) -> S:

@@ -234,7 +234,7 @@ def _merged(
         for earlier in begun:
             earlier.hide()
         begun[:] = [Transaction(catalog, Isolation.SNAPSHOT, catalog.head())]
-        begun[0].show(begun[0].begin.head)
+        begun[0].show(begun[0].begin)
         found: list[Difference] = []
 
         def read(view: State) -> Difference:

@@ -1,7 +1,7 @@
 """Transactions: changes of a whole catalog that take effect together, or not at all.
 
-A transaction works on a copy of a branch, its *parent*, in the memory of this process (`WorkingCopy`). The copy begins
-at the newest commit of the parent, so all requests of the transaction see one state of the catalog and the
+A transaction works on a copy of a branch, its *parent*, in the memory of this process (`PrivateCommitter`). The copy
+begins at the newest commit of the parent, so all requests of the transaction see one state of the catalog and the
 transaction's own changes. Each request is a commit to the copy, which writes nothing to the database. The commit of the
 transaction merges the copy into the parent (`state_merge`): one commit of everything, or an error that names the
 conflicts. Nobody else sees its changes before.
@@ -30,7 +30,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from polaris_spark.backends.working_copy import WorkingCopy
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import metadata_file
 from polaris_spark.catalog.differences import EntityChange, changed_entities
@@ -42,6 +41,7 @@ from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.commits.change import Operation, PrepareAgain, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
+from polaris_spark.commits.private import PrivateCommitter
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import FileWriter
 from polaris_spark.commits.state import (
@@ -66,6 +66,7 @@ from polaris_spark.errors import (
 from polaris_spark.names import transaction_name
 from polaris_spark.objects import with_pointers
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.unwritten import UnwrittenObjects
 
 C = TypeVar("C", bound=msgspec.Struct)
 
@@ -108,7 +109,7 @@ class Savepoint(NamedTuple):
     """A state within a transaction to which it can return."""
 
     name: str
-    head: Head
+    commit: CommitReader
 
 
 class _Files:
@@ -137,10 +138,11 @@ class Transaction:
         self.isolation = isolation
         self.begin = begin
         """The parent's state at the beginning."""
-        self.copy = WorkingCopy(begin.store.backend, parent.context.clock)
-        self.store = begin.store.on(self.copy)
-        """Reads and writes the objects of the copy."""
+        self.store = UnwrittenObjects(begin.store)
+        """Has the objects of the copy."""
         self.files = _Files(parent.files)
+        self.copy: PrivateCommitter
+        """Commits the requests of the transaction."""
         self.state = ""
         """Name of the state of the transaction."""
         self.reads: list[list[Read]] = []
@@ -151,12 +153,13 @@ class Transaction:
         self.lock = threading.RLock()
         """Held by the thread that commits the transaction, rolls it back, or uses a savepoint."""
 
-    def show(self, head: Head) -> None:
+    def show(self, commit: CommitReader) -> None:
         """Let the copy show a commit, under a new name."""
         parent = self.parent
         self.state = transaction_name(secrets.token_hex(12))
-        own = msgspec.structs.replace(head, slots=(), move=None)
-        parent.references.open_private(head_name(parent.row, self.state), self.store, own, self.files)
+        self.copy = parent.references.open_private(
+            head_name(parent.row, self.state), self.store, commit, self.files
+        )
         parent.opened_branches.add(self.state)
         parent.record_reads(self.state, self.reads)
         _shown[self.state] = self
@@ -185,7 +188,7 @@ def readable_head(catalog: CatalogRow, state: str) -> Head | None:
     if transaction is None or transaction.parent.row.entity_id != catalog.entity_id:
         return None
     head = transaction.head.head
-    transaction.copy.write_below(transaction.store.realm)
+    transaction.store.write_own()
     return head
 
 
@@ -210,7 +213,7 @@ class Transactions:
         refuse_nested(catalog)
         self._close_unused()
         begun = Transaction(catalog, isolation, catalog.head())
-        self._show(begun, begun.begin.head)
+        self._show(begun, begun.begin)
         return begun
 
     def of(self, catalog: Catalog) -> Transaction:
@@ -237,7 +240,7 @@ class Transactions:
         """
         with transaction.lock:
             self._require_open(transaction)
-            transaction.copy.close_writes(_COMMITTING)
+            transaction.copy.close(_COMMITTING)
             id = transaction.operation_id or new_operation_id(transaction.parent.context.clock.now_ms())
             try:
                 merged = _merge(transaction, operation._replace(id=id))
@@ -245,9 +248,9 @@ class Transactions:
                 if isinstance(error, OutcomeUnknownError) or not isinstance(error, Exception):
                     transaction.operation_id = id
                 if transaction.operation_id:
-                    transaction.copy.close_writes(_IN_DOUBT)
+                    transaction.copy.close(_IN_DOUBT)
                 else:
-                    transaction.copy.open_writes()
+                    transaction.copy.reopen()
                 raise
             self._close(transaction)
             return merged
@@ -265,7 +268,7 @@ class Transactions:
         """Set a savepoint. An earlier one of the same name is hidden."""
         with transaction.lock:
             self._require_open(transaction)
-            transaction.savepoints.append(Savepoint(name, transaction.head.head))
+            transaction.savepoints.append(Savepoint(name, transaction.head))
 
     def return_to(self, transaction: Transaction, name: str) -> None:
         """Undo all changes since a savepoint. Later savepoints are removed.
@@ -283,11 +286,11 @@ class Transactions:
             if transaction.operation_id:
                 raise BadRequestError(_IN_DOUBT)
             self._close(transaction)
-            self._show(transaction, saved[-1].head)
+            self._show(transaction, saved[-1].commit)
             del transaction.savepoints[transaction.savepoints.index(saved[-1]) + 1 :]
 
-    def _show(self, transaction: Transaction, head: Head) -> None:
-        transaction.show(head)
+    def _show(self, transaction: Transaction, commit: CommitReader) -> None:
+        transaction.show(commit)
         self._open[transaction.state] = transaction
 
     def _close(self, transaction: Transaction) -> None:
@@ -347,7 +350,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         if view.base.version == NO_VERSION:
             raise PrepareAgain
         transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)
-        transaction.show(view.base.head)
+        transaction.show(view.base)
         try:
             work(catalog.on_branch(transaction.state))
             found = _difference(transaction, view)
@@ -461,12 +464,12 @@ def _needed(
     Returns:
         the new ids by the old ones, and the objects as (id, object).
     """
-    store, is_new, held = transaction.store, transaction.copy.contains, transaction.files.metadata
+    store, is_new, held = transaction.store, transaction.store.is_own, transaction.files.metadata
     new_ids: dict[int, int] = {}
     found: dict[int, msgspec.Struct] = {}
     wanted = {change.after.content for change in changes.values() if change.after is not None}
     while wanted:
-        read = store.read([id for id in wanted if is_new(store.realm, id)])
+        read = store.read([id for id in wanted if is_new(id)])
         wanted = set()
         for id, decoded in read.items():
             assert decoded.value is not None  # this process made it

@@ -68,13 +68,6 @@ class ObjectStore:
             return self
         return ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
 
-    def on(self, backend: Backend) -> ObjectStore:
-        """Return an `ObjectStore` of the same realm with another backend. It shares the cache, so an id must mean the
-        same object in both backends."""
-        return ObjectStore(
-            backend, self.realm, self._cache, store_key=self._store_key, revisions=self._revisions
-        )
-
     def get(self, id: int, cls: type[S]) -> S:
         """Return the object `id`, which must be of type `cls`.
 

@@ -30,6 +30,7 @@ from polaris_spark.commits.builder import Builder, Built
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.mailbox import Mailbox
+from polaris_spark.commits.private import PrivateCommitter
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head, RecentHead
@@ -50,6 +51,7 @@ from polaris_spark.errors import (
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
+from polaris_spark.store.unwritten import UnwrittenObjects
 from polaris_spark.system.lost_rows import refuse_lost
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
@@ -118,8 +120,8 @@ class References:
         self._rng = rng or random.Random()
         self._mailbox = mailbox
         self._open: dict[str, Committer] = {}
-        self._private: dict[str, ObjectStore] = {}
-        """The stores of the references that exist only in this process (`open_private`), by name."""
+        self._private: dict[str, PrivateCommitter] = {}
+        """The committers of the references that exist only in this process (`open_private`), by name."""
         self._guard = threading.Lock()
         self.root = self._committer(ROOT)
 
@@ -186,32 +188,25 @@ class References:
         with self._guard:
             return self._open.setdefault(name, self._committer(registered.row_name))
 
-    def open_private(self, name: str, store: ObjectStore, head: Head, files: FileWriter) -> None:
-        """Create a reference that exists only in this process, until `close_private`. It is not registered.
+    def open_private(
+        self, name: str, store: UnwrittenObjects, begin: CommitReader, files: FileWriter
+    ) -> PrivateCommitter:
+        """Create a reference that exists only in this process, until `close_private`, and return its committer. It is
+        not registered.
 
         Args:
-            store: reads and writes its objects and its row.
-            head: its first head.
+            store: has its objects.
+            begin: the commit at which it begins.
             files: writes the files of its commits.
         """
-        store.backend.insert_reference(store.realm, name, ReferenceRow(new_version(), encode_head(head)))
-        committer = Committer(
-            store,
-            name,
-            ids=self.ids,
-            clock=self.clock,
-            settings=self._settings,
-            files=files,
-            rng=self._rng,
+        self._private[name] = opened = PrivateCommitter(
+            store, name, begin, ids=self.ids, clock=self.clock, settings=self._settings, files=files
         )
-        with self._guard:
-            self._open[name], self._private[name] = committer, store
+        return opened
 
     def close_private(self, name: str) -> None:
         """Forget a reference that exists only in this process. Do nothing if there is none of this name."""
-        with self._guard:
-            if self._private.pop(name, None) is not None:
-                self._open.pop(name, None)
+        self._private.pop(name, None)
 
     def is_private(self, name: str) -> bool:
         """Whether a reference exists only in this process."""
@@ -219,7 +214,8 @@ class References:
 
     def store_of(self, name: str) -> ObjectStore:
         """Return the store that has the objects of a reference."""
-        return self._private.get(name, self.store)
+        private = self._private.get(name)
+        return self.store if private is None else private.store
 
     def forget(self, name: str) -> None:
         """Remove the committer of `name` from the cache, so that the next `open` looks in the registry again."""
@@ -277,7 +273,7 @@ class References:
                 raise
             return self._committer(registered_by(name, entry).row_name).result_if_already_done(change, error)
 
-    def _live(self, name: str) -> Iterator[Committer]:
+    def _live(self, name: str) -> Iterator[Committer | PrivateCommitter]:
         """Yield the committer of a live reference. If the caller finds its row sealed and continues the iteration, look
         up the name in the registry again; stop after `_LOOKUPS` committers.
 
@@ -286,7 +282,7 @@ class References:
             CorruptionError: the reference's row was lost.
         """
         for _ in range(_LOOKUPS):
-            yield self.open(name)
+            yield self._private.get(name) or self.open(name)
             self.forget(name)
 
     def create(
