@@ -21,12 +21,10 @@ from benchmarks import growth
 from benchmarks.measuring import Figure, Sample, limited
 from benchmarks.measuring import growth as growing
 from benchmarks.traffic import counted
+from benchmarks.transactions import commit
 
 CHANGES = 100
 """Number of tables that a branch changes before it is compared and merged."""
-
-TABLES = 10
-"""Number of tables that a transaction changes."""
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -> list[Figure]:
@@ -42,8 +40,6 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -
         growth.build(folder, size)
         taken = [growth.run("merges", folder, size, CHANGES, module=__name__) for _ in range(rounds)]
         figures += _merges(size, taken)
-    taken = [growth.run("transactions", folder, sizes[0], TABLES, module=__name__) for _ in range(rounds)]
-    figures += _transactions(taken)
     size = sizes[0]
     before = [growth.run("beside", folder, size, 0, module=__name__) for _ in range(rounds)]
     growth.run("beside", folder, size, branches, module=__name__)  # creates them
@@ -53,30 +49,6 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, branches: int) -
         growing(what, _sample(after, "commit_us"), _sample(before, "commit_us"), "beside none", 1.05)
     )
     return figures
-
-
-def _transactions(taken: Sequence[dict[str, float]]) -> list[Figure]:
-    what = f"transaction over {TABLES} tables"
-    return [
-        growing(f"{what}, us", _sample(taken, "together_us"), _sample(taken, "one_us"), "one commit", 2),
-        growing(
-            f"{what}, us, beside as many commits",
-            _sample(taken, "together_us"),
-            _sample(taken, "apart_us"),
-            f"{TABLES} commits",
-            1,
-        ),
-        growing(
-            "its commit alone, us", _sample(taken, "commit_us"), _sample(taken, "one_us"), "one commit", 2
-        ),
-        growing(
-            f"{what}, round trips",
-            _sample(taken, "together_trips"),
-            _sample(taken, "apart_trips"),
-            f"{TABLES} commits",
-            1,
-        ),
-    ]
 
 
 def _merges(size: int, taken: Sequence[dict[str, float]]) -> list[Figure]:
@@ -127,7 +99,7 @@ def merges(store: str, size: int, changes: int) -> dict[str, float]:
                 tables = chance.sample(range(size), min(size, 2 * changes))
                 for session, numbers in ((branch, tables[:changes]), (main, tables[changes:])):
                     for number in numbers:
-                        _commit(session, growth.table_path(size, number))
+                        commit(session, growth.table_path(size, number))
                 found = timed("diff", partial(call, main, "diff", from_state=name, to_state="main"))
                 if len(found) != len(tables):
                     raise RuntimeError(f"{len(found)} differences instead of {len(tables)}")
@@ -156,7 +128,7 @@ def _change_often(store: str, size: int, changes: int, *, merges: bool) -> None:
         with growth.opened(store, branch=name) as branch:
             for _ in range(5):
                 for number in chance.sample(range(1, size), min(size - 1, changes)):
-                    _commit(branch, growth.table_path(size, number))
+                    commit(branch, growth.table_path(size, number))
                 if merges:
                     call(main, "merge", source=name, strategy="theirs")
 
@@ -175,44 +147,10 @@ def _writing(store: str, size: int, other: Callable[[], None]) -> float:
         work.start()
         while not ended.is_set():
             begun = time.perf_counter_ns()
-            _commit(session, path)
+            commit(session, path)
             times.append((time.perf_counter_ns() - begun) / 1_000)
         work.join()
     return statistics.median(times)
-
-
-def transactions(store: str, size: int, tables: int) -> dict[str, float]:
-    """Change tables in a transaction, and by a commit for each."""
-    paths = [growth.table_path(size, number) for number in range(tables)]
-    apart: list[float] = []
-    together: list[float] = []
-    commits: list[float] = []
-    trips: list[tuple[float, float]] = []
-    with growth.opened(store) as session, counted(session.connection.backend) as traffic:
-        for _ in range(30):
-            traffic.clear()
-            for path in paths:
-                begun = time.perf_counter_ns()
-                _commit(session, path)
-                apart.append((time.perf_counter_ns() - begun) / 1_000)
-            of_commits = traffic.round_trips
-            traffic.clear()
-            begun = time.perf_counter_ns()
-            with session.transaction(isolation="snapshot") as tx:
-                for path in paths:
-                    _commit(tx, path)
-                last = time.perf_counter_ns()
-            together.append((time.perf_counter_ns() - begun) / 1_000)
-            commits.append((time.perf_counter_ns() - last) / 1_000)
-            trips.append((traffic.round_trips, of_commits))
-    return {
-        "one_us": statistics.median(apart),
-        "together_us": statistics.median(together),
-        "apart_us": statistics.median(sum(apart[at : at + tables]) for at in range(0, len(apart), tables)),
-        "commit_us": statistics.median(commits),
-        "together_trips": statistics.median(one for one, _ in trips),
-        "apart_trips": statistics.median(one for _, one in trips),
-    }
 
 
 def beside(store: str, size: int, branches: int) -> dict[str, float]:
@@ -226,23 +164,12 @@ def beside(store: str, size: int, branches: int) -> dict[str, float]:
         for _ in range(1_500):
             path = growth.table_path(size, chance.randrange(size))
             begun = time.perf_counter_ns()
-            _commit(main, path)
+            commit(main, path)
             times.append((time.perf_counter_ns() - begun) / 1_000)
     return {"commit_us": statistics.median(times[500:])}
 
 
-def _commit(session: Any, path: str) -> None:
-    update = {"action": "set-properties", "updates": {"round": f"{time.time_ns()}"}}
-    status, _, answer = session.request(
-        "POST", path, body=json.dumps({"requirements": [], "updates": [update]})
-    )
-    if status != 200:
-        raise RuntimeError(answer)
-
-
 if __name__ == "__main__":
     _, _what, _store, *_numbers = sys.argv
-    _found = {"merges": merges, "transactions": transactions, "beside": beside}[_what](
-        _store, *map(int, _numbers)
-    )
+    _found = {"merges": merges, "beside": beside}[_what](_store, *map(int, _numbers))
     sys.stdout.write(json.dumps(_found) + "\n")

@@ -39,10 +39,11 @@ MOST_ON_TOP_US = 15
 _COMMIT = 50
 """Number of rows of one commit. Their ids are consecutive."""
 _VALUE = bytes(200)
-_EMBEDDED = {
+EMBEDDED = {
     "sqlite": "write-ahead log, synchronous=FULL",
     "rocksdb": "write-ahead log, synced",
 }
+"""Durability settings of the databases without a server."""
 
 
 class Database(NamedTuple):
@@ -78,12 +79,12 @@ def measure(
     """
     sizes, findings = Sizes(rounds, seconds, clients), list[Finding]()
     trips: dict[str, dict[str, Sample]] = {}
-    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is an alias
+    for scheme in schemes or (*EMBEDDED, *SERVERS):  # `mysql:` is an alias
         try:
             with database_of(scheme, folder) as database:
                 findings += _figures(database, sizes)
                 trips[scheme] = round_trips(database.uri, database.server)
-                how = _EMBEDDED[scheme] if database.server is None else database.server.durability
+                how = EMBEDDED[scheme] if database.server is None else database.server.durability
                 findings.append(Durability(f"both sides on {scheme}", how))
         except (PolarisError, ImportError) as error:  # such as a missing module of `benchmarks.bare`
             findings.append(LeftOut(scheme, str(error)))
@@ -96,6 +97,7 @@ def measure(
 
 @contextmanager
 def database_of(scheme: str, folder: Path) -> Iterator[Database]:
+    """Start the server of a database, if it has one, and yield the database."""
     with ExitStack() as stack:
         server = stack.enter_context(server_class(scheme)()) if scheme in SERVERS else None
         yield Database(scheme, server, folder)

@@ -28,6 +28,7 @@ from benchmarks import (
     refreshing,
     sweeping,
     system_views,
+    transactions,
     wide,
 )
 from benchmarks.findings import Finding
@@ -49,8 +50,8 @@ class Sizes(NamedTuple):
     quick: bool
     """Whether to check only that everything runs."""
     schemes: tuple[str, ...] = ()
-    """URI schemes of the databases to measure in the parts `databases` and `processes`; if empty, all databases, or
-    those that the part chooses."""
+    """URI schemes of the databases to measure in the parts `databases`, `processes` and `transactions`; if empty, all
+    databases, or those that the part chooses."""
     against: str = ""
     """Folder of the earlier checkout for the part `earlier`. If it is empty, this part is left out."""
 
@@ -135,6 +136,14 @@ PARTS: dict[str, Part] = {
             sizes=(of.sizes[0], of.sizes[-1]),
             rounds=of.rounds,
             branches=10 if of.quick else 1_000,
+        ),
+    ),
+    "transactions": Part(
+        "transactions over ten tables beside commits (--databases: sqlite and postgresql by default)",
+        lambda folder, of: transactions.measure(
+            folder,
+            rounds=of.rounds,
+            schemes=("sqlite",) if of.quick else of.schemes or ("sqlite", "postgresql"),
         ),
     ),
     "capacity": Part(

@@ -1,5 +1,5 @@
-"""`PrivateCommitter`: commits changes to a reference that exists only in this process, such as a transaction's copy of a
-branch."""
+"""`PrivateCommitter`: commits changes to a reference that only this process has, such as the copy of a branch in a
+transaction."""
 
 from __future__ import annotations
 
