@@ -65,13 +65,9 @@ class MemoryBackend(Backend):
     scope = "process"
     transactional = True
 
-    def __init__(self, name: str = "", *, private: bool = False) -> None:
-        """
-        Args:
-            private: whether only this object uses the store, which then has no name.
-        """
+    def __init__(self, name: str = "") -> None:
         self._name = name
-        self._tables = _Tables() if private else _stores.setdefault(name, _Tables())
+        self._tables = _stores.setdefault(name, _Tables())
         self._closed = False
 
     def setup(self) -> None:

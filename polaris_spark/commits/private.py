@@ -132,6 +132,8 @@ class PrivateCommitter:
                 raise
             pending.succeed(repeated[0])  # the change may fail only because it was already carried out
             return True
+        if self._head is not base:  # the preparation made a commit of its own
+            return False
         applied = self._applier.begin(base)
         self._applier.apply(applied, [pending])
         if pending.must_prepare:

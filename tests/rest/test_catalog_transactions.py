@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -25,7 +26,7 @@ from polaris_spark.catalog.transactions import Transaction, Transactions
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.log import entries
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import State, reading_state
 from polaris_spark.errors import (
     BadRequestError,
     HistoryTrimmedError,
@@ -256,6 +257,59 @@ def test_renames_and_views_and_drops_are_carried_out_together(main: Client) -> N
     tx.commit()
     assert main.names("db") == ["moved", "t", "u"]
     assert (read(main, "moved"), read(main, "u")) == (0, 9)
+
+
+@pytest.mark.parametrize("swept", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_commit_has_the_same_effect_whether_or_not_its_branch_has_changed(
+    main: Client, clock: ManualClock, moved: bool, swept: bool
+) -> None:
+    """A branch that has not changed takes over what the transaction computed; another one is merged."""
+    main.create("other", properties={"my.value": "0"})
+    main.create("gone")
+    main.create("swapped", properties={"my.value": "3"})
+    tx = Tx(main, "serializable")
+    write(tx.client, "t", 1)
+    write(tx.client, "t", 2)
+    for source, target in (("u", "aside"), ("swapped", "u"), ("aside", "swapped")):
+        tx.client.ok(
+            "POST", "v1/tables/rename", {"source": identifier(source), "destination": identifier(target)}
+        )
+    tx.client.ok("POST", "v1/namespaces", {"namespace": ["new"]})
+    tx.client.create("made")
+    tx.client.ok("DELETE", table("gone"))
+    changed = tx.client.load("t")["metadata"]
+    made = content_id(tx.client, b"made")
+    if moved:
+        write(main, "other", 1)
+    if swept:
+        clock.advance(10)
+        call(main.session, "sweep", retention="3d", grace="3d")
+    tx.commit()
+    assert main.names("db") == ["made", "other", "swapped", "t", "u"]
+    assert [read(main, name) for name in ("t", "u", "swapped")] == [2, 3, 0]
+    assert main.load("t")["metadata"]["properties"] == changed["properties"]
+    assert (content_id(main, b"made") == made) is not swept
+    head = main.session.catalog.head()
+    logged = Counter(
+        entry.action
+        for _, commit, _, entry in entries(head.store, head.head)
+        if commit.number == head.head.number
+    )
+    assert logged == {
+        "create-namespace": 1,
+        "create-table": 1,
+        "drop-table": 1,
+        "rename-table": 3,  # one of the exchanged tables gets another name meanwhile
+        "update-table": 1,
+    }
+
+
+def content_id(client: Client, name: bytes) -> int:
+    """The object id of the content of the entity whose key ends with this name."""
+    state = reading_state(client.session.catalog.head())  # which a transaction does not record as read
+    [found] = [id for key, id in contents(state) if key.endswith(name)]
+    return found
 
 
 def test_ten_tables_cost_less_than_ten_commits(main: Client) -> None:
