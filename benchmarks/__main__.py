@@ -42,7 +42,9 @@ def _parse() -> argparse.Namespace:
         nargs="+",
         help="tables of the part growth's catalogs (default: 1000 100000 1000000)",
     )
-    parser.add_argument("--databases", nargs="+", help="of the parts databases and processes, by scheme")
+    parser.add_argument(
+        "--databases", nargs="+", help="of the parts databases, processes and transactions, by scheme"
+    )
     parser.add_argument("--against", type=Path, help="folder of the earlier checkout of the part earlier")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
     parser.add_argument("--directory", type=Path, help="where stores and files go (default: temporary)")

@@ -3,7 +3,6 @@ transaction."""
 
 from __future__ import annotations
 
-import threading
 from typing import TypeVar
 
 import msgspec
@@ -67,7 +66,9 @@ class PrivateCommitter:
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
         self._closed_because = ""
-        self._lock = threading.RLock()
+        self._nobody = clock.signal()
+        """Wakes nobody: no thread leads the changes of others."""
+        self._lock = clock.lock()
         """Held by a commit, and while commits are refused or accepted again."""
 
     def read(self) -> CommitReader:
@@ -103,7 +104,7 @@ class PrivateCommitter:
             if self._closed_because:
                 raise BadRequestError(self._closed_because)
             self.used_ms = self._clock.now_ms()
-            pending, apart = Pending(change, begun, deadline, self._clock.signal()), change.size > APART_SIZE
+            pending, apart = Pending(change, begun, deadline, self._nobody), change.size > APART_SIZE
             while not self._carried_out(pending, apart=apart):
                 apart = apart or pending.too_long
                 if self._clock.monotonic_ms() >= deadline:
@@ -132,8 +133,6 @@ class PrivateCommitter:
                 raise
             pending.succeed(repeated[0])  # the change may fail only because it was already carried out
             return True
-        if self._head is not base:  # the preparation made a commit of its own
-            return False
         applied = self._applier.begin(base)
         self._applier.apply(applied, [pending])
         if pending.must_prepare:
