@@ -23,6 +23,7 @@ IN_PROCESS = (
     "listing",
     "growth",
     "branches",
+    "transactions",
     "pyiceberg",
     "earlier",
 )
