@@ -133,7 +133,6 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
         self.guard(state)
-        _refuse_changed(state, prepared.reads)
         state.add_all(prepared.objects)
         run = Run(self, state, prepared)
         begun = Newest(prepared.begun)
@@ -141,6 +140,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
             state.reads.append(begun)
             merged = run.take_over()
         else:
+            _refuse_changed(state, prepared.reads)
             merged = run.merge()
         conflicts = [one for one in merged if one.action == "conflict"]
         if conflicts and not self._dry_run:

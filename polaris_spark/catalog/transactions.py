@@ -14,10 +14,10 @@ conflicts. Nobody else sees its changes before.
 These are snapshot isolation and serializability of Adya ("Weak Consistency", 1999), with tables, views and namespaces
 as the objects.
 
-A sweep may delete unreachable objects whose ids are older than the sweep (`maintenance.sweep_roots`). So if a sweep
-has set a fence on the parent since the transaction began, the commit writes the objects that the transaction made under
-new ids. Changes that bring stored content of other branches or
-of earlier commits are refused in a transaction (`Change.from_elsewhere`): a sweep may delete it before the commit.
+A sweep may delete unreachable objects whose ids are older than the sweep (`maintenance.sweep_roots`). So if a sweep has
+set a fence on the parent since the transaction began, the commit writes the objects that the transaction made under new
+ids. Changes that bring stored content of other branches or of earlier commits are refused in a transaction
+(`Change.from_elsewhere`): a sweep may delete it before the commit.
 """
 
 from __future__ import annotations
