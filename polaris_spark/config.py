@@ -200,6 +200,7 @@ class Properties:
     idempotency_key_lifetime: int = 30 * 60_000
     commit_timeout: int = 60_000
     history_retention: int = 3 * 86_400_000
+    log_retention: int = 365 * 86_400_000
     grace: int = 3 * 3_600_000
     cache_bytes: int = 128 * 2**20
     metrics_reports: int = 10_000
@@ -398,6 +399,11 @@ PROPERTIES: Mapping[str, Property] = {
         "outcome is unknown.",
     ),
     "history-retention": Property(duration_ms, "3 d", "Minimum time for which history is kept."),
+    "log-retention": Property(
+        duration_ms,
+        "365 d",
+        "Minimum time for which the log of trimmed commits is kept, without their states. 0 s if it is not archived.",
+    ),
     "grace": Property(
         duration_ms,
         "3 h",

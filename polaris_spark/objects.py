@@ -194,6 +194,7 @@ BUILT_IN: Final = {
     "intent": "polaris_spark.commits.intent_rows",
     "leaf": "polaris_spark.index.shards",
     "log": "polaris_spark.catalog.metadata.rows",
+    "log-part": "polaris_spark.catalog.archived_log",
     "metrics-reports": "polaris_spark.catalog.metrics",
     "namespace": "polaris_spark.catalog.rows",
     "partition-spec": "polaris_spark.catalog.metadata.rows",

@@ -43,6 +43,7 @@ RETENTION: Final = (MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE, GC_ENABLED)
 """Names of the properties that decide which snapshots are kept. A table's value takes precedence over its namespace's
 value, and the namespace's value over the catalog's value."""
 HISTORY_RETENTION: Final = "history-retention"
+LOG_RETENTION: Final = "log-retention"
 GRACE: Final = "grace"
 
 _FIXED = (WAREHOUSE, SHARED_LOCATIONS)
@@ -54,6 +55,7 @@ PARSERS: Mapping[str, Callable[[str, str], object]] = {
     MIN_SNAPSHOTS: whole_number,
     MAX_REF_AGE: whole_number,
     HISTORY_RETENTION: duration_ms,
+    LOG_RETENTION: duration_ms,
     GRACE: duration_ms,
     "metadata-files": metadata_files,
     "metrics-reports": count,
@@ -194,6 +196,7 @@ STRICTER: Mapping[str, Callable[[str, str], str]] = {
     MIN_SNAPSHOTS: _larger,
     MAX_REF_AGE: _larger,
     HISTORY_RETENTION: _longer,
+    LOG_RETENTION: _longer,
     GRACE: _longer,
 }
 """Maps the name of each property that decides what is deleted to the function that returns the stricter of two
@@ -290,16 +293,21 @@ class Binding:
     def period_ms(
         self, name: str, stored: Mapping[str, str], asked: int | None = None, *, is_own: bool
     ) -> int:
-        """Return the value of `grace` or `history-retention` that applies to a catalog of the realm, in milliseconds.
+        """Return the value of a period that applies to a catalog of the realm, in milliseconds.
 
         Args:
-            name: `grace` or `history-retention`.
+            name: `grace`, `history-retention` or `log-retention`.
             stored: properties in the catalog's row.
             asked: argument of a job that replaces the session's property, in milliseconds; None if not given.
             is_own: whether this is the session's catalog. The session's property applies to another catalog only if
                 that catalog does not set the property.
         """
-        own = self._session.grace if name == GRACE else self._session.history_retention
+        session = self._session
+        own = {
+            GRACE: session.grace,
+            HISTORY_RETENTION: session.history_retention,
+            LOG_RETENTION: session.log_retention,
+        }[name]
         kept = period_ms(stored[name]) if name in stored else None
         if asked is None and is_own and name in self._given:
             asked = own

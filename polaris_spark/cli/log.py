@@ -23,9 +23,10 @@ from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
+    from polaris_spark.catalog.archived_log import ArchivedLog
     from polaris_spark.cli.stores import OpenRealm
     from polaris_spark.commits.as_of import AsOf
-    from polaris_spark.commits.rows import Head, LogEntry
+    from polaris_spark.commits.rows import Commit, Head, LogEntry
     from polaris_spark.store.objects import ObjectStore
 
 Json = dict[str, Any]
@@ -110,6 +111,7 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
+    from polaris_spark.catalog.references import head_name
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
@@ -124,27 +126,30 @@ def log(
     with open_store(store, password) as opened:
         place = opened.realm(realm)
 
-        def newest() -> Head:
-            return (
-                place.head(reference) if reference else place.catalog_head(place.catalog(catalog), branch)
-            ).head
+        def newest() -> Log:
+            if reference:
+                name, head = reference, place.head(reference).head
+            else:
+                row = place.catalog(catalog)
+                name, head = head_name(row, branch), place.catalog_head(row, branch).head
+            return Log(place.objects, head, place.archived_log(name, head))
 
-        head = newest()
+        shown = newest()
         if follow:
             with contextlib.suppress(KeyboardInterrupt):
-                for change in new_changes(place.objects, newest, begin):
+                for change in new_changes(newest, begin):
                     if wanted.allows(change):
                         print(json.dumps(change, ensure_ascii=False), flush=True)
             return
-        shown = limited(place.objects, head, begin, end)
-        found = () if shown is None else _filtered(read_commits(place.objects, shown), wanted)
+        first, last = limits(shown, begin, end)
+        found = _filtered(read_commits(shown, first, last), wanted)
         listed = list(islice(found, limit))
     if as_json:
         print_json(listed)
     elif not listed:
         screen().print(NO_ROWS)
     elif wanted == Wanted() and begin is None:
-        draw(listed, head, screen())
+        draw(listed, shown, screen())
     else:
         draw(listed, None, screen())
         if len(listed) == limit:
@@ -161,115 +166,154 @@ def _filtered(found: Iterable[Json], wanted: Wanted) -> Iterator[Json]:
             yield commit
 
 
-def limited(objects: ObjectStore, head: Head, begin: AsOf | None, end: AsOf | None) -> Head | None:
-    """Return a head whose history has the commits after `begin`, up to `end` included; None if there are none.
+class Log(NamedTuple):
+    """The log of a reference: its stored commits, and the log of the commits that were trimmed."""
+
+    objects: ObjectStore
+    head: Head
+    archived: ArchivedLog
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest commit whose log is kept."""
+        return self.archived.first if self.archived.parts else self.head.floor_number
+
+
+def limits(log: Log, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
+    """Return the numbers of the first commit after the point `begin`, and of the last commit up to the point `end`. The
+    first is greater than the last if there are no commits between them.
 
     Raises:
-        InputError: a point is a commit that is not in the history of the head.
-        HistoryTrimmedError: `end` is older than the oldest commit that is kept.
+        InputError: a point is a commit that is not in the log.
+        HistoryTrimmedError: `end` is older than the oldest commit whose log is kept.
     """
-    from polaris_spark.commits.as_of import pinned
+    from polaris_spark.catalog.archived_log import number_in_log
     from polaris_spark.errors import BeforeHistoryError
 
-    try:
-        last = head if end is None else pinned(objects, head, end)
-    except BeforeHistoryError:
-        return None
-    first = _first_after(objects, head, begin)
-    if first > last.number:
-        return None
-    return msgspec.structs.replace(last, floor_number=max(first, head.floor_number))
+    first, last = _first_after(log, begin), log.head.number
+    if end is not None:
+        try:
+            last = number_in_log(log.objects, log.head, log.archived, end)
+        except BeforeHistoryError:
+            last = -1
+    return first, last
 
 
-def _first_after(objects: ObjectStore, head: Head, begin: AsOf | None) -> int:
-    """Return the number of the first kept commit after a point; the number of the oldest kept commit if the point is
-    None or older than all kept commits."""
-    from polaris_spark.commits.as_of import pinned
+def _first_after(log: Log, begin: AsOf | None) -> int:
+    """Return the number of the first commit after a point; the number of the oldest commit whose log is kept if the
+    point is None or older."""
+    from polaris_spark.catalog.archived_log import number_in_log
     from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
 
     if begin is None:
-        return head.floor_number
+        return log.oldest
     try:
-        return pinned(objects, head, begin).number + 1
+        return number_in_log(log.objects, log.head, log.archived, begin) + 1
     except (BeforeHistoryError, HistoryTrimmedError):
-        return head.floor_number
+        return log.oldest
 
 
 def new_changes(
-    objects: ObjectStore,
-    newest: Callable[[], Head],
-    begin: AsOf | None,
-    *,
-    wait: Callable[[], object] | None = None,
+    newest: Callable[[], Log], begin: AsOf | None, *, wait: Callable[[], object] | None = None
 ) -> Iterator[Json]:
     """Yield the changes after a point, oldest first, and then each new change; never end.
 
     Each change has the number, id and time of its commit as `commit`.
 
     Args:
-        newest: reads the current head.
+        newest: reads the log as it is now.
         begin: the point; None for the current head.
-        wait: called before the head is read again; by default, sleeps for `POLL_SECONDS`.
+        wait: called before the log is read again; by default, sleeps for `POLL_SECONDS`.
     Raises:
-        HistoryTrimmedError: commits were trimmed before they were read.
+        HistoryTrimmedError: the log of commits was removed before it was read.
         StateError: the last commit that was read is not in the history any more, because of a recovery.
     """
     from polaris_spark.errors import HistoryTrimmedError, StateError
 
-    head = newest()
-    following = head.number + 1 if begin is None else _first_after(objects, head, begin)
-    last: int | None = head.commit if begin is None else None
+    log = newest()
+    following = log.head.number + 1 if begin is None else _first_after(log, begin)
+    last: int | None = log.head.commit if begin is None else None
     while True:
-        if head.floor_number > following:
+        head = log.head
+        if log.oldest > following:
             raise HistoryTrimmedError(
-                f"commits {following:,} to {head.floor_number - 1:,} were trimmed before they were read; begin again"
+                f"commits {following:,} to {log.oldest - 1:,} were trimmed before they were read; begin again"
             )
         if head.number >= following:
-            wanted = msgspec.structs.replace(head, floor_number=following)
-            fresh = list(_commit_ids(objects, wanted))[::-1]
-            if last is not None and fresh[0][1] != last:
-                raise StateError(
-                    f"commit {last:x}, which was read last, is not in the history any more: the reference was "
-                    "recovered to an older state; begin again"
-                )
-            for id, _ in fresh:
-                one = msgspec.structs.replace(head, commit=id, number=following, floor_number=following)
-                for commit in read_commits(objects, one):
-                    at = {name: commit[name] for name in ("number", "id", "time")}
-                    yield from ({"commit": at, **change} for change in commit["changes"])
-                following, last = following + 1, id
+            for commit in _oldest_first(log, following):
+                if last is not None and commit.parent != last:
+                    raise StateError(
+                        f"commit {last:x}, which was read last, is not in the history any more: the reference was "
+                        "recovered to an older state; begin again"
+                    )
+                shown = _json(log, commit)
+                at = {name: shown[name] for name in ("number", "id", "time")}
+                yield from ({"commit": at, **change} for change in shown["changes"])
+                following, last = commit.number + 1, commit.id
         elif head.number < following - 1 or (last is not None and head.commit != last):
             raise StateError(
                 f"the reference was recovered to commit {head.number:,}, before a commit that was read; begin again"
             )
         (wait or partial(time.sleep, POLL_SECONDS))()
-        head = newest()
+        log = newest()
 
 
-def _commit_ids(objects: ObjectStore, head: Head) -> Iterator[tuple[int, int | None]]:
-    """Yield the ids of commits and of their parents, from a head back to its floor."""
-    from polaris_spark.commits.log import commits
+class _Commit(NamedTuple):
+    """A commit of the log, perhaps an archived one."""
 
-    for id, commit in commits(objects, head):
-        yield id, next(iter(commit.parents), None)
+    number: int
+    id: int
+    commit: Commit
+    archived: tuple[LogEntry, ...] | None
+    """The log entries of an archived commit; None if the commit is stored."""
+
+    @property
+    def parent(self) -> int | None:
+        return next(iter(self.commit.parents), None)
 
 
-def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
-    """Yield the commits from a head back to the history floor (the oldest commit kept), with their changes, as JSON
-    values."""
-    from polaris_spark.commits.log import commits
+def _oldest_first(log: Log, first: int) -> Iterator[_Commit]:
+    """Yield the commits from number `first` on, the oldest first."""
+    from polaris_spark.commits.log import oldest_first
+
+    floor = log.head.floor_number
+    for one in log.archived.oldest_first(log.objects, first):
+        yield _Commit(one.number, one.id, one.commit, one.entries)
+    for run in oldest_first(log.objects, log.head, max(first, floor), log.head.number):
+        for id, commit in run:
+            yield _Commit(commit.number, id, commit, None)
+
+
+def read_commits(log: Log, first: int, last: int) -> Iterator[Json]:
+    """Yield the commits with the numbers `first` to `last` (both included), the newest first, with their changes, as
+    JSON values. `stored` is false for a commit of which only the log is kept."""
+    from polaris_spark.commits.log import ancestor, commits
+
+    floor = log.head.floor_number
+    if max(first, floor) <= last:
+        id = ancestor(log.objects, log.head, last)
+        stored = msgspec.structs.replace(log.head, commit=id, number=last, floor_number=max(first, floor))
+        for id, commit in commits(log.objects, stored):
+            yield _json(log, _Commit(commit.number, id, commit, None))
+    for one in log.archived.newest_first(log.objects, first, last):
+        yield _json(log, _Commit(one.number, one.id, one.commit, one.entries))
+
+
+def _json(log: Log, found: _Commit) -> Json:
     from polaris_spark.commits.rows import Entries
 
-    for id, commit in commits(objects, head):
-        entries = objects.get(commit.entries, Entries).entries if commit.entries else ()
-        yield {
-            "number": commit.number,
-            "id": hexadecimal(id),
-            "time": iso_text(commit.time),
-            "principals": list(dict.fromkeys(entry.principal for entry in entries)),
-            "merged": [_merged(objects, other) for other in commit.merged],
-            "changes": [_change(entry) for entry in entries],
-        }
+    _, id, commit, entries = found
+    if entries is None:
+        entries = log.objects.get(commit.entries, Entries).entries if commit.entries else ()
+    return {
+        "number": commit.number,
+        "id": hexadecimal(id),
+        "time": iso_text(commit.time),
+        "stored": found.archived is None,
+        "principals": list(dict.fromkeys(entry.principal for entry in entries)),
+        "merged": [_merged(log.objects, other) for other in commit.merged],
+        "changes": [_change(entry) for entry in entries],
+    }
 
 
 def _merged(objects: ObjectStore, id: int) -> Json:
@@ -302,28 +346,29 @@ def _change(entry: LogEntry) -> Json:
     return change
 
 
-def draw(listed: list[Json], head: Head | None, console: Console) -> None:
+def draw(listed: list[Json], log: Log | None, console: Console) -> None:
     """Print commits as a graph.
 
     Args:
         listed: the commits that `read_commits` yielded, the newest first.
-        head: the head of the reference, which contains the number of the history floor (the oldest commit kept); None
-            to print nothing about older commits.
+        log: the log that has the commits; None to print nothing about older commits.
     """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]
     widths = (max(map(len, actions), default=0), min(40, max(map(len, names), default=0)))
-    for commit in listed:
+    for position, commit in enumerate(listed):
+        if not commit["stored"] and (not position or listed[position - 1]["stored"]):
+            console.print(
+                Text(f"┄  the states of commit {commit['number']:,} and earlier were trimmed", style="dim")
+            )
         _draw_commit(commit, widths, console)
-    if head is None:
+    if log is None:
         return
     oldest = listed[-1]["number"]
-    if oldest > head.floor_number:
-        console.print(
-            Text(f"┆  {counted(oldest - head.floor_number, 'older commit')} (see --limit)", style="dim")
-        )
-    elif head.floor_number:
-        console.print(Text(f"┄  history before commit {head.floor_number:,} was trimmed", style="dim"))
+    if oldest > log.oldest:
+        console.print(Text(f"┆  {counted(oldest - log.oldest, 'older commit')} (see --limit)", style="dim"))
+    elif log.oldest:
+        console.print(Text(f"┄  history before commit {log.oldest:,} was trimmed", style="dim"))
 
 
 def _draw_commit(commit: Json, widths: tuple[int, int], console: Console) -> None:
@@ -404,5 +449,6 @@ def _counted(summary: dict[str, str], what: str) -> str:
 
 def realm_log(realm: OpenRealm, reference: str, limit: int, console: Console) -> None:
     """Print the newest commits of a reference."""
-    reader = realm.head(reference)
-    draw(list(islice(read_commits(realm.objects, reader.head), limit)), reader.head, console)
+    head = realm.head(reference).head
+    log = Log(realm.objects, head, realm.archived_log(reference, head))
+    draw(list(islice(read_commits(log, log.oldest, head.number), limit)), log, console)

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.archived_log import Archive, ArchivedLog
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
 from polaris_spark.commits.head_reader import refuse_moved
+from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import Properties, Secret, StoreURI
@@ -23,6 +25,7 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.reference_reader import ReferenceReader
+from polaris_spark.system.registrations import registered_by
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
 from polaris_spark.system.stores import StoreRecord, check_store
 
@@ -74,6 +77,13 @@ class OpenRealm:
         """Return the newest commit of a reference that the registry lists. If the reference's row was never written,
         return its first commit."""
         return self._references.open(self._references.head_of(registered))
+
+    def archived_log(self, name: str, head: Head) -> ArchivedLog:
+        """Return the archived log of a reference whose newest commit is `head`."""
+        registry = self._registry()
+        entry = registry.index(REFERENCES).get(name.encode())
+        row_name = name if entry is None else registered_by(name, entry).row_name
+        return Archive(self._references, registry).of(head, name, row_name)
 
     def catalogs(self) -> list[CatalogRow]:
         """Return the realm's catalogs, sorted by name."""

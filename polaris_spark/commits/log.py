@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polaris_spark.clock import AHEAD_MS, iso_text
-from polaris_spark.commits.rows import FIRST_SKIP, Commit, Entries, Head, LogEntry
+from polaris_spark.commits.rows import FIRST_SKIP, INLINE_PARENTS, Commit, Entries, Head, LogEntry
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
 from polaris_spark.store.objects import ObjectStore
 
@@ -56,10 +56,18 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
         first = store.get(ancestor(store, head, low), Commit).time
         if first <= time:
             return _newest_until(store, head, low, high, time)
-    asked = f"begins at {iso_text(first)}, after the time asked for, {iso_text(time)}"
     if head.floor_number:
-        raise HistoryTrimmedError(f"the history of this reference was trimmed and {asked}")
-    raise BeforeHistoryError(f"the history of this reference {asked}")
+        raise HistoryTrimmedError(f"the history of this reference was trimmed and {_begins(first, time)}")
+    raise before_history(first, time)
+
+
+def before_history(first: int, time: int) -> BeforeHistoryError:
+    """Return the error for a time before the first commit. Times are in milliseconds since 1970."""
+    return BeforeHistoryError(f"the history of this reference {_begins(first, time)}")
+
+
+def _begins(first: int, time: int) -> str:
+    return f"begins at {iso_text(first)}, after the time asked for, {iso_text(time)}"
 
 
 def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int | None:
@@ -117,6 +125,19 @@ def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
             yield id, commit
         wanted = min(len(commit.parents), commit.number - head.floor_number)
         pending = list(commit.parents[: max(0, wanted)])
+
+
+def oldest_first(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[list[tuple[int, Commit]]]:
+    """Yield the commits from number `low` to number `high` (both included), oldest first, in lists of (id, commit).
+
+    Each list is read from the database in one batch: a commit, and the ancestors that it lists in `parents`.
+    """
+    for first in range(low, high + 1, INLINE_PARENTS):
+        last = ancestor(store, head, min(high, first + INLINE_PARENTS - 1))
+        newest = store.get(last, Commit)
+        ids = [last, *newest.parents[: newest.number - first]]
+        found = store.get_many(ids, Commit)
+        yield [(id, found[id]) for id in reversed(ids)]
 
 
 def entries(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit, int, LogEntry]]:

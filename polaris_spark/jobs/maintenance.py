@@ -15,7 +15,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
 from polaris_spark.property_values import duration_ms
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.sweep_roots import Policy
+    from polaris_spark.maintenance.periods import Policy
     from polaris_spark.rest.session import Session
 
 Scope = Literal["store", "realm", "catalog"]

@@ -16,7 +16,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     policy = policy_of(call, arguments)
     trimmed = trim(
         call.session.catalog.references,
-        retention_ms=policy.retention_of,
+        policy,
+        call.session.operation(),
         dry_run=arguments.get("dry_run", False),
         progress=lambda done, of: call.progress("trimming references", done, of),
     )

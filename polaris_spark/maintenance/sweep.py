@@ -19,8 +19,8 @@ from polaris_spark.catalog.engine import Engine, LocalEngine, Reach, Row, Rows
 from polaris_spark.catalog.files import Files
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep_roots import (
-    Policy,
     Roots,
     list_roots_only,
     trim_fence_and_list_roots,

@@ -85,58 +85,14 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
+from polaris_spark.maintenance.log_archive import end_dropped
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.lost_rows import strict_reader, unlisted
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
-
-
-class Policy(NamedTuple):
-    """How long a sweep keeps history, dropped references and unreachable rows. Periods are in milliseconds."""
-
-    retention_ms: int
-    """Retention period: minimum time for which history is kept, in milliseconds."""
-    grace_ms: int
-    """Grace period: minimum time for which unreachable rows and dropped references are kept, in milliseconds."""
-    catalogs: Mapping[str, tuple[int, int]] = {}
-    """Retention period and grace period, in milliseconds, of each catalog that has its own periods. Keys are the
-    prefixes of the names of the catalogs' references."""
-
-    def retention_of(self, reference: str) -> int:
-        """Return the minimum time for which the history of a reference is kept, in milliseconds.
-
-        If the reference belongs to no catalog, this is the longest retention period of all catalogs.
-        """
-        return self._of(reference, 0)
-
-    def grace_of(self, reference: str) -> int:
-        """Return the minimum time for which a reference is kept after its drop, in milliseconds.
-
-        If the reference belongs to no catalog, this is the longest grace period of all catalogs.
-        """
-        return self._of(reference, 1)
-
-    @property
-    def rows_ms(self) -> int:
-        """Minimum time for which unreachable rows are kept, in milliseconds: the longest grace period of all catalogs.
-
-        The longest period is used because it is not known to which catalog an unreachable row belonged.
-        """
-        return max([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
-
-    @property
-    def shortest_grace_ms(self) -> int:
-        """The shortest grace period of all catalogs, in milliseconds: no dropped reference is deleted sooner."""
-        return min([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
-
-    def _of(self, reference: str, position: int) -> int:
-        base = (self.retention_ms, self.grace_ms)[position]
-        if not reference.startswith("cat/"):
-            return max([base, *(own[position] for own in self.catalogs.values())])
-        prefix = reference[: reference.index("/", 4) + 1]
-        return self.catalogs.get(prefix, (self.retention_ms, self.grace_ms))[position]
 
 
 class Roots(NamedTuple):
@@ -179,13 +135,9 @@ def _trim_fence_and_list_roots(
     references: References, policy: Policy, operation: Operation, progress: Progress
 ) -> Roots:
     now = references.ids.now_ms()
-    trim(
-        references,
-        retention_ms=policy.retention_of,
-        progress=lambda done, of: progress("trimming history", done, of),
-    )
+    trim(references, policy, operation, progress=lambda done, of: progress("trimming history", done, of))
     progress("removing dropped references", 0, 0)
-    references.end_expired(policy.grace_of, operation)
+    end_dropped(references, policy, operation)
     try:
         fencing = _Fencing(references, progress, _replace_by_tombstones(references))
         fence = fencing.run()
@@ -204,7 +156,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
     Rows that other processes write meanwhile are younger than the grace period, so they are not counted as unreachable.
     """
     now = references.ids.now_ms()
-    trimmed = trim(references, retention_ms=policy.retention_of, dry_run=True)
+    trimmed = trim(references, policy, dry_run=True)
     after = {one.reference: one.after for one in trimmed}
     root = references.root.read()
     listed = listed_in(root.index(REFERENCES))

@@ -2,10 +2,12 @@
 
 The floor is the oldest commit of a reference that is kept. Every commit from the floor to the head is kept, with all
 objects that it points to. The new floor is the newest commit that is older than the retention period, so that the state
-at the beginning of this period can still be read. An attempt to read an older commit fails with an error that says that
-the history was trimmed. No commit that is younger than the retention period is below the floor, even if the times of
-commits go back because a clock was behind. A branch can keep its history for longer, or a number of commits in any case
-(`Registration.keep_ms` and `keep_commits`).
+at the beginning of this period can still be read. An attempt to read the state of an older commit fails with an error
+that says that the history was trimmed. The log of older commits is archived first (`log_archive`).
+
+No commit that is younger than the retention period is below the floor, even if the times of commits go back because a
+clock was behind. A branch can keep its history for longer, or a number of commits in any case (`Registration.keep_ms`
+and `keep_commits`).
 """
 
 from __future__ import annotations
@@ -13,16 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import ancestor, last_before
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError, ReferenceGoneError
+from polaris_spark.maintenance.log_archive import archive_log, remove_old_logs
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.property_values import duration_text
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.lost_rows import strict_reader
 from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
+
+_NOBODY = Operation(b"", "")
 
 _LOOKUPS = 3
 """Maximum number of times that a trim opens a reference, if other processes repeatedly drop and recreate it."""
@@ -73,19 +80,21 @@ def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: 
 
 def trim(
     references: References,
+    policy: Policy,
+    operation: Operation = _NOBODY,
     *,
-    retention_ms: int | Callable[[str], int],
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> list[Trimmed]:
-    """Raise the floor of the registry and of every live reference to the newest commit older than the retention period.
+    """Raise the floor of the registry and of every live reference to the newest commit older than the retention period,
+    and archive the log of the commits below it. Remove old logs from the archive.
 
     The floor of a dropped reference is not raised: a sweep deletes its whole history when the grace period has passed.
     After an interruption, call this function again.
 
     Args:
-        retention_ms: minimum time for which history is kept, in milliseconds: one value for all references, or a
-            function of the reference's name. A reference can have a longer one of its own.
+        policy: how long history and the log are kept. A reference can have a longer period of its own for its history.
+        operation: names the principal.
         dry_run: whether to write nothing, and only return the floors that would be raised.
         progress: called with the number of references that are done, and the total.
     Returns:
@@ -98,16 +107,20 @@ def trim(
     done: list[Trimmed] = []
     for position, registered in enumerate([*live, None]):
         progress(position, len(live) + 1)
-        trim_one = _would_trim if dry_run else _trim_one
         name = ROOT if registered is None else registered.name
-        kept_ms = retention_ms(name) if callable(retention_ms) else retention_ms
+        kept_ms = policy.retention_of(name)
         age = _Age(now - kept_ms, now)
         if registered is not None:
             own = registered.registration
             age = _Age(now - max(kept_ms, own.keep_ms), now, own.keep_commits)
-        trimmed = trim_one(references, registered, age)
+        if dry_run:
+            trimmed = _would_trim(references, registered, age)
+        else:
+            trimmed = _trim_one(references, registered, age, operation if policy.log_of(name) else None)
         if trimmed is not None:
             done.append(trimmed)
+    if not dry_run:
+        remove_old_logs(references, policy.log_of, operation)
     return done
 
 
@@ -118,7 +131,14 @@ def _would_trim(references: References, registered: Registered | None, age: _Age
     return None if floor is None else _trimmed(registered, head, floor)
 
 
-def _trim_one(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
+def _trim_one(
+    references: References, registered: Registered | None, age: _Age, archiving: Operation | None
+) -> Trimmed | None:
+    """Trim one reference.
+
+    Args:
+        archiving: the operation with which the log is archived; None if it is not archived.
+    """
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
         # A committer always reads and changes the same row, even if a new reference now has the name.
@@ -127,8 +147,11 @@ def _trim_one(references: References, registered: Registered | None, age: _Age) 
         except ReferenceGoneError:  # dropped meanwhile
             return None
         try:
-            head = committer.read().head
+            at = committer.read()
+            head = at.head
             floor = _new_floor(references.store, head, age)
+            if floor is not None and archiving is not None:
+                archive_log(references, name, at, before=floor.number, operation=archiving)
             if floor is not None:
                 _raise(committer, floor)
         except ReferenceGoneError:

@@ -384,6 +384,7 @@ def _settings(properties: Properties, row: CatalogRow, context: Context) -> byte
         properties.branch,
         properties.metadata_files,
         properties.history_retention,
+        properties.log_retention,
         properties.grace,
         properties.append_rebase,
         properties.schema_merge,

@@ -1,8 +1,8 @@
-"""The feed: a stream reads the log of one reference in order.
+"""The feed: a stream reads the log of one reference in order, first the archived log of trimmed commits.
 
 A position in the log is a commit and the number of its log entries that have been read. Before each batch, the position
 is checked against the reference's current head (newest commit). The stream fails if the position's commit is no longer
-in the history of the head, or if commits after the position were trimmed. The stream never skips changes.
+in the history of the head, or if the log of commits after the position is gone. The stream never skips changes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.archived_log import NO_ARCHIVE, ArchivedLog, number_in_log
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import SystemClock
-from polaris_spark.commits.as_of import AsOf, pinned
-from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.as_of import AsOf
+from polaris_spark.commits.log import ancestor, oldest_first
 from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.errors import (
     BeforeHistoryError,
@@ -28,13 +29,16 @@ from polaris_spark.errors import (
 )
 from polaris_spark.spark.options import EARLIEST, LATEST, ViewOptions
 from polaris_spark.spark.realm_reader import RealmReader
-from polaris_spark.spark.views.history import READ_TOGETHER, HistoryTask
-from polaris_spark.spark.views.view import partition_count
+from polaris_spark.spark.views.history import HistoryTask
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
 COMMITS_PER_PARTITION = 200
 """Approximate minimum number of commits in a partition. Reading fewer commits takes less time than starting a task."""
+
+
+_COMMITS_OF_A_TASK = 50
+"""Maximum number of stored commits that one task reads. A partition can have several tasks."""
 
 
 class Position(NamedTuple):
@@ -68,6 +72,21 @@ class Followed(NamedTuple):
     """Name of the reference's database row: the reference's name and generation. The generation differs after the
     reference is dropped and created again."""
     head: Head
+    archived: ArchivedLog = NO_ARCHIVE
+    """The log of the commits that were trimmed."""
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest commit whose log is kept."""
+        return self.archived.first if self.archived.parts else self.head.floor_number
+
+    def commit(self, store: ObjectStore, number: int) -> tuple[int, Commit]:
+        """Return the id of a commit in the log, and the commit, which can be an archived one."""
+        found = self.archived.commit(store, number) if number < self.head.floor_number else None
+        if found is not None:
+            return found.id, found.commit
+        id = ancestor(store, self.head, number)
+        return id, store.get(id, Commit)
 
 
 class FeedTask(NamedTuple):
@@ -79,6 +98,11 @@ class FeedTask(NamedTuple):
     until: int | None
     """Number of log entries of the last commit after which the task stops, counted from the start of the commit. None
     to read all its log entries."""
+
+    @property
+    def commits(self) -> int:
+        """Number of commits to read."""
+        return self.history.high - self.history.low + 1
 
     def wants(self, number: int, position: int) -> bool:
         """Return whether the task reads the log entry at `position` (from 0) of the commit with this commit number."""
@@ -98,7 +122,8 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
     if (name is None) == (options.catalog is None):
         raise InputError("a stream reads one reference: give either 'catalog' (and 'branch') or 'reference'")
     if name == ROOT:
-        return Followed(realm.store.realm, None, ROOT, ROOT, realm.root())
+        root = realm.root()
+        return Followed(realm.store.realm, None, ROOT, ROOT, root, realm.archive().of(root, ROOT, ROOT))
     try:
         if name is None:
             found = realm.catalog(str(options.catalog))
@@ -113,17 +138,19 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
         raise ReferenceGoneError(
             f"the reference {what} cannot be followed: it was dropped or never existed ({error})"
         ) from None
-    return Followed(realm.store.realm, catalog, name, registered.row_name, head)
+    archived = realm.archive().of(head, name, registered.row_name)
+    return Followed(realm.store.realm, catalog, name, registered.row_name, head, archived)
 
 
-def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
+def starting(store: ObjectStore, followed: Followed, start: str | AsOf) -> Position:
     """Return the position after which a stream begins. A time before the first commit means `EARLIEST`.
 
     Raises:
-        HistoryTrimmedError: `start` is older than the oldest commit that is still stored.
+        HistoryTrimmedError: `start` is older than the oldest commit whose log is kept.
         InputError: `start` is a time in the future, or the number or id of a commit that is not in this history.
     """
-    earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
+    head = followed.head
+    earliest = Position(followed.commit(store, followed.oldest)[0], followed.oldest, 0)
     if isinstance(start, AsOf):
         if start.time is not None and start.time > max(head.time, SystemClock().now_ms()):
             raise InputError(
@@ -131,34 +158,34 @@ def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
                 "commits that do not exist yet; use start=latest and filter by committed_at, or start the stream later"
             )
         try:
-            point = pinned(store, head, start)
+            number = number_in_log(store, head, followed.archived, start)
         except BeforeHistoryError:
             return earliest
-        return Position(point.commit, point.number)
+        return Position(followed.commit(store, number)[0], number)
     assert start in (EARLIEST, LATEST)
     return earliest if start == EARLIEST else Position(head.commit, head.number)
 
 
 def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
-    """Check that a position is in the history of the reference's head, and that no commit after it was trimmed.
+    """Check that a position is in the history of the reference's head, and that the log of no commit after it is gone.
 
     Raises:
-        HistoryTrimmedError: a commit after the position was trimmed.
+        HistoryTrimmedError: the log of a commit after the position is gone.
         StateError: the position is not in the head's history.
     """
-    head = followed.head
-    if at.next < head.floor_number:
+    head, oldest = followed.head, followed.oldest
+    if at.next < oldest:
         raise HistoryTrimmedError(
-            f"the stream has read {followed.name!r} up to {at}, but the reference's history was trimmed meanwhile and "
-            f"begins with commit number {head.floor_number}: this stream has missed changes; begin a new stream, with "
-            "another checkpoint, and keep history for longer (history-retention)"
+            f"the stream has read {followed.name!r} up to {at}, but the reference's log was trimmed meanwhile and "
+            f"begins with commit number {oldest}: this stream has missed changes; begin a new stream, with another "
+            "checkpoint, and keep the log for longer (log-retention)"
         )
     if at.number > head.number:
         there = None
-    elif at.number >= head.floor_number:
-        there = ancestor(store, head, at.number)
-    else:  # the newest trimmed commit is the parent of the oldest commit that is left
-        there = store.get(ancestor(store, head, head.floor_number), Commit).parents[0]
+    elif at.number >= oldest:
+        there = followed.commit(store, at.number)[0]
+    else:  # the commit before the oldest one whose log is kept
+        there = followed.commit(store, oldest)[1].parents[0]
     if there != at.commit:
         raise StateError(
             f"the stream has read {followed.name!r} up to {at}, which is not in the history of its head, commit "
@@ -167,7 +194,7 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
         )
 
 
-def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> Position:
+def advanced(store: ObjectStore, followed: Followed, at: Position, most: int | None) -> Position:
     """Return the end of the batch that begins at `at`. This is the head, or an earlier position if `most` limits the
     batch.
 
@@ -175,11 +202,11 @@ def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> 
         most: maximum number of changes in the batch; None for no limit. With a limit, this function reads the log
             entries of the batch to count them.
     """
+    head = followed.head
     end = Position(head.commit, head.number)
     if most is None or at == end:
         return end
-    for id, commit in chain.from_iterable(runs(store, head, at.next, head.number)):
-        count = len(store.get(commit.entries, Entries).entries) if commit.entries else 0
+    for id, commit, count in _counted(store, followed, at.next):
         read = (at.entries or 0) if commit.number == at.number else 0
         if count - read > most:
             return Position(id, commit.number, read + most) if most else at
@@ -188,13 +215,22 @@ def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> 
     return end
 
 
-def tasks(
-    store: ObjectStore, followed: Followed, start: Position, end: Position, splits: int
-) -> list[FeedTask]:
-    """Return tasks that together read the changes between two positions. The tasks are in the order of the log.
+def _counted(store: ObjectStore, followed: Followed, first: int) -> Iterator[tuple[int, Commit, int]]:
+    """Yield the commits from number `first` on, oldest first, as (id, commit, number of its log entries)."""
+    head = followed.head
+    for one in followed.archived.oldest_first(store, first):
+        yield one.id, one.commit, len(one.entries)
+    for id, commit in chain.from_iterable(
+        oldest_first(store, head, max(first, head.floor_number), head.number)
+    ):
+        yield id, commit, len(store.get(commit.entries, Entries).entries) if commit.entries else 0
+
+
+def tasks(store: ObjectStore, followed: Followed, start: Position, end: Position) -> list[FeedTask]:
+    """Return small tasks that together read the changes between two positions. The tasks are in the order of the log.
 
     Raises:
-        HistoryTrimmedError: a commit after the start was trimmed.
+        HistoryTrimmedError: the log of a commit after the start is gone.
         StateError: a position is not in the history of the head, or the end is before the start.
     """
     verify(store, followed, end)
@@ -206,31 +242,25 @@ def tasks(
             f"the batch would end at {end}, which is before its start, {start}: check that the checkpoint belongs "
             "to this stream, and that the options are right"
         )
+
+    def task(head: Head, first: int, last: int, parts: tuple[int, ...] = ()) -> FeedTask:
+        history = HistoryTask(followed.realm, followed.catalog, followed.name, head, first, last, parts)
+        skip = start.entries or 0 if first == start.number else 0
+        return FeedTask(history, skip, end.entries if last == high else None)
+
+    low, high, floor = start.next, end.number, followed.head.floor_number
+    found = [
+        task(followed.head, max(low, part.first), min(high, floor - 1, part.range.last), (part.id,))
+        for part in followed.archived.between(low, min(high, floor - 1))
+    ]
+    low = max(low, floor)
+    if low > high:
+        return found
     time = store.get(end.commit, Commit).time
     head = msgspec.structs.replace(followed.head, commit=end.commit, number=end.number, time=time)
-    low, high = start.next, end.number
-    step = -(-(high - low + 1) // partition_count(splits, high - low + 1, COMMITS_PER_PARTITION))
-    found = []
-    for first in range(low, high + 1, step):
-        last = min(high, first + step - 1)
-        history = HistoryTask(followed.realm, followed.catalog, followed.name, head, first, last)
-        skip = start.entries or 0 if first == start.number else 0
-        found.append(FeedTask(history, skip, end.entries if last == high else None))
-    return found
+    step = _COMMITS_OF_A_TASK
+    return found + [task(head, first, min(high, first + step - 1)) for first in range(low, high + 1, step)]
 
 
 def _read(at: Position) -> float:
     return float("inf") if at.entries is None else at.entries
-
-
-def runs(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[list[tuple[int, Commit]]]:
-    """Yield the commits from number `low` to number `high` (both included), oldest first, in lists of (id, commit).
-
-    Each list is read from the database in one batch.
-    """
-    for first in range(low, high + 1, READ_TOGETHER):
-        last = ancestor(store, head, min(high, first + READ_TOGETHER - 1))
-        newest = store.get(last, Commit)
-        ids = [last, *newest.parents[: newest.number - first]]
-        found = store.get_many(ids, Commit)
-        yield [(id, found[id]) for id in reversed(ids)]

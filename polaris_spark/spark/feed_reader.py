@@ -10,20 +10,23 @@ if the option `start` (such as `latest`) now means another position.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from polaris_spark.commits.log import oldest_first
 from polaris_spark.errors import HistoryTrimmedError, InputError, MissingObjectError, StateError
+from polaris_spark.index.ranges import grouped
 from polaris_spark.spark.feed import (
+    COMMITS_PER_PARTITION,
     FeedTask,
     Followed,
     Position,
     advanced,
     follow,
-    runs,
     starting,
     tasks,
     verify,
@@ -34,8 +37,10 @@ from polaris_spark.spark.realm_reader import ReadStore, RealmReader, open_for_re
 from polaris_spark.spark.task_store import PlannedStore
 from polaris_spark.spark.views.changes import ChangeRow, Changes
 from polaris_spark.spark.views.columns import batches, chosen
-from polaris_spark.spark.views.history import Logged
+from polaris_spark.spark.views.history import HistoryTask, Logged, commits_of
 from polaris_spark.spark.views.reader import ViewPartition
+from polaris_spark.spark.views.view import partition_count
+from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +101,7 @@ class FeedReader(DataSourceStreamReader):
         else:
             self._start = self._start or self._starting(followed)
             at = self._checked(followed, self._start)
-        end = advanced(objects, followed.head, at, self._options.stream.max_changes)
+        end = advanced(objects, followed, at, self._options.stream.max_changes)
         if self._latest is None or end != at:
             # Spark reads up to every returned offset that differs from the last one, so the next batch starts there.
             start = self._start if self._latest is None else None
@@ -108,39 +113,40 @@ class FeedReader(DataSourceStreamReader):
         self._start, self._latest = last.start or self._start, last
         found = with_new_heads(lambda: self._tasks(first, last))
         store = PlannedStore(self._options.location.resolved())
-        return [ViewPartition(store, (task,)) for task in found]
+        weights = [task.commits for task in found]
+        n = partition_count(self._options.splits, sum(weights), COMMITS_PER_PARTITION)
+        return [ViewPartition(store, tuple([found[i] for i in run])) for run in grouped(weights, n)]
 
     def _tasks(self, first: Offset, last: Offset) -> list[FeedTask]:
         followed = self._follow()
         between = self._checked(followed, first), self._checked(followed, last)
-        return tasks(self._realm().store, followed, *between, self._options.splits)
+        return tasks(self._realm().store, followed, *between)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ViewPartition)
-        (task,) = partition.tasks
         view, by_name = Changes(), {column.name: column for column in Changes.columns}
-        rows = self._rows(partition.store.open(), task, view)
+        store = partition.store.open()
+        rows = chain.from_iterable(self._rows(store, task, view) for task in partition.tasks)
         yield from batches([by_name[name] for name in self._columns], rows, view.weigh)
 
     def _rows(self, store: ReadStore, task: FeedTask, view: Changes) -> Iterator[ChangeRow]:
         history = task.history
         objects = store.objects(history.realm)
         try:
-            for run in runs(objects, history.head, history.low, history.high):
+            for logged in _runs(objects, history):
                 # The view yields the newest commits first.
-                logged = [Logged(history, id, commit) for id, commit in reversed(run)]
                 for row in reversed(list(view.of(objects, logged, frozenset()))):
                     if task.wants(row.logged.commit.number, row.position):
                         yield row
         except MissingObjectError as error:
-            floor = follow(store.realm(self._options.realm), self._options).head.floor_number
-            if history.low >= floor:
+            now = follow(store.realm(self._options.realm), self._options)
+            if history.low >= (now.oldest if history.parts else now.head.floor_number):
                 raise
+            what, name = ("log", "log-retention") if history.parts else ("history", "history-retention")
             raise HistoryTrimmedError(
-                f"the history of {history.reference!r} was trimmed to commit number {floor} while the stream "
-                f"was reading from commit number {history.low} on, because reading took longer than history is kept "
-                f"({error}); begin a new stream, with another checkpoint, and keep history for longer "
-                "(history-retention)"
+                f"the {what} of {history.reference!r} was trimmed to commit number {now.head.floor_number} while the "
+                f"stream was reading from commit number {history.low} on, because reading took longer than the {what} "
+                f"is kept ({error}); repeat the query, and keep the {what} for longer ({name})"
             ) from error
 
     def _realm(self) -> RealmReader:
@@ -150,7 +156,7 @@ class FeedReader(DataSourceStreamReader):
         return follow(self._realm(), self._options)
 
     def _starting(self, followed: Followed) -> Offset:
-        at = starting(self._realm().store, followed.head, self._options.stream.start)
+        at = starting(self._realm().store, followed, self._options.stream.start)
         return _offset(followed, at)
 
     def _checked(self, followed: Followed, offset: Offset) -> Position:
@@ -167,6 +173,15 @@ class FeedReader(DataSourceStreamReader):
             f"instance {followed.realm!r}: either the reference was dropped and created again, or the options name "
             "another reference; begin a new stream, with another checkpoint"
         )
+
+
+def _runs(store: ObjectStore, history: HistoryTask) -> Iterator[list[Logged]]:
+    """Yield the commits of a task in lists, the oldest list first. In each list, the newest commit comes first."""
+    if history.parts:
+        yield from commits_of(store, history)
+        return
+    for run in oldest_first(store, history.head, history.low, history.high):
+        yield [Logged(history, id, commit) for id, commit in reversed(run)]
 
 
 def _offset(followed: Followed, at: Position) -> Offset:

@@ -38,11 +38,19 @@ class Condition(NamedTuple):
         """Return whether a row with this value may meet the condition; True if the value is None (unknown)."""
         if value is None:
             return True
-        return (
+        return bool(
             (self.values is None or value in self.values)
             and (self.prefix is None or value.startswith(self.prefix))
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
+        )
+
+    def overlaps(self, low: Any, high: Any) -> bool:
+        """Return whether a value between two bounds (included) may meet the condition."""
+        return bool(
+            (self.values is None or any(low <= value <= high for value in self.values))
+            and (self.low is None or high >= self.low)
+            and (self.high is None or low <= self.high)
         )
 
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.archived_log import Archive
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, tag_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Head
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
 from polaris_spark.names import is_transaction
@@ -82,8 +84,19 @@ class RealmReader:
     def registered(self) -> list[Registered]:
         """Return all references in the registry that were not dropped, sorted by name. The registry does not list
         itself."""
-        listed = listed_in(self._references.open(self.root()).index(REFERENCES))
-        return [registered for registered in listed if registered.registration.state == "live"]
+        return [registered for registered in self.listed() if registered.registration.state == "live"]
+
+    def listed(self) -> list[Registered]:
+        """Return all references in the registry, live and dropped, sorted by name."""
+        return listed_in(self.open(self.root()).index(REFERENCES))
+
+    def open(self, head: Head) -> CommitReader:
+        """Return a reader of the commit that a head points to."""
+        return self._references.open(head)
+
+    def archive(self) -> Archive:
+        """Return a reader of the archived logs of the realm."""
+        return Archive(self._references, self.open(self.root()))
 
     def live(self, name: str) -> tuple[Registered, Head]:
         """Return a reference and its current head (newest commit).

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ import pytest
 from rich.console import Console
 
 import polaris_spark
-from polaris_spark.cli.log import draw, new_changes, read_commits, told
+from polaris_spark.catalog.archived_log import NO_ARCHIVE
+from polaris_spark.cli.log import Log, draw, new_changes, read_commits, told
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, StateError
@@ -136,10 +138,13 @@ def test_new_changes_are_followed(tmp_path: Path) -> None:
                 session.request("POST", "v1/namespaces", body=json.dumps({"namespace": [name]}))
 
         add()
-        store = session.catalog.references.store
-        found = new_changes(store, lambda: session.catalog.head().head, None, wait=add)
+
+        def newest() -> Log:
+            return Log(session.catalog.references.store, session.catalog.head().head, NO_ARCHIVE)
+
+        found = new_changes(newest, None, wait=add)
         assert [change["name"] for change in islice(found, 2)] == ["b", "c"]
-        again = new_changes(store, lambda: session.catalog.head().head, AsOf.parse("1"))
+        again = new_changes(newest, AsOf.parse("1"))
         assert [(c["name"], c["commit"]["number"]) for c in islice(again, 2)] == [("b", 2), ("c", 3)]
 
 
@@ -152,8 +157,8 @@ def test_following_ends_if_history_was_undone_or_trimmed(tmp_path: Path) -> None
         store = session.catalog.references.store
 
         def follow(*seen: Head) -> list[Any]:
-            following = iter(seen)
-            return list(new_changes(store, lambda: next(following), None, wait=lambda: None))
+            following = iter([Log(store, head, NO_ARCHIVE) for head in seen])
+            return list(new_changes(lambda: next(following), None, wait=lambda: None))
 
         with pytest.raises(StateError, match="before a commit that was read"):
             follow(heads[1], heads[0])
@@ -219,8 +224,18 @@ def test_a_merged_commit_that_was_swept_is_named(tmp_path: Path) -> None:
 def test_trimmed_history_is_mentioned() -> None:
     out = io.StringIO()
     draw(
-        [{"number": 7, "id": "a", "time": "", "principals": [], "merged": [], "changes": []}],
-        Head(1, 7, 0, 7),
+        [
+            {
+                "number": 7,
+                "id": "a",
+                "time": "",
+                "stored": True,
+                "principals": [],
+                "merged": [],
+                "changes": [],
+            }
+        ],
+        SimpleNamespace(oldest=7),
         Console(file=out),
     )
     assert "before commit 7 was trimmed" in out.getvalue()  # fmt: skip  # one commit
@@ -239,5 +254,6 @@ def drawn_merge(tmp_path: Path, *, known: bool) -> str:
         objects.write([(id, Commit(*(getattr(merge, name) for name in Commit.__struct_fields__)))])
         top = Head(id, 3, merge.time)
         out = io.StringIO()
-        draw(list(read_commits(objects, top)), top, Console(file=out, width=200, highlight=False))
+        log = Log(objects, top, NO_ARCHIVE)
+        draw(list(read_commits(log, 0, 3)), log, Console(file=out, width=200, highlight=False))
     return out.getvalue()

@@ -27,8 +27,8 @@ from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import StateError
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.maintenance.trim import trim
 from tests.browser import Browser
 from tests.cli.catalogs import run
@@ -146,7 +146,7 @@ def test_what_is_not_needed_is_what_a_sweep_takes(tmp_path: Path) -> None:
     catalog.request("DELETE", "v1/namespaces/db/tables/u")
     clock.advance(40 * DAY)
     policy = Policy(retention_ms=3 * DAY, grace_ms=DAY)
-    trim(references, retention_ms=policy.retention_ms)
+    trim(references, policy)
     references.end([one for one in references.listed() if one.name == dev], me)
     found = sweep(references, policy, operation=me, dry_run=True)
     _, _, rows = figures(catalog, clock.now_ms())

@@ -19,8 +19,8 @@ from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import PolarisError, ReferenceGoneError
 from polaris_spark.index import Entry
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import Swept, sweep
-from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import ROOT, References
@@ -140,7 +140,7 @@ class Place:
                     with contextlib.suppress(ReferenceGoneError):
                         self.founder.commit(name, Add(f"{name}{number}" + "x" * 600))
             self.clock.advance(RETENTION + SECOND)
-        trim(self.founder, retention_ms=RETENTION)
+        trim(self.founder, Policy(RETENTION, 0))
 
     def sweep(
         self,

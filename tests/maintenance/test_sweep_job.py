@@ -19,7 +19,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, InputError, TaskRunningError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.sweep_roots import Policy
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.spark.jobs.sweep import garbage

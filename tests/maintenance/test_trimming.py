@@ -19,6 +19,7 @@ from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
 from polaris_spark.jobs.procedure import Call
 from polaris_spark.jobs.registry import call, find
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
@@ -90,10 +91,10 @@ def test_a_dry_run_completes_no_reference_whose_creator_died(session: Session, c
     operation = Operation(b"", "creator")
     registered = references.root.commit(Create("late", operation, session.catalog.head(), references))
     backend, realm = references.store.backend, references.store.realm
-    would = trim(references, retention_ms=DAY, dry_run=True)
+    would = trim(references, Policy(DAY, 0), dry_run=True)
     assert "late" in [trimmed.reference for trimmed in would]
     assert backend.read_reference(realm, registered.row_name) is None
-    assert trim(references, retention_ms=DAY) == would
+    assert trim(references, Policy(DAY, 0)) == would
     assert backend.read_reference(realm, registered.row_name) is not None
 
 
@@ -165,7 +166,7 @@ def test_dropped_references_stay_whole(session: Session, clock: ManualClock) -> 
     references.create("other", operation, source=source)
     days(session, clock, 5)
     dropped = references.drop("other", operation)
-    trimmed = trim(references, retention_ms=DAY)
+    trimmed = trim(references, Policy(DAY, 0))
     assert "other" not in [one.reference for one in trimmed]
     assert references.sealed_head(dropped).floor_number == source.head.floor_number
 

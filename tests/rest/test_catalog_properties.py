@@ -529,8 +529,7 @@ def test_a_session_goes_on_where_its_branch_was_made_anew_without_a_copy(
     reference = branch(first, "dev")
     second = opened(sqlite, None, branch="dev")
     references = first.session.catalog.references
-    references.drop(reference, WHO)
-    references.end_expired(lambda _: -1, WHO)
+    references.end([references.drop(reference, WHO)], WHO)
     references.create(reference, WHO, source=old)
     filled(second)
     assert purge(second) == 400

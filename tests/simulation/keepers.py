@@ -13,8 +13,8 @@ from polaris_spark.errors import (
     PolarisError,
     ReferenceGoneError,
 )
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import ROOT
@@ -49,7 +49,7 @@ class Keeper:
 
     def trim_all(self) -> None:
         """Raise the floors of all references."""
-        trim(self._process.references, retention_ms=int(self._world.plan.retention_ms))
+        trim(self._process.references, Policy(int(self._world.plan.retention_ms), 0))
 
     def fence_one(self) -> None:
         """Fence one reference."""

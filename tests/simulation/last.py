@@ -9,8 +9,8 @@ from polaris_spark.commits.log import ancestor, commit_at, commits, entries
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.index import check
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.store.objects import ObjectStore
 from tests.simulation.changes import NUMBERS, Box
@@ -44,7 +44,7 @@ def sweep_everything(world: World, process: Process) -> None:
     """Delete everything that is not needed, and record what is left besides as a violation."""
     world.observer.grace_ms = 0.0
     process.clock.sleep_ms(24 * HOUR)
-    trim(process.references, retention_ms=0)
+    trim(process.references, Policy(0, 0))
     swept = sweep(process.references, Policy(0, 0), operation=Operation(b"", "sweep"))
     left = {id for id, _ in world.backend.rows(REALM) if id < swept.roots.limit} - world.observer.reachable()
     if left:

@@ -14,9 +14,13 @@ from pyspark.sql.types import StructType
 
 import polaris_spark
 from polaris_spark.clock import Clock
+from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.periods import Policy
+from polaris_spark.maintenance.sweep import sweep
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.history import HistoryView
+from polaris_spark.store.cache import process_cache
 from tests.stores import configured
 
 SCHEMA = {
@@ -137,6 +141,16 @@ class Catalog:
     def head(self) -> int:
         """The id of the newest commit."""
         return self.session.catalog.head().head.commit
+
+
+def archive(catalog: Catalog, number: int) -> None:
+    """Trim the history of a catalog to begin at a commit, with its log archived, and sweep what was trimmed."""
+    references, clock = catalog.session.catalog.references, catalog.session.connection.clock
+    [time] = [row["committed_at"] for row in catalog.read("commits") if row["number"] == number]
+    age = clock.now_ms() - round(time.timestamp() * 1_000)
+    sweep(references, Policy(age, 0, 365 * 86_400_000), operation=Operation(b"", "ann"))
+    process_cache().clear()
+    assert catalog.session.catalog.head().head.floor_number == number
 
 
 def reader(view: str, *filters: Filter, columns: Sequence[str] = (), **options: str) -> DataSourceReader:

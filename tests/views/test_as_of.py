@@ -12,6 +12,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError, NotFoundError
 from polaris_spark.jobs.registry import call
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.views import VIEWS
@@ -223,7 +224,7 @@ def _raise_floor(catalog: Catalog, number: int) -> None:
     [floor] = [row for row in catalog.read("commits") if row["number"] == number]
     references = catalog.session.catalog.references
     age = references.clock.now_ms() - round(floor["committed_at"].timestamp() * 1_000)
-    trimmed = {one.reference: one.after for one in trim(references, retention_ms=age)}
+    trimmed = {one.reference: one.after for one in trim(references, Policy(age, 0))}
     assert trimmed[head_name(catalog.session.catalog.row)] == number
 
 

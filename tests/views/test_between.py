@@ -11,10 +11,11 @@ from pyspark.sql.datasource import GreaterThanOrEqual
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.store.cache import process_cache
-from tests.views.catalogs import Catalog, Row, reader, rows
+from tests.views.catalogs import Catalog, Row, archive, reader, rows
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, clock: ManualClock) -> Catalog:
+def stored(tmp_path: Path, clock: ManualClock) -> Catalog:
     """A catalog with the commits number 0 to 11, one a second: its own, a namespace's, and ten tables'."""
     made = Catalog(tmp_path / "c.db", clock=clock)
     clock.advance(1_000)
@@ -33,6 +34,14 @@ def catalog(tmp_path: Path, clock: ManualClock) -> Catalog:
         clock.advance(1_000)
         made.table("db", f"t{i}")
     return made
+
+
+@pytest.fixture(params=[0, 8, 11])
+def catalog(stored: Catalog, request: pytest.FixtureRequest) -> Catalog:
+    """The same catalog, with the log of a number of commits archived and the commits deleted."""
+    if request.param:
+        archive(stored, request.param)
+    return stored
 
 
 def _commits(catalog: Catalog) -> dict[int, Row]:
@@ -131,28 +140,29 @@ def test_an_end_is_given_once(catalog: Catalog) -> None:
         catalog.read("changes", **{"to": "2101-01-01T00:00:00Z", "as-of": "2101-01-01T00:00:00Z"})
 
 
-def test_what_was_trimmed_is_refused_and_what_follows_is_not(catalog: Catalog, clock: ManualClock) -> None:
-    commits = _commits(catalog)
-    references = catalog.session.catalog.references
-    trim(references, retention_ms=clock.now_ms() - round(commits[6]["committed_at"].timestamp() * 1_000))
-    assert min(_commits(catalog)) == 6
+def test_what_was_trimmed_is_refused_and_what_follows_is_not(stored: Catalog, clock: ManualClock) -> None:
+    commits = _commits(stored)
+    references = stored.session.catalog.references
+    age = clock.now_ms() - round(commits[6]["committed_at"].timestamp() * 1_000)
+    trim(references, Policy(age, 0))
+    assert min(_commits(stored)) == 6
     for number in (0, 4):
         for point in (str(commits[number]["commit_id"]), commits[number]["committed_at"].isoformat()):
             with pytest.raises(HistoryTrimmedError, match=r"is before commit number 6|begins at"):
-                catalog.read("changes", **{"from": point})
+                stored.read("changes", **{"from": point})
     # All that came after the last one that was trimmed away is there, even once that itself is swept.
     backend, realm = references.store.backend, references.store.realm
     backend.delete_objects(realm, [ObjectKey(commits[n]["commit_id"]) for n in range(6)])
     process_cache().clear()
-    assert _numbers(catalog, **{"from": str(commits[5]["commit_id"])}) == [6, 7, 8, 9, 10, 11]
-    assert _numbers(catalog, **{"from": "5"}) == [6, 7, 8, 9, 10, 11]
+    assert _numbers(stored, **{"from": str(commits[5]["commit_id"])}) == [6, 7, 8, 9, 10, 11]
+    assert _numbers(stored, **{"from": "5"}) == [6, 7, 8, 9, 10, 11]
     with pytest.raises(HistoryTrimmedError, match="from '4' is before commit number"):
-        catalog.read("changes", **{"from": "4"})
+        stored.read("changes", **{"from": "4"})
     until = str(commits[8]["commit_id"])
-    assert _numbers(catalog, **{"from": str(commits[5]["commit_id"]), "to": until}) == [6, 7, 8]
+    assert _numbers(stored, **{"from": str(commits[5]["commit_id"]), "to": until}) == [6, 7, 8]
     gone = f"0x{commits[4]['commit_id']:x}"
     with pytest.raises(HistoryTrimmedError, match=f"from '{gone}' is before commit number"):
-        catalog.read("changes", **{"from": gone})
+        stored.read("changes", **{"from": gone})
 
 
 def test_without_a_catalog_other_references_are_cut_at_the_time_of_the_commit(
@@ -182,10 +192,10 @@ def test_without_a_catalog_other_references_are_cut_at_the_time_of_the_commit(
 
 
 def test_a_commit_of_another_catalog_is_found_though_its_number_is_below_the_floor(
-    catalog: Catalog, clock: ManualClock, tmp_path: Path
+    stored: Catalog, clock: ManualClock, tmp_path: Path
 ) -> None:
-    references = catalog.session.catalog.references
-    trim(references, retention_ms=1_000)
+    references = stored.session.catalog.references
+    trim(references, Policy(1_000, 0))
     clock.advance(10_000)
     other = Catalog(tmp_path / "c.db", catalog="other", clock=clock)
     other.namespace("x")  # its number 1 is far below the floor of the first catalog
@@ -193,10 +203,10 @@ def test_a_commit_of_another_catalog_is_found_though_its_number_is_below_the_flo
     clock.advance(1_000)
     other.namespace("y")
     for view in ("namespaces", "index"):
-        found = {row["name"] for row in rows(view, store=catalog.store, as_of=point)}
+        found = {row["name"] for row in rows(view, store=stored.store, as_of=point)}
         assert {"x", "db"} <= found
         assert "y" not in found
-    assert [row["name"] for row in rows("changes", store=catalog.store, **{"from": point})] == ["y"]
+    assert [row["name"] for row in rows("changes", store=stored.store, **{"from": point})] == ["y"]
     other.session.close()
 
 

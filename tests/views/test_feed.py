@@ -25,8 +25,8 @@ from polaris_spark.errors import (
     ReferenceGoneError,
     StateError,
 )
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.feed import Followed
 from polaris_spark.spark.feed_reader import FeedReader
@@ -34,7 +34,7 @@ from polaris_spark.store.cache import process_cache
 from polaris_spark.system.registry import ROOT
 from tests.cli.catalogs import run
 from tests.stores import SHARED, StoreOn, configured, databases
-from tests.views.catalogs import Catalog, Row, rows
+from tests.views.catalogs import Catalog, Row, archive, rows
 
 TABLES = ("t0", "t1", "t2", "t3", "t4")
 
@@ -110,6 +110,14 @@ def busy(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
     catalog.session.close()
 
 
+@pytest.fixture(params=[0, 20, 36])
+def either(busy: Catalog, request: pytest.FixtureRequest) -> Catalog:
+    """The same catalog, with the log of a number of commits archived and the commits deleted."""
+    if request.param:
+        archive(busy, request.param)
+    return busy
+
+
 def transact(catalog: Catalog, i: int) -> None:
     """One commit that changes all tables."""
     updates = [{"action": "set-properties", "updates": {"i": str(i)}}]
@@ -138,12 +146,12 @@ def trim(catalog: Catalog, number: int) -> None:
     references.open(name).amend(lambda head: raise_floor(head, floor))
 
 
-def test_the_feed_is_the_log_in_order_with_the_same_rows(busy: Catalog) -> None:
-    stream = Stream(busy.store)
+def test_the_feed_is_the_log_in_order_with_the_same_rows(either: Catalog) -> None:
+    stream = Stream(either.store)
     found = stream.batch()
-    assert [order(row) for row in found] == logged(busy)
+    assert [order(row) for row in found] == logged(either)
     assert len(found) == 6 + 30 * 5
-    table = {order(row): row for row in rows("changes", store=busy.store, catalog="polaris")}
+    table = {order(row): row for row in rows("changes", store=either.store, catalog="polaris")}
     for row in found:
         assert {**row, "summary": dict(row["summary"])} == table[order(row)]
     assert stream.batch() == []
@@ -152,27 +160,27 @@ def test_the_feed_is_the_log_in_order_with_the_same_rows(busy: Catalog) -> None:
 
 @pytest.mark.parametrize("most", [1, 3, 5, 7, 1_000])
 def test_a_batch_holds_at_most_as_many_changes_as_asked_for_and_all_come_once(
-    busy: Catalog, most: int
+    either: Catalog, most: int
 ) -> None:
-    batches = Stream(busy.store, max_changes_per_batch=str(most)).drain()
-    assert [order(row) for batch in batches for row in batch] == logged(busy)
+    batches = Stream(either.store, max_changes_per_batch=str(most)).drain()
+    assert [order(row) for batch in batches for row in batch] == logged(either)
     assert all(len(batch) == most for batch in batches[:-1])
     assert len(batches[-1]) <= most
 
 
 def test_a_restart_in_mid_commit_goes_on_there_and_repeats_a_batch_that_was_not_committed(
-    busy: Catalog,
+    either: Catalog,
 ) -> None:
-    stream = Stream(busy.store, max_changes_per_batch="7")
+    stream = Stream(either.store, max_changes_per_batch="7")
     found = []
     for _ in range(60):
         lost = stream.batch(crash=True)
-        transact(busy, 0) if len(found) < 100 else None
+        transact(either, 0) if len(found) < 100 else None
         again = stream.batch()
         assert [order(row) for row in again] == [order(row) for row in lost]
         found += again
         stream.start()
-    assert [order(row) for row in found] == logged(busy)
+    assert [order(row) for row in found] == logged(either)
 
 
 def test_the_first_batch_begins_where_it_began_before_a_crash(busy: Catalog) -> None:
@@ -189,9 +197,9 @@ def test_the_first_batch_begins_where_it_began_before_a_crash(busy: Catalog) -> 
     assert len(expected) == 20
 
 
-def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(busy: Catalog) -> None:
-    everything = logged(busy)
-    commit = next(row for row in busy.read("commits") if row["number"] == 20)
+def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(either: Catalog) -> None:
+    everything = logged(either)
+    commit = next(row for row in either.read("commits") if row["number"] == 20)
     after = [at for at in everything if at[0] > 20]
     # Commits lie a second apart, and a time belongs to the commit before it.
     time = int(commit["committed_at"].timestamp() * 1_000) + 500
@@ -205,7 +213,7 @@ def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(busy: C
         "1": [at for at in everything if at[0] > 1],
         "1990-01-01T00:00:00Z": everything,
     }.items():
-        found = Stream(busy.store, start=start).drain()
+        found = Stream(either.store, start=start).drain()
         assert [order(row) for batch in found for row in batch] == expected, start
 
 
@@ -286,23 +294,23 @@ def test_a_reference_that_is_dropped_or_created_again_is_an_error(busy: Catalog)
         Stream(busy.store, catalog="none").batch()
 
 
-def test_the_registry_and_the_catalogs_are_followed_by_name(busy: Catalog) -> None:
-    root, catalogs = (Stream(busy.store, reference=name) for name in (ROOT, CATALOGS))
+def test_the_registry_and_the_catalogs_are_followed_by_name(either: Catalog) -> None:
+    root, catalogs = (Stream(either.store, reference=name) for name in (ROOT, CATALOGS))
     assert {row["action"] for row in root.batch()} == {"create-reference"}
     assert [row["name"] for row in catalogs.batch()] == ["polaris"]
-    references = busy.session.catalog.references
+    references = either.session.catalog.references
     references.create("extra", Operation(b"", "ann"))
     [row] = root.batch()
     assert (row["kind"], row["name"], row["catalog"], row["reference"]) == ("reference", "extra", None, ROOT)
 
 
-def test_commits_of_others_meanwhile_come_once_and_in_order(busy: Catalog) -> None:
+def test_commits_of_others_meanwhile_come_once_and_in_order(either: Catalog) -> None:
     def write() -> None:
         for i in range(40):
-            transact(busy, i)
+            transact(either, i)
 
     writers = [threading.Thread(target=write) for _ in range(3)]
-    stream = Stream(busy.store, max_changes_per_batch="11")
+    stream = Stream(either.store, max_changes_per_batch="11")
     for writer in writers:
         writer.start()
     found = []
@@ -311,17 +319,17 @@ def test_commits_of_others_meanwhile_come_once_and_in_order(busy: Catalog) -> No
     for writer in writers:
         writer.join()
     found += [row for batch in stream.drain() for row in batch]
-    assert [order(row) for row in found] == logged(busy)
+    assert [order(row) for row in found] == logged(either)
     assert len(found) == 6 + 150 * 5
 
 
-def test_a_long_log_is_read_in_parts_that_are_in_order(busy: Catalog) -> None:
+def test_a_long_log_is_read_in_parts_that_are_in_order(either: Catalog) -> None:
     for i in range(700):
-        busy.set_property("db", "t0", "i", str(i))
-    stream = Stream(busy.store, splits="3")
+        either.set_property("db", "t0", "i", str(i))
+    stream = Stream(either.store, splits="3")
     first, last = stream.reader.initialOffset(), stream.reader.latestOffset()
     assert len(stream.reader.partitions(first, last)) == 3
-    assert [order(row) for row in stream.batch()] == logged(busy)
+    assert [order(row) for row in stream.batch()] == logged(either)
 
 
 @pytest.mark.parametrize("scheme", databases(SHARED))
@@ -393,7 +401,7 @@ def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
         return followed
 
     monkeypatch.setattr(FeedReader, "_follow", slow)
-    with pytest.raises(HistoryTrimmedError, match=r"history was trimmed meanwhile .*history-retention"):
+    with pytest.raises(HistoryTrimmedError, match=r"log was trimmed meanwhile .*log-retention"):
         stream.batch()
 
 

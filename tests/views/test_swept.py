@@ -13,8 +13,8 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import HistoryTrimmedError, MissingObjectError, RealmStateError
+from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import sweep
-from polaris_spark.maintenance.sweep_roots import Policy
 from polaris_spark.objects import ONE_PART
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.stored import stored_object

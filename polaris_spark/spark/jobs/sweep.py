@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.ids import NODE_BITS, SEQUENCE_BITS
 from polaris_spark.maintenance import sweep
-from polaris_spark.maintenance.sweep_roots import Policy, list_roots_only
+from polaris_spark.maintenance.periods import Policy
+from polaris_spark.maintenance.sweep_roots import list_roots_only
 from polaris_spark.spark.engine import SparkEngine, frame_of
 from polaris_spark.system.registry import References
 

@@ -11,6 +11,7 @@ from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.index.keys import DecodedKey, decode_key
 from polaris_spark.spark.views.columns import (
+    BOOLEAN,
     INT,
     LONG,
     LONGS,
@@ -80,6 +81,12 @@ class Changes(HistoryView[ChangeRow]):
             LONGS,
             "Commits of other branches whose content the commit merged",
             lambda row: row.logged.commit.merged,
+        ),
+        ViewColumn(
+            "state_stored",
+            BOOLEAN,
+            "Whether the commit is stored, so that its state can be read; false if only its log is kept",
+            lambda row: row.logged.is_stored,
         ),
         ViewColumn("position", INT, "Position within the commit, beginning with 0", lambda row: row.position),
         ViewColumn(
@@ -156,7 +163,7 @@ class Changes(HistoryView[ChangeRow]):
     def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[ChangeRow]:
         entries = entries_of(store, commits)
         for logged in commits:
-            listed = entries.get(logged.commit.entries, ())
+            listed = entries[logged.id]
             for position in range(len(listed) - 1, -1, -1):
                 entry = listed[position]
                 registry = logged.task.reference == ROOT or entry.action == RECOVER

@@ -8,7 +8,17 @@ from typing import NamedTuple
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from polaris_spark.commits.rows import Entries, LogEntry
-from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, STRINGS, TIMESTAMP, ViewColumn, micros
+from polaris_spark.spark.views.columns import (
+    BOOLEAN,
+    INT,
+    LONG,
+    LONGS,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    ViewColumn,
+    micros,
+)
 from polaris_spark.spark.views.history import HistoryView, Logged
 from polaris_spark.store.objects import ObjectStore
 
@@ -55,6 +65,12 @@ class Commits(HistoryView[CommitRow]):
             lambda row: micros(row.logged.commit.time),
         ),
         ViewColumn(
+            "state_stored",
+            BOOLEAN,
+            "Whether the commit is stored, so that its state can be read; false if only its log is kept",
+            lambda row: row.logged.is_stored,
+        ),
+        ViewColumn(
             "parent_id",
             LONG,
             "Commit before this one; null for the first",
@@ -69,7 +85,7 @@ class Commits(HistoryView[CommitRow]):
         ViewColumn(
             "entries_id",
             LONG,
-            "Object that holds the log entries; null if there are none",
+            "Object that holds the log entries; null if there are none, or they are archived",
             lambda row: row.logged.commit.entries or None,
         ),
         ViewColumn("changes", INT, "Number of log entries", lambda row: len(row.entries), _ENTRIES),
@@ -90,7 +106,8 @@ class Commits(HistoryView[CommitRow]):
         ViewColumn(
             "indexes",
             MapType(StringType(), _INDEX_SIZE),
-            "Indexes of the commit: number of entries in the tree, and of changes in the commit that override them",
+            "Indexes of the commit: number of entries in the tree, and of changes in the commit that override them. "
+            "Empty if only its log is kept",
             lambda row: [
                 (name, {"tree": root.count, "embedded": len(root.keys)})
                 for name, root in zip(
@@ -103,13 +120,17 @@ class Commits(HistoryView[CommitRow]):
     def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[CommitRow]:
         entries = entries_of(store, commits) if _ENTRIES in needs else {}
         for logged in commits:
-            yield CommitRow(logged, entries.get(logged.commit.entries, ()))
+            yield CommitRow(logged, entries.get(logged.id, ()))
 
 
 SYSTEM_VIEW = Commits()
 
 
 def entries_of(store: ObjectStore, commits: list[Logged]) -> dict[int, tuple[LogEntry, ...]]:
-    """Read the log entries of commits. Return them by the id of the object that contains them (`Commit.entries`)."""
+    """Return the log entries of commits by the commit's id. Entries that are not archived are read in one batch."""
     ids = [logged.commit.entries for logged in commits if logged.commit.entries]
-    return {id: found.entries for id, found in store.get_many(ids, Entries).items()}
+    found = store.get_many(ids, Entries)
+    return {
+        logged.id: found[logged.commit.entries].entries if logged.commit.entries else logged.archived
+        for logged in commits
+    }

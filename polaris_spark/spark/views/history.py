@@ -1,20 +1,31 @@
 """Parallel reads of the commit histories of references.
 
-Each task reads a range of commit numbers in the history of one head (newest commit)."""
+Each task reads a range of commit numbers in the history of one head (newest commit), or archived commits."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
+from polaris_spark.catalog.archived_log import (
+    NO_ARCHIVE,
+    ArchivedLog,
+    Part,
+    commit_in_log,
+    commits_of_part,
+    line_of,
+    number_in_log,
+)
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.commits.log import ancestor, commit_at
-from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
+from polaris_spark.spark.pruning import Condition
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
@@ -22,9 +33,6 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
 R = TypeVar("R")
-
-READ_TOGETHER = 20
-"""Number of commits that are read in one batch. It equals the number of ancestors that a commit lists in `parents`."""
 
 
 class HistoryTask(NamedTuple):
@@ -37,6 +45,8 @@ class HistoryTask(NamedTuple):
     head: Head
     low: int
     high: int
+    parts: tuple[int, ...] = ()
+    """Ids of the parts of the archived log that have the commits, the oldest first; empty if the commits are stored."""
 
 
 class Logged(NamedTuple):
@@ -45,16 +55,38 @@ class Logged(NamedTuple):
     task: HistoryTask
     id: int
     commit: Commit
+    archived: tuple[LogEntry, ...] = ()
+    """The log entries of an archived commit."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the commit is stored; False if only its log is."""
+        return not self.task.parts
 
 
 class HistoryRange(NamedTuple):
-    """The part of a reference's history from commit number `first` to `head`. `catalog` is None if the reference does
-    not belong to a catalog."""
+    """The part of a reference's history from commit number `first` to commit number `last`.
+
+    `catalog` is None if the reference does not belong to a catalog.
+    """
 
     catalog: str | None
     reference: str
     head: Head
     first: int = 0
+    last: int = sys.maxsize
+    archived: ArchivedLog = NO_ARCHIVE
+    """The log of the commits that were trimmed."""
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest commit whose log is kept."""
+        return self.archived.first if self.archived.parts else self.head.floor_number
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest commit of the range."""
+        return min(self.last, self.head.number)
 
 
 def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
@@ -72,23 +104,52 @@ def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
     options, store = request.options, realm.store
     if options.catalog is not None:
         catalog = realm.catalog(options.catalog)
-        head = realm.branch(catalog, options.branch)
-        first = 0 if options.since is None else _first_after(store, head, options.since)
-        until = pinned(store, head, options.as_of)
-        only = HistoryRange(catalog.name, head_name(catalog, options.branch), until, first)
+        head, name = realm.branch(catalog, options.branch), head_name(catalog, options.branch)
+        only = HistoryRange(catalog.name, name, head, archived=realm.archive().of(head, name, name))
+        if options.since is not None:
+            only = only._replace(first=_first_after(store, only, options.since))
+        if options.as_of is not None:
+            only = only._replace(last=number_in_log(store, head, only.archived, options.as_of))
         return forward([only], options.since, options.as_of)
-    names = {f"cat/{catalog.entity_id:x}/": catalog.name for catalog in realm.catalogs()}
-    found = [HistoryRange(None, ROOT, realm.root())]
-    for registered in realm.registered():
-        head = realm.head_of(registered)
-        if head.sealed:  # dropped after the registry was read
-            continue
-        name = next((n for prefix, n in names.items() if registered.name.startswith(prefix)), None)
-        found.append(HistoryRange(name, registered.name, head))
-    wanted, catalog_wanted = request.condition("reference"), request.condition("catalog")
-    found = [h for h in found if wanted.allows(h.reference) and catalog_wanted.allows(h.catalog)]
-    found = at_point(store, after_point(store, found, options.since), options.as_of)
+    found = _of_realm(realm, request.condition("reference"), request.condition("catalog"))
+    found = up_to_point(store, after_point(store, found, options.since), options.as_of)
     return forward(found, options.since, options.as_of)
+
+
+def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> list[HistoryRange]:
+    """Return the histories of all references of a realm that satisfy the conditions, with their archived logs. The
+    archived logs of references that no longer exist come last."""
+    names = {f"cat/{row.entity_id:x}/": row.name for row in realm.catalogs()}
+
+    def catalog_of(name: str) -> str | None:
+        return next((n for prefix, n in names.items() if name.startswith(prefix)), None)
+
+    def wanted(name: str) -> bool:
+        return reference.allows(name) and catalog.allows(catalog_of(name))
+
+    lines = realm.archive().lines()
+    found = []
+    for name, row_name, head in [(ROOT, ROOT, realm.root()), *_heads(realm, wanted)]:
+        parts: tuple[Part, ...] = ()
+        if lines and head.floor_number and head.commit:
+            parts = lines.pop(line_of(realm.open(head), name, row_name) or b"", ())
+        if wanted(name) and not head.sealed:
+            archived = ArchivedLog.below(head.floor_number, parts)
+            found.append(HistoryRange(catalog_of(name), name, head, archived=archived))
+    for parts in lines.values():
+        name, end = parts[-1].range.reference, parts[-1].range.last + 1
+        if wanted(name):
+            gone = Head(0, end - 1, parts[-1].range.latest, end, parts[-1].range.latest, sealed=True)
+            found.append(HistoryRange(catalog_of(name), name, gone, archived=ArchivedLog(parts, end)))
+    return found
+
+
+def _heads(realm: RealmReader, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Head]]:
+    """Yield the name, the row's name and the head of each wanted reference of a realm. Heads of dropped references are
+    sealed."""
+    for registered in realm.listed():
+        if wanted(registered.name):
+            yield registered.name, registered.row_name, realm.head_of(registered)
 
 
 def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
@@ -102,28 +163,32 @@ def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | Non
     result = []
     for history in found:
         try:
-            first = _first_after(store, history.head, since)
+            first = _first_after(store, history, since)
         except InputError:  # a commit of another reference
-            first = _first_after(store, history.head, since._replace(time=moment(store, since)))
+            time = _time_of(store, found, since)
+            first = _first_after(store, history, since._replace(time=time))
         result.append(history._replace(first=first))
     return result
 
 
-def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
+def _first_after(store: ObjectStore, history: HistoryRange, since: AsOf) -> int:
     """Return the number of the first commit after the point `since`; the head's number plus one if none is later.
 
     Raises:
-        HistoryTrimmedError: commits after the point may have been trimmed.
+        HistoryTrimmedError: the log of commits after the point may be gone.
         InputError: the point is not a commit of this history.
     """
-    if since.number is not None and since.number + 1 == head.floor_number:
-        return head.floor_number  # the point itself was trimmed, but no commit after it
-    if since.commits and head.floor_number:
-        oldest = store.get(ancestor(store, head, head.floor_number), Commit)
-        if oldest.parents[0] in since.commits:  # the point itself may be deleted, but no commit after it
-            return head.floor_number
+    oldest = history.oldest
+    if since.number is not None and since.number + 1 == oldest:
+        return oldest  # the log of the point itself is gone, but not that of the commits after it
+    if (
+        since.commits
+        and oldest
+        and commit_in_log(store, history.head, history.archived, oldest).parents[0] in since.commits
+    ):
+        return oldest
     try:
-        return pinned(store, head, since).number + 1
+        return number_in_log(store, history.head, history.archived, since) + 1
     except BeforeHistoryError:
         return 0
 
@@ -136,7 +201,7 @@ def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -
     """
     if since is not None and until is not None:
         times_are_backward = since.time is not None and until.time is not None and since.time > until.time
-        if times_are_backward or any(one.first > one.head.number + 1 for one in found):
+        if times_are_backward or any(one.first > one.newest + 1 for one in found):
             raise InputError(
                 f"the option 'from' ({since.text!r}) comes after the option {until.option!r} ({until.text!r}): there "
                 "are no commits between them"
@@ -184,12 +249,47 @@ def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) 
     return result
 
 
+def up_to_point(store: ObjectStore, found: list[HistoryRange], until: AsOf | None) -> list[HistoryRange]:
+    """Return the histories up to a point of the realm's history, archived commits included. Leave out those that did
+    not exist yet."""
+    if until is None:
+        return found
+    time = _time_of(store, found, until)
+    result = []
+    for history in found:
+        with contextlib.suppress(BeforeHistoryError):  # it did not exist yet
+            try:
+                last = number_in_log(store, history.head, history.archived, until)
+            except InputError:  # a commit of another reference
+                last = number_in_log(store, history.head, history.archived, until._replace(time=time))
+            result.append(history._replace(last=last))
+    return result
+
+
+def _time_of(store: ObjectStore, found: list[HistoryRange], point: AsOf) -> int:
+    """Return the time of a point in history, in milliseconds since 1970. It can be the id of an archived commit.
+
+    Raises:
+        InputError: the point is neither a time nor the id of a commit of this realm.
+    """
+    try:
+        return moment(store, point)
+    except InputError:
+        for history in found:
+            number = history.archived.number_at(store, point)
+            commit = None if number is None else history.archived.commit(store, number)
+            if commit is not None:
+                return commit.time
+        raise
+
+
 def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
     """Return tasks that read the requested commits, each with its number of commits. Planning reads heads and a
     few commits."""
     realm = request.store.realm(request.options.realm)
     planned = []
     for history in histories(realm, request):
+        planned += _archived_tasks(realm.store.realm, history, request, rows_per_partition)
         low, high = _bounds(realm.store, history, request)
         commits = high - low + 1
         if commits <= 0:
@@ -205,19 +305,44 @@ def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted
     return planned
 
 
+def _archived_tasks(
+    realm: str, history: HistoryRange, request: ScanRequest, rows_per_partition: int
+) -> list[Weighted[HistoryTask]]:
+    """Return tasks that read the archived commits that may satisfy the conditions, each with its number of commits."""
+    time, ids = request.condition("committed_at"), request.condition("commit_id").values
+    highest = min(history.last, history.archived.floor - 1)
+    low, high = _numbers(request.condition("number"), history.first, highest)
+    parts = [
+        part
+        for part in history.archived.between(low, high)
+        if time.overlaps(part.range.earliest * 1_000, part.range.latest * 1_000 + 999)
+        and (ids is None or any(part.range.lowest <= id <= part.range.highest for id in ids))
+    ]
+    planned: list[Weighted[HistoryTask]] = []
+    some: list[Part] = []
+    for part in parts:
+        some.append(part)
+        commits = sum(one.range.last - one.first + 1 for one in some)
+        if commits >= rows_per_partition or part is parts[-1]:
+            read = tuple(one.id for one in some)
+            task = HistoryTask(realm, history.catalog, history.reference, history.head, low, high, parts=read)
+            planned.append(Weighted(task, commits))
+            some = []
+    return planned
+
+
 def _bounds(store: ObjectStore, history: HistoryRange, request: ScanRequest) -> tuple[int, int]:
     """Return the first and last number of the commits that may satisfy the conditions. The first is greater than the
     last if no commit can."""
     head = history.head
-    low, high = max(head.floor_number, history.first), head.number
-    number, time = request.condition("number"), request.condition("committed_at")
-    numbers = number.values
-    at_least = [n for n in (number.low, min(numbers) if numbers else None) if n is not None]
-    at_most = [n for n in (number.high, max(numbers) if numbers else None) if n is not None]
+    low, high = _numbers(request.condition("number"), max(head.floor_number, history.first), history.newest)
+    time = request.condition("committed_at")
     earliest = [t for t in (time.low, min(time.values) if time.values else None) if t is not None]
     latest = [t for t in (time.high, max(time.values) if time.values else None) if t is not None]
     if head.time_resets:
         earliest, latest = [], []  # commit times are not in the order of commit numbers
+    if low > high:
+        return low, high
     if earliest:
         # Start after the newest commit that is at or before the preceding millisecond.
         low = max(low, _number_at(store, head, max(earliest) // 1_000 - 1) + 1)
@@ -226,9 +351,16 @@ def _bounds(store: ObjectStore, history: HistoryRange, request: ScanRequest) -> 
     ids = request.condition("commit_id").values
     if ids is not None and len(ids) <= LOOKED_UP:
         found = [commit.number for id in ids if (commit := find_commit(store, id)) is not None]
-        at_least.append(min(found, default=high + 1))
-        at_most.append(max(found, default=high))
-    return max([low, *at_least]), min([high, *at_most])
+        low, high = max(low, min(found, default=high + 1)), min(high, max(found, default=high))
+    return low, high
+
+
+def _numbers(condition: Condition, low: int, high: int) -> tuple[int, int]:
+    """Return the first and last number between two numbers that may satisfy a condition on the numbers of commits."""
+    values = condition.values
+    at_least = [n for n in (low, condition.low, min(values) if values else None) if n is not None]
+    at_most = [n for n in (high, condition.high, max(values) if values else None) if n is not None]
+    return max(at_least), min(at_most)
 
 
 def _number_at(store: ObjectStore, head: Head, time: int) -> int:
@@ -242,12 +374,17 @@ def _number_at(store: ObjectStore, head: Head, time: int) -> int:
 
 def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
     """Yield the commits of a task, newest first, in lists. Each list was read in one batch."""
+    for part in reversed(task.parts):
+        archived = commits_of_part(store, part, task.low, task.high)
+        yield [Logged(task, one.id, one.commit, one.entries) for one in archived]
+    if task.parts:
+        return
     pending = [ancestor(store, task.head, task.high)]
     while pending:
         found = store.get_many(pending, Commit)
         yield [Logged(task, id, found[id]) for id in pending]
         last = found[pending[-1]]
-        wanted = min(len(last.parents), last.number - task.low, READ_TOGETHER)
+        wanted = min(len(last.parents), last.number - task.low)
         pending = list(last.parents[: max(0, wanted)])
 
 

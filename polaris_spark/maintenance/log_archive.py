@@ -1,0 +1,187 @@
+"""Archiving of the log of commits that a trim is about to remove from a history (see `catalog.archived_log`).
+
+The log is archived before the history floor is raised. If the process dies in between, the commits are both stored and
+archived: readers take stored commits from the history, and the next trim does not archive them again. So no log entry
+is missing, and none is read twice. If two trims run at the same time, each of them adds only the commits that the
+archive lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from polaris_spark.catalog.archived_log import (
+    ARCHIVE,
+    LOG,
+    ArchivedCommit,
+    LogPart,
+    Part,
+    encode_range,
+    line_bounds,
+    line_of,
+    packed,
+    part_key,
+    parts_in,
+)
+from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.merge_base import ancestry_of
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.log import oldest_first
+from polaris_spark.commits.rows import Commit, Entries, LogEntry
+from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.index import Entry
+from polaris_spark.maintenance.periods import Policy
+from polaris_spark.system.registrations import expired
+from polaris_spark.system.registry import References
+
+_ARCHIVED_TOGETHER = 4_000
+"""Maximum number of commits whose log is archived by one commit to the archive."""
+
+_REMOVED_TOGETHER = 500
+"""Maximum number of parts that one commit to the archive removes."""
+
+
+class _Upkeep(Change[None, None]):
+    """A change of the archive. It is repeated by the next trim if its outcome is not known."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = Operation(b"", operation.principal)
+
+    def prepare(self, view: State) -> None:
+        return None
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        raise AssertionError(
+            "a change of the log archive has no operation id, so it cannot be a repeated request"
+        )
+
+
+class _Add(_Upkeep):
+    """Change that archives the log of consecutive commits of one line, without those that are archived already.
+
+    If the archive has other commits with the same numbers, because a recovery has reset the reference since, these
+    commits and all later ones are replaced.
+    """
+
+    def __init__(
+        self, line: bytes, reference: str, commits: Sequence[ArchivedCommit], operation: Operation
+    ) -> None:
+        super().__init__(operation)
+        self._line = line
+        self._reference = reference
+        self._commits = commits
+
+    def apply(self, state: State, prepared: None) -> None:
+        new = {commit.number: commit for commit in self._commits}
+        first, last = min(new), max(new)
+        replaced = self._open_parts(state, first)
+        there = [commit for part in replaced for commit in state.get(part.id, LogPart).commits()]
+        before = [commit for commit in there if commit.number < first]
+        after = {commit.number: commit for commit in there if commit.number >= first}
+        is_same = all(number not in new or new[number].id == commit.id for number, commit in after.items())
+        if is_same and new.keys() <= after.keys():
+            return
+        later = [commit for number, commit in after.items() if number > last] if is_same else []
+        for part in replaced:
+            state.remove(LOG, part_key(self._line, part.first))
+        for range, commits in packed(self._reference, (*before, *self._commits, *later)):
+            id = state.add(LogPart.of(commits))
+            state.put(LOG, part_key(self._line, commits[0].number), Entry(id, encode_range(range)))
+
+    def _open_parts(self, state: State, first: int) -> list[Part]:
+        """Return the parts that have commits with the number `first` or later ones, and the part before them if it is
+        not full; the oldest first."""
+        start, end = line_bounds(self._line)
+        found = parts_in(state.scan(LOG, part_key(self._line, first), end))
+        before = parts_in(state.scan(LOG, start, part_key(self._line, first), limit=1, reverse=True))
+        return [part for part in before if part.range.last >= first or not part.range.is_full] + found
+
+
+class _Remove(_Upkeep):
+    """Change that removes parts from the archive, unless they have changed."""
+
+    def __init__(self, parts: Sequence[Part], operation: Operation) -> None:
+        super().__init__(operation)
+        self._parts = parts
+
+    def apply(self, state: State, prepared: None) -> None:
+        for part in self._parts:
+            key = part_key(part.line, part.first)
+            entry = state.lookup(LOG, key)
+            if entry is not None and entry.pointer == part.id:
+                state.remove(LOG, key)
+
+
+def archive_log(
+    references: References, reference: str, at: CommitReader, *, before: int, operation: Operation
+) -> None:
+    """Archive the log of a reference from its history floor on.
+
+    Args:
+        reference: name of the reference.
+        at: a commit of the reference. Its row name must be known.
+        before: number of the first commit whose log is not archived.
+        operation: names the principal.
+    Raises:
+        CorruptionError: a commit or its log entries are missing or unreadable.
+    """
+    line = line_of(at, reference, at.row_name)
+    if line is None:
+        return
+    ancestry = ancestry_of(at)
+    began = ancestry.began + 1 if ancestry.own else 0  # earlier commits are in the log of another branch
+    commits = _commits(at, max(at.head.floor_number, began), before - 1)
+    while some := tuple(islice(commits, _ARCHIVED_TOGETHER)):
+        ensure_reference(references, ARCHIVE, operation)
+        references.commit(ARCHIVE, _Add(line, reference, some, operation))
+
+
+def end_dropped(references: References, policy: Policy, operation: Operation) -> None:
+    """End the registrations of the references that were dropped at least the grace period ago, after archiving their
+    logs. They can then no longer be restored, so their objects and files can be deleted.
+
+    Jobs that delete objects or files look in the registry to see whether a reference can still be restored. They do not
+    decide this by their own clocks.
+    """
+    ended = expired(references.listed(), references.ids.now_ms(), policy.grace_of)
+    for registered in ended:
+        if policy.log_of(registered.name):
+            head = references.sealed_head(registered)
+            at = CommitReader(
+                references.store,
+                b"",
+                head,
+                references.store.get(head.commit, Commit),
+                row_name=registered.row_name,
+            )
+            archive_log(references, registered.name, at, before=head.number + 1, operation=operation)
+    references.end(ended, operation)
+
+
+def remove_old_logs(references: References, log_ms: Callable[[str], int], operation: Operation) -> None:
+    """Remove the parts of a realm's archive all of whose commits are older than the log is kept.
+
+    Args:
+        log_ms: returns the minimum time for which the log of a reference is kept, in milliseconds, from its name.
+        operation: names the principal.
+    """
+    now = references.ids.now_ms()
+    found = references.lookup(ARCHIVE)
+    if found is None or found.registration.state != "live":
+        return
+    listed = parts_in(references.read(ARCHIVE).index(LOG).range())
+    old = iter([part for part in listed if part.range.latest < now - log_ms(part.range.reference)])
+    while some := tuple(islice(old, _REMOVED_TOGETHER)):
+        references.commit(ARCHIVE, _Remove(some, operation))
+
+
+def _commits(at: CommitReader, low: int, high: int) -> Iterator[ArchivedCommit]:
+    """Yield the commits with the numbers `low` to `high` (both included), the oldest first."""
+    for run in oldest_first(at.store, at.head, low, high) if low <= high else ():
+        ids = [commit.entries for _, commit in run if commit.entries]
+        entries = at.store.get_many(ids, Entries)
+        for id, commit in run:
+            listed = entries[commit.entries].entries if commit.entries else ()
+            parent = commit.parents[0] if commit.parents else 0
+            yield ArchivedCommit(commit.number, id, commit.time, parent, commit.merged, listed)
