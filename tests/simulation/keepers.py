@@ -18,7 +18,11 @@ from polaris_spark.maintenance.sweep import sweep
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import ROOT
+from tests.simulation.plan import HOUR
 from tests.simulation.world import Process, World
+
+LOG_MS = 10_000 * int(HOUR)
+"""Time for which the log of trimmed commits is kept, longer than any simulation takes."""
 
 
 class Keeper:
@@ -49,7 +53,7 @@ class Keeper:
 
     def trim_all(self) -> None:
         """Raise the floors of all references."""
-        trim(self._process.references, Policy(int(self._world.plan.retention_ms), 0))
+        trim(self._process.references, Policy(int(self._world.plan.retention_ms), 0, LOG_MS))
 
     def fence_one(self) -> None:
         """Fence one reference."""
@@ -72,6 +76,6 @@ class Keeper:
     def sweep(self) -> None:
         """Delete objects that are not needed."""
         process, plan = self._process, self._world.plan
-        policy = Policy(int(plan.retention_ms), int(plan.grace_ms))
+        policy = Policy(int(plan.retention_ms), int(plan.grace_ms), LOG_MS)
         swept = sweep(process.references, policy, operation=Operation(b"", "sweep"))
         self._world.note(process.name, "swept", sum(count.rows for count in swept.counts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from polaris_spark.catalog.archived_log import ARCHIVE, Archive
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, commit_at, commits, entries
 from polaris_spark.commits.rows import Commit
@@ -13,6 +14,8 @@ from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.sweep import sweep
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.reference_reader import ReferenceReader
+from polaris_spark.system.registry import ROOT
 from tests.simulation.changes import NUMBERS, Box
 from tests.simulation.clients import Client
 from tests.simulation.observer import REALM
@@ -29,12 +32,12 @@ def finish(world: World, process: Process) -> None:
             heard.add(request.operation)
             client.repeat(request)
     for registered in process.references.listed():
-        if registered.registration.state == "live":
+        if registered.registration.state == "live" and registered.name != ARCHIVE:
             reader = process.references.read(registered.name)
             for problem in _problems(world, reader):
                 world.observer.blame(f"{registered.name} at the end: {problem}")
     root = process.references.root.read()
-    for problem in _history_problems(root):
+    for problem in (*_history_problems(root), *_archive_problems(root)):
         world.observer.blame(f"root at the end: {problem}")
     world.observer.reachable()
     process.ids.release()
@@ -92,6 +95,23 @@ def _history_problems(reader: CommitReader) -> Iterator[str]:
     for name, root in zip(reader.commit.index_names, reader.commit.index_roots, strict=True):
         for fault in check(root, read):
             yield f"index {name}: {fault.message}"
+
+
+def _archive_problems(root: CommitReader) -> Iterator[str]:
+    """Check that the archive has the log of every commit that was trimmed from the registry, each once."""
+    store, head = root.store, root.head
+    archived = Archive(ReferenceReader(store), root).of(head, ROOT, ROOT)
+    found = list(archived.oldest_first(store, 0))
+    if [commit.number for commit in found] != list(range(head.floor_number)):
+        yield f"the archive has {[commit.number for commit in found]}, and the floor is {head.floor_number}"
+    newest = store.get(ancestor(store, head, head.floor_number), Commit)
+    for commit in reversed(found):
+        if newest.parents[0] != commit.id:
+            yield f"the archived commit {commit.number} is {commit.id}, not {newest.parents[0]}"
+        newest = commit.commit
+    operations = [entry.operation for commit in found for entry in commit.entries if entry.operation]
+    if len(operations) != len(set(operations)):
+        yield "an operation is in the archived log twice"
 
 
 def _replay_problems(reader: CommitReader) -> Iterator[str]:

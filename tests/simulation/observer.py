@@ -14,6 +14,7 @@ import msgspec
 from polaris_spark import objects
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.catalog.archived_log import ARCHIVE
 from polaris_spark.clock import AHEAD_MS, Clock
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.ids import id_time_ms
@@ -208,6 +209,9 @@ class Observer:
         if head.commit < least:
             self.blame(f"{name}: its id {head.commit} is below {least}, which was read")
         content = self.contents[before.commit]
+        if row.name.startswith(f"{ARCHIVE}@"):
+            self.contents[head.commit] = content
+            return
         entries = self.object(commit.entries, Entries).entries
         if row.name == ROOT:
             self.contents[head.commit] = self.registry.committed(content, entries, name)

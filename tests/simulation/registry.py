@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from polaris_spark.catalog.archived_log import ARCHIVE
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.system.registrations import ENDED
 
@@ -42,6 +43,9 @@ class RegistryModel:
         for entry in entries:
             if entry.action == ENDED:
                 self._end(names, entry, where)
+                continue
+            if entry.key == ARCHIVE.encode():  # created by a trim
+                self._apply(names, entry, where)
                 continue
             operation = observer.operations[entry.operation]
             if operation in done:

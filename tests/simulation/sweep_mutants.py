@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from polaris_spark.maintenance import sweep, sweep_roots
+from polaris_spark.maintenance import log_archive, sweep, sweep_roots, trim
 from polaris_spark.system import clocks, registrations
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import References
@@ -53,6 +53,30 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             Patch(_Fencing, "run", "references.fence(ROOT)", "pass"),
         ),
         {**BUSY, "rates": SLEEPS, "grace_ms": MINUTE, "retention_ms": MINUTE, "gaps": (MINUTE,) * 4},
+    ),
+    "a floor is raised before the log is archived": Mutant(
+        (
+            Patch(
+                trim,
+                "_trim_one",
+                "archive_log(references, name, at, before=floor.number, operation=archiving)",
+                "_raise(committer, floor)\n"
+                "                archive_log(references, name, at, before=floor.number, operation=archiving)",
+            ),
+        ),
+        {**BUSY, "registry": 0.6},
+    ),
+    "a trim removes what another trim archived": Mutant(
+        (
+            Patch(
+                log_archive._Add,
+                "apply",
+                "if is_same and new.keys() <= after.keys():",
+                "if new.keys() == after.keys():",
+                ("if number > last] if is_same else []", "if not last]"),
+            ),
+        ),
+        {**BUSY, "registry": 0.6},
     ),
     "dropped references are not roots": Mutant(
         (

@@ -131,7 +131,7 @@ def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> l
     found = []
     for name, row_name, head in [(ROOT, ROOT, realm.root()), *_heads(realm, wanted)]:
         parts: tuple[Part, ...] = ()
-        if lines and head.floor_number and head.commit:
+        if lines and head.commit:
             parts = lines.pop(line_of(realm.open(head), name, row_name) or b"", ())
         if wanted(name) and not head.sealed:
             archived = ArchivedLog.below(head.floor_number, parts)

@@ -1,0 +1,392 @@
+"""The log outlives the commits: nothing is lost or doubled when they are trimmed and swept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual
+
+from polaris_spark.catalog.archived_log import (
+    ARCHIVE,
+    COMMITS_OF_A_PART,
+    LOG,
+    Archive,
+    LogPart,
+    parts_in,
+)
+from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.clock import ManualClock
+from polaris_spark.errors import HistoryTrimmedError, OutcomeUnknownError
+from polaris_spark.jobs.registry import call
+from polaris_spark.maintenance import trim as trimming
+from polaris_spark.maintenance.periods import Policy
+from polaris_spark.maintenance.trim import trim
+from polaris_spark.store.cache import process_cache
+from polaris_spark.system.reference_reader import ReferenceReader
+from polaris_spark.system.registry import ROOT
+from tests.cli.catalogs import run
+from tests.views.catalogs import Catalog, Row, rows
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
+    catalog = Catalog(tmp_path / "c.db", clock=clock)
+    catalog.namespace("db")
+    catalog.table("db", "t")
+    yield catalog
+    catalog.session.close()
+
+
+def days(catalog: Catalog, clock: ManualClock, n: int) -> None:
+    """A change a day."""
+    for day in range(n):
+        catalog.set_property("db", "t", "day", str(day))
+        clock.advance(DAY)
+
+
+def sweep(catalog: Catalog) -> None:
+    """Sweep the realm with the periods of the catalog, and forget what is cached."""
+    call(catalog.session, "sweep")
+    process_cache().clear()
+
+
+def changes(opened: Catalog, **options: str) -> list[Row]:
+    """The rows of `changes` of the realm of a catalog, in order, without those of the archive itself and without the
+    column `state_stored`."""
+    found = rows("changes", store=opened.store, **options)
+    return sorted(
+        (
+            {name: value for name, value in row.items() if name != "state_stored"}
+            for row in found
+            if row["name"] != ARCHIVE
+        ),
+        key=lambda row: (row["reference"], row["number"], row["position"]),
+    )
+
+
+def assert_same(found: list[Row], expected: list[Row]) -> None:
+
+    assert [(r["reference"], r["number"], r["position"]) for r in found] == [
+        (r["reference"], r["number"], r["position"]) for r in expected
+    ]
+    assert found == expected
+
+
+def parts(catalog: Catalog) -> list[Any]:
+    """All parts of the archive of the realm."""
+    return parts_in(catalog.session.catalog.references.read(ARCHIVE).index(LOG).range())
+
+
+def floor(catalog: Catalog) -> int:
+    return catalog.session.catalog.head().head.floor_number
+
+
+def test_every_change_is_in_the_log_after_a_sweep_and_says_whether_its_state_is_stored(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    days(catalog, clock, 8)
+    before, commits = changes(catalog), rows("commits", store=catalog.store)
+    sweep(catalog)
+    assert floor(catalog) > 5
+    assert_same(changes(catalog), before)
+    stored = {row["number"]: row["state_stored"] for row in catalog.read("changes")}
+    assert stored == {number: number >= floor(catalog) for number in stored}
+    gone = {(row["reference"], row["number"]): row for row in commits}
+    for row in rows("commits", store=catalog.store):
+        if row["state_stored"]:
+            continue
+        was = gone[row["reference"], row["number"]]
+        differing = {name for name in row if row[name] != was[name]}
+        assert differing <= {"state_stored", "entries_id", "indexes"}
+        assert (row["entries_id"], row["indexes"]) == (None, {})
+
+
+def test_the_state_of_an_archived_commit_cannot_be_read(catalog: Catalog, clock: ManualClock) -> None:
+    days(catalog, clock, 8)
+    sweep(catalog)
+    with pytest.raises(HistoryTrimmedError, match="before commit number"):
+        catalog.read("tables", as_of="3")
+    assert max(row["number"] for row in catalog.read("changes", as_of="3")) == 3
+
+
+def test_filters_read_only_the_parts_that_they_allow(
+    catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days(catalog, clock, 30)
+    monkeypatch.setattr("polaris_spark.catalog.archived_log.COMMITS_OF_A_PART", 5)
+    sweep(catalog)
+    line = [part for part in parts(catalog) if b"cat/" in part.line]
+    assert len(line) > 5
+    everything = catalog.read("changes")
+    read: list[int] = []
+    decode = LogPart.commits
+    monkeypatch.setattr(LogPart, "commits", lambda part: read.append(1) or decode(part))
+    twelfth = next(row for row in everything if row["number"] == 12)
+    for pushed, allowed in (
+        (EqualTo(("number",), 12), {12}),
+        (EqualTo(("commit_id",), twelfth["commit_id"]), {12}),
+        (EqualTo(("committed_at",), twelfth["committed_at"]), {12}),
+        (In(("number",), (12, 13)), {12, 13}),
+    ):
+        read.clear()
+        found = [row for row in catalog.read("changes", pushed, prune="true") if row["number"] in allowed]
+        assert found == [row for row in everything if row["number"] in allowed]
+        assert len(read) <= 2, pushed
+    read.clear()
+    newest = catalog.read("changes", GreaterThan(("number",), floor(catalog)), prune="true")
+    assert newest
+    assert not read
+    oldest = catalog.read("changes", LessThanOrEqual(("number",), 4), prune="true")
+    assert {row["number"] for row in oldest} >= {1, 2, 3, 4}
+
+
+def test_nightly_trims_fill_parts(
+    catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polaris_spark.catalog.archived_log.COMMITS_OF_A_PART", 4)
+    for _ in range(3):
+        days(catalog, clock, 5)
+        before = changes(catalog)
+        sweep(catalog)
+        assert_same(changes(catalog), before)
+    of_main = [part for part in parts(catalog) if part.line.startswith(b"cat/")]
+    assert [part.first for part in of_main] == list(range(0, floor(catalog), 4))
+    assert [part.range.is_full for part in of_main[:-1]] == [True] * (len(of_main) - 1)
+
+
+def test_the_log_is_removed_when_it_is_old(catalog: Catalog, clock: ManualClock) -> None:
+    catalog.session.set_catalog_properties({"log-retention": "30 d"})
+    days(catalog, clock, 8)
+    sweep(catalog)
+    assert min(row["number"] for row in catalog.read("changes")) == 1
+    clock.advance(20 * DAY)
+    days(catalog, clock, 1)
+    sweep(catalog)
+    assert min(row["number"] for row in catalog.read("changes")) == 1
+    clock.advance(40 * DAY)
+    sweep(catalog)
+    assert [row["state_stored"] for row in catalog.read("changes")] == [True]
+    assert parts(catalog) == [part for part in parts(catalog) if not part.line.startswith(b"cat/")]
+    with pytest.raises(HistoryTrimmedError):
+        catalog.read("changes", **{"from": "1"})
+
+
+def test_without_log_retention_nothing_is_archived(catalog: Catalog, clock: ManualClock) -> None:
+    catalog.session.set_catalog_properties({"log-retention": "0 s"})
+    days(catalog, clock, 8)
+    sweep(catalog)
+    assert min(row["number"] for row in catalog.read("changes")) == floor(catalog)
+    assert {part.range.reference for part in parts(catalog)} <= {ROOT, CATALOGS}
+
+
+class TestBranches:
+    """Each branch has a log of its own, from the commit where it began."""
+
+    def test_its_log_is_archived_once(self, catalog: Catalog, clock: ManualClock) -> None:
+        days(catalog, clock, 4)
+        call(catalog.session, "create_branch", name="dev")
+        dev = Catalog(Path(catalog.store.removeprefix("sqlite://").split("?")[0]), branch="dev", clock=clock)
+        days(dev, clock, 4)
+        before = [row for row in changes(catalog, catalog="polaris", branch="dev") if row["number"] > 6]
+        clock.advance(4 * DAY)
+        days(dev, clock, 1)
+        sweep(catalog)
+        after = [row for row in changes(catalog, catalog="polaris", branch="dev") if row["number"] > 6]
+        assert after[: len(before)] == before
+        assert min(row["number"] for row in catalog.read("changes", branch="dev")) == 8
+        assert min(row["number"] for row in catalog.read("changes")) == 1
+        archived = {part.range.reference.rpartition("/")[2]: part for part in parts(catalog)}
+        assert archived["dev"].first == 7
+        dev.session.close()
+
+    @pytest.mark.parametrize("kind", ["rename", "undrop"])
+    def test_it_keeps_its_log(self, catalog: Catalog, clock: ManualClock, kind: str) -> None:
+        call(catalog.session, "create_branch", name="dev")
+        path = Path(catalog.store.removeprefix("sqlite://").split("?")[0])
+        dev = Catalog(path, branch="dev", clock=clock)
+        days(dev, clock, 8)
+        dev.session.close()
+        before = changes(catalog, catalog="polaris", branch="dev")
+        sweep(catalog)
+        if kind == "rename":
+            call(catalog.session, "rename_branch", name="dev", to="new")
+        else:
+            call(catalog.session, "drop_branch", name="dev")
+            call(catalog.session, "undrop_branch", name="dev")
+        name = "new" if kind == "rename" else "dev"
+        after = changes(catalog, catalog="polaris", branch=name)
+        own = [row["commit_id"] for row in before if row["number"] > 3]
+        assert [row["commit_id"] for row in after if row["number"] > 3][: len(own)] == own
+
+    def test_the_log_of_a_branch_outlives_it(self, catalog: Catalog, clock: ManualClock) -> None:
+        call(catalog.session, "create_branch", name="dev")
+        path = Path(catalog.store.removeprefix("sqlite://").split("?")[0])
+        dev = Catalog(path, branch="dev", clock=clock)
+        days(dev, clock, 4)
+        dev.session.close()
+        own = [row for row in changes(catalog) if row["branch"] == "dev" and row["number"] > 3]
+        assert len(own) == 4
+        call(catalog.session, "drop_branch", name="dev")
+        clock.advance(DAY)
+        sweep(catalog)
+        listed = [row for row in changes(catalog) if row["branch"] == "dev"]
+        assert [row for row in listed if row["number"] > 3] == own
+        assert {
+            row["state_stored"] for row in rows("changes", store=catalog.store) if row["branch"] == "dev"
+        } == {False}
+        # Another branch of the same name has another log.
+        call(catalog.session, "create_branch", name="dev")
+        found = changes(catalog, catalog="polaris", branch="dev")
+        assert {row["commit_id"] for row in found}.isdisjoint(row["commit_id"] for row in own)
+
+    def test_a_branch_that_was_moved_begins_another_log(self, catalog: Catalog, clock: ManualClock) -> None:
+        call(catalog.session, "create_branch", name="dev")
+        path = Path(catalog.store.removeprefix("sqlite://").split("?")[0])
+        dev = Catalog(path, branch="dev", clock=clock)
+        days(dev, clock, 8)
+        sweep(catalog)
+        call(catalog.session, "reassign_branch", name="dev", to="main")
+        assert {row["number"] for row in catalog.read("changes", branch="dev")} == {2, 3}
+        days(dev, clock, 8)
+        sweep(catalog)
+        numbers = [row["number"] for row in changes(catalog, catalog="polaris", branch="dev")]
+        assert numbers == sorted(set(numbers))
+        dev.session.close()
+
+
+class TestFaults:
+    """A trim that fails or meets another one."""
+
+    def test_a_trim_that_died_before_it_raised_the_floor(
+        self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        days(catalog, clock, 8)
+        before = changes(catalog)
+
+        def die(*_: object) -> None:
+            raise OutcomeUnknownError("the process died")
+
+        monkeypatch.setattr(trimming, "_raise", die)
+        with pytest.raises(OutcomeUnknownError):
+            call(catalog.session, "trim")
+        assert floor(catalog) == 0
+        assert_same(changes(catalog), before)
+        monkeypatch.undo()
+        days(catalog, clock, 3)
+        before = changes(catalog)
+        sweep(catalog)
+        assert floor(catalog) > 8
+        assert_same(changes(catalog), before)
+
+    @pytest.mark.parametrize("later", [False, True])
+    def test_two_trims_at_once(
+        self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, later: bool
+    ) -> None:
+        days(catalog, clock, 8)
+        before = changes(catalog)
+        references = catalog.session.catalog.references
+        periods = [Policy(2 * DAY, 0, 365 * DAY), Policy(5 * DAY, 0, 365 * DAY)]
+        archive = trimming.archive_log
+        first, second = periods if later else reversed(periods)
+
+        def meet(*arguments: Any, **named: Any) -> None:
+            monkeypatch.setattr(trimming, "archive_log", archive)
+            trim(references, second)
+            archive(*arguments, **named)
+
+        monkeypatch.setattr(trimming, "archive_log", meet)
+        trim(references, first)
+        sweep(catalog)
+        assert_same(changes(catalog), before)
+
+    def test_a_part_that_is_lost_is_an_error(self, catalog: Catalog, clock: ManualClock) -> None:
+        days(catalog, clock, 8)
+        sweep(catalog)
+        assert call(catalog.session, "fsck") == []
+        objects = catalog.session.catalog.references.store
+        lost = parts(catalog)[0].id
+        from polaris_spark.backends.base import ObjectKey
+
+        objects.backend.delete_objects(objects.realm, [ObjectKey(lost)])
+        process_cache().clear()
+        assert call(catalog.session, "fsck") != []
+
+    def test_commits_that_a_recovery_replaced_are_replaced_in_the_archive(
+        self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A trim dies after it archived; then the reference is reset, and other commits get the same numbers."""
+        days(catalog, clock, 8)
+        name = catalog.session.catalog.reference
+        references = catalog.session.catalog.references
+        head = references.read(name).head
+        monkeypatch.setattr(trimming, "_raise", lambda *_: None)
+        trim(references, Policy(0, 0, 365 * DAY))
+        monkeypatch.undo()
+        third = ReferenceReader(references.store).open(head)
+        import msgspec
+
+        from polaris_spark.commits.log import ancestor
+
+        reset = msgspec.structs.replace(head, commit=ancestor(references.store, head, 3), number=3, recent=())
+        references.open(name).amend(lambda _: reset)
+        assert third.head.number == 10
+        days(catalog, clock, 9)
+        before = changes(catalog)
+        sweep(catalog)
+        assert floor(catalog) > 6
+        assert_same(changes(catalog), before)
+
+
+def test_the_command_log_shows_archived_commits(catalog: Catalog, clock: ManualClock) -> None:
+    days(catalog, clock, 8)
+    before = run("log", catalog.store, "--json").json
+    sweep(catalog)
+    after = run("log", catalog.store, "--json").json
+    assert [{**commit, "stored": True} for commit in after] == before
+    assert [commit["number"] for commit in after if not commit["stored"]] == list(
+        range(floor(catalog) - 1, -1, -1)
+    )
+    text = run("log", catalog.store).out
+    assert f"the states of commit {floor(catalog) - 1} and earlier were trimmed" in text
+    some = run("log", catalog.store, "--json", "--since", "2", "--until", "5").json
+    assert [commit["number"] for commit in some] == [5, 4, 3]
+    of_root = run("log", catalog.store, "--json", "--reference", "root").json
+    assert of_root[-1]["number"] == 0
+
+
+def test_the_archive_moves_with_its_realm(catalog: Catalog, clock: ManualClock, tmp_path: Path) -> None:
+    days(catalog, clock, 8)
+    before = changes(catalog)
+    sweep(catalog)
+    target = f"sqlite://{tmp_path / 'other.db'}"
+    call(catalog.session, "migrate_realm", target=target)
+    found = rows("changes", store=target)
+    commits = {(row["reference"], row["commit_id"], row["position"]) for row in before}
+    assert commits <= {(row["reference"], row["commit_id"], row["position"]) for row in found}
+
+
+def test_many_commits_fill_several_parts_of_little_size(catalog: Catalog, clock: ManualClock) -> None:
+    for i in range(2 * COMMITS_OF_A_PART + 10):
+        catalog.set_property("db", "t", "i", str(i))
+    clock.advance(4 * DAY)
+    days(catalog, clock, 1)
+    clock.advance(4 * DAY)
+    sweep(catalog)
+    of_main = [part for part in parts(catalog) if part.line.startswith(b"cat/")]
+    assert [part.range.is_full for part in of_main] == [True, True, False]
+    objects = catalog.session.catalog.references.store
+    size = sum(len(objects.get(part.id, LogPart).compressed) for part in of_main)
+    assert size / (2 * COMMITS_OF_A_PART) < 100
+    assert json.dumps(size)
+    assert Archive(ReferenceReader(objects)).lines()
