@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from benchmarks import (
     adapter,
+    archived,
     branching,
     bridge,
     capacity_checks,
@@ -183,6 +184,10 @@ PARTS: dict[str, Part] = {
             sizes=(2_000, 4_000) if of.quick else (of.sizes[-1] // 2, of.sizes[-1]),
             rounds=of.rounds,
         ),
+    ),
+    "log": Part(
+        "size of the archived log of trimmed commits, and the time to archive it",
+        lambda _folder, of: archived.measure(commits=400 if of.quick else 20_000, rounds=of.rounds),
     ),
     "views": Part(
         "counting very many tables by Spark",

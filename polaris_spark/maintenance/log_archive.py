@@ -159,19 +159,21 @@ def end_dropped(references: References, policy: Policy, operation: Operation) ->
     references.end(ended, operation)
 
 
-def remove_old_logs(references: References, log_ms: Callable[[str], int], operation: Operation) -> None:
+def remove_old_logs(
+    references: References, log_ms: Callable[[str], int], operation: Operation, *, now_ms: int
+) -> None:
     """Remove the parts of a realm's archive all of whose commits are older than the log is kept.
 
     Args:
         log_ms: returns the minimum time for which the log of a reference is kept, in milliseconds, from its name.
         operation: names the principal.
+        now_ms: the present time, in milliseconds since 1970.
     """
-    now = references.ids.now_ms()
     found = references.lookup(ARCHIVE)
     if found is None or found.registration.state != "live":
         return
     listed = parts_in(references.read(ARCHIVE).index(LOG).range())
-    old = iter([part for part in listed if part.range.latest < now - log_ms(part.range.reference)])
+    old = iter([part for part in listed if part.range.latest < now_ms - log_ms(part.range.reference)])
     while some := tuple(islice(old, _REMOVED_TOGETHER)):
         references.commit(ARCHIVE, _Remove(some, operation))
 

@@ -120,7 +120,7 @@ def trim(
         if trimmed is not None:
             done.append(trimmed)
     if not dry_run:
-        remove_old_logs(references, policy.log_of, operation)
+        remove_old_logs(references, policy.log_of, operation, now_ms=now)
     return done
 
 
