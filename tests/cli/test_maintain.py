@@ -43,7 +43,9 @@ def test_a_job_by_command_line(tmp_path: Path) -> None:
     assert [one["reference"] for one in done] == [one["reference"] for one in would]
     assert "root" in [one["reference"] for one in done]
     assert datetime.fromisoformat(done[0]["first-commit-time"].replace("Z", "+00:00")).tzinfo is not None
-    run("maintain", "trim", store, *short)  # the first trim created the archive of the log by a commit to the root
+    run(
+        "maintain", "trim", store, *short
+    )  # the first trim created the archive of the log by a commit to the root
     assert "root" not in run("maintain", "trim", store, *short).out
 
 
