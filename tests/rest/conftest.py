@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +10,15 @@ from typing import Any
 
 import pytest
 
+import polaris_spark
+from polaris_spark.clock import ManualClock
+from polaris_spark.jobs.registry import call
+from polaris_spark.rest.session import Session
 from tests.rest.client import Client, connect
 from tests.stores import SHARED, StoreOn, in_turn
 
 Open = Callable[..., Client]
+OpenBranch = Callable[..., Client]
 
 
 @pytest.fixture(params=in_turn())
@@ -53,3 +59,25 @@ def catalog(opened: Open, warehouse: Path) -> Client:
     client = opened(f"memory:{uuid.uuid4()}", warehouse)
     client.namespace("db")
     return client
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands still."""
+    return ManualClock(int(time.time() * 1_000))
+
+
+@pytest.fixture
+def open_branch(tmp_path: Path) -> Iterator[OpenBranch]:
+    """Opens sessions of a branch of one catalog. At the end, every row of its store must be sound."""
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+    sessions: list[Session] = []
+
+    def open_(branch: str = "main", **properties: Any) -> Client:
+        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse, branch=branch, **properties))
+        return Client(sessions[-1])
+
+    yield open_
+    assert call(sessions[0], "fsck") == []
+    for session in sessions:
+        session.close()

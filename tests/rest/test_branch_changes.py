@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import polaris_spark
 from polaris_spark.catalog.branch_changes import protect_branch
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.merge_base import BeginBranch, Contained
@@ -34,34 +32,17 @@ from polaris_spark.errors import (
 from polaris_spark.jobs import branches as jobs_branches
 from polaris_spark.jobs.branches import SHOW
 from polaris_spark.jobs.registry import call
-from polaris_spark.rest.session import Session
 from polaris_spark.system import registry
 from tests.rest.client import Client, at_once, table
+from tests.rest.conftest import OpenBranch
 
-Opened = Callable[..., Client]
 ME = Operation(b"", "me")
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Open a branch of a catalog. At the end, every row of the store must be sound."""
-    sessions: list[Session] = []
-    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
-
-    def open_(branch: str = "main", **properties: Any) -> Client:
-        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse, branch=branch, **properties))
-        return Client(sessions[-1])
-
-    yield open_
-    assert call(sessions[0], "fsck") == []
-    for session in sessions:
-        session.close()
-
-
-@pytest.fixture
-def main(opened: Opened) -> Client:
+def main(open_branch: OpenBranch) -> Client:
     """The branch `main` with the namespace `a`; the branch `dev` began there."""
-    client = opened()
+    client = open_branch()
     client.namespace("a")
     call(client.session, "create_branch", name="dev", comment="trial")
     return client
@@ -105,9 +86,9 @@ def test_a_branch_is_described_and_its_owner_and_comment_change(main: Client) ->
 
 
 def test_a_renamed_branch_keeps_its_identity_and_open_sessions_get_an_error(
-    main: Client, opened: Opened
+    main: Client, open_branch: OpenBranch
 ) -> None:
-    dev = opened("dev")
+    dev = open_branch("dev")
     dev.namespace("b")
     before = described(main, "dev")
     call(main.session, "rename_branch", name="dev", to="trial")
@@ -118,7 +99,7 @@ def test_a_renamed_branch_keeps_its_identity_and_open_sessions_get_an_error(
         assert gone.status == 404
         assert "dev" in str(gone)
     assert "no branch 'dev'; it was dropped or renamed" in str(dev.send("GET", "v1/namespaces"))
-    opened("trial").namespace("c")
+    open_branch("trial").namespace("c")
     merged = call(main.session, "merge", source="trial")
     assert [row[1] for row in merged] == ["b", "c"]
     assert call(main.session, "merge", source="trial") == []
@@ -155,8 +136,8 @@ def test_a_rename_that_meets_a_new_branch_leaves_the_branch_as_it_was(main: Clie
     assert {row[0] for row in call(main.session, "show_branches")} == {"main", "dev", "taken"}
 
 
-def test_a_branch_moves_to_another_state(main: Client, opened: Opened) -> None:
-    dev = opened("dev")
+def test_a_branch_moves_to_another_state(main: Client, open_branch: OpenBranch) -> None:
+    dev = open_branch("dev")
     for name in ("b", "c"):
         dev.namespace(name)
     began = described(main, "dev")["commit_number"] - 2
@@ -179,12 +160,12 @@ def test_a_branch_moves_to_another_state(main: Client, opened: Opened) -> None:
     logged = [entry.action for _, _, _, entry in entries(head.store, head.head)]
     assert logged[:2] == ["create-namespace", "reassign-branch"]
     call(main.session, "sweep")
-    assert names(opened("dev")) == ["a", "d", "m"]
+    assert names(open_branch("dev")) == ["a", "d", "m"]
 
 
-def test_a_branch_moves_only_from_the_expected_commit(main: Client, opened: Opened) -> None:
+def test_a_branch_moves_only_from_the_expected_commit(main: Client, open_branch: OpenBranch) -> None:
     old = described(main, "dev")
-    opened("dev").namespace("b")
+    open_branch("dev").namespace("b")
     for expected in (str(old["commit_number"]), str(old["commit_id"])):
         with pytest.raises(CommitFailedError, match="branch 'dev' of catalog 'polaris' was not moved"):
             call(main.session, "reassign_branch", name="dev", to="main", expected=expected)
@@ -228,7 +209,7 @@ def test_a_branch_does_not_move_to_a_commit_that_was_trimmed_meanwhile(
     assert branch_of(catalog, "dev").head.commit == before.commit
 
 
-def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, opened: Opened) -> None:
+def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, open_branch: OpenBranch) -> None:
     session = main.session
     main.create("t", namespace=("a",))
     call(session, "create_branch", name="work")
@@ -250,10 +231,10 @@ def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, ope
     with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
         call(session, "reassign_branch", name="main", to="work")
     assert session.catalog.head().head == before
-    opened("work").namespace("w")
+    open_branch("work").namespace("w")
     assert [row[1] for row in call(session, "merge", source="work")] == ["w"]
     merged = session.catalog.head().head.number
-    opened("work").namespace("picked")
+    open_branch("work").namespace("picked")
     picked = described(main, "work")["commit_number"]
     assert [row[1:3] for row in call(session, "revert", commit=str(merged))] == [("w", "removed")]
     assert [row[1:3] for row in call(session, "cherry_pick", commit=f"work#{picked}")] == [
@@ -278,12 +259,12 @@ def test_a_protected_branch_is_not_dropped_or_renamed(main: Client) -> None:
     call(main.session, "rename_branch", name="dev", to="x")
 
 
-def test_protection_does_not_pass_to_other_branches(main: Client, opened: Opened) -> None:
+def test_protection_does_not_pass_to_other_branches(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "protect_branch", name="main")
     call(main.session, "create_branch", name="fork")
-    opened("fork").namespace("f")
+    open_branch("fork").namespace("f")
     call(main.session, "reassign_branch", name="dev", to="main")
-    opened("dev").namespace("d")
+    open_branch("dev").namespace("d")
     assert [described(main, name)["protected"] for name in ("main", "fork", "dev")] == [True, False, False]
 
 
@@ -301,8 +282,10 @@ class _Late(CreateNamespace):
         return now
 
 
-def test_a_change_that_was_prepared_before_the_protection_is_refused(main: Client, opened: Opened) -> None:
-    other = opened().session
+def test_a_change_that_was_prepared_before_the_protection_is_refused(
+    main: Client, open_branch: OpenBranch
+) -> None:
+    other = open_branch().session
     late = _Late(main, "late", lambda: call(other, "protect_branch", name="main"))
     with pytest.raises(ProtectedBranchError, match="branch 'main' is protected"):
         main.session.catalog.commit(late)
@@ -329,8 +312,10 @@ def test_a_transaction_does_not_change_a_protected_branch(main: Client) -> None:
     assert names(main) == ["a", "x"]
 
 
-def test_a_tag_takes_the_name_of_a_branch_that_another_session_has_open(main: Client, opened: Opened) -> None:
-    other = opened()
+def test_a_tag_takes_the_name_of_a_branch_that_another_session_has_open(
+    main: Client, open_branch: OpenBranch
+) -> None:
+    other = open_branch()
     other.ok("POST", "v1/namespaces", {"namespace": ["d"]}, headers={"Polaris-State": "dev"})
     call(main.session, "drop_branch", name="dev")
     call(main.session, "create_tag", name="dev")
@@ -339,9 +324,9 @@ def test_a_tag_takes_the_name_of_a_branch_that_another_session_has_open(main: Cl
     assert names(other, "dev") == ["a"]
 
 
-def test_racing_changes_of_a_protection_agree_in_the_end(main: Client, opened: Opened) -> None:
+def test_racing_changes_of_a_protection_agree_in_the_end(main: Client, open_branch: OpenBranch) -> None:
     for _ in range(5):
-        sessions = [main.session, opened().session]
+        sessions = [main.session, open_branch().session]
         at_once(
             [
                 partial(protect_branch, session.catalog, "dev", ME, protected=protected)
@@ -356,9 +341,9 @@ def test_racing_changes_of_a_protection_agree_in_the_end(main: Client, opened: O
         main.send("DELETE", "v1/namespaces/x", headers={"Polaris-State": "dev"})
 
 
-def test_branches_that_nobody_has_changed_for_a_time_are_dropped(opened: Opened) -> None:
+def test_branches_that_nobody_has_changed_for_a_time_are_dropped(open_branch: OpenBranch) -> None:
     clock = ManualClock(int(time.time() * 1_000))
-    main = opened(clock=clock)
+    main = open_branch(clock=clock)
     main.namespace("a")
     for name in ("idle", "used", "kept"):
         call(main.session, "create_branch", name=name)
@@ -382,10 +367,10 @@ def test_branches_that_nobody_has_changed_for_a_time_are_dropped(opened: Opened)
 
 
 def test_branches_that_are_used_while_unused_ones_are_dropped_are_kept(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+    open_branch: OpenBranch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(int(time.time() * 1_000))
-    main = opened(clock=clock)
+    main = open_branch(clock=clock)
     for name in ("dropped", "idle", "protected", "used"):
         call(main.session, "create_branch", name=name)
     clock.advance(10 * 24 * 3_600_000)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-import polaris_spark
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -18,25 +13,8 @@ from polaris_spark.errors import (
     NotFoundError,
 )
 from polaris_spark.jobs.registry import call
-from polaris_spark.rest.session import Session
 from tests.rest.client import Client, table, tables
-
-Opened = Callable[..., Client]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Any:
-    """Open the catalog in a store with further properties."""
-    sessions: list[Session] = []
-
-    def open_(**properties: str) -> Client:
-        store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
-        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse, **properties))
-        return Client(sessions[-1])
-
-    yield open_
-    for session in sessions:
-        session.close()
+from tests.rest.conftest import OpenBranch
 
 
 def names(client: Client) -> list[str]:
@@ -49,15 +27,15 @@ def number(client: Client) -> int:
     return client.session.catalog.head().head.number
 
 
-def test_a_catalog_as_of_a_commit_shows_dropped_tables_and_cannot_be_changed(opened: Opened) -> None:
-    now = opened()
+def test_a_catalog_as_of_a_commit_shows_dropped_tables_and_cannot_be_changed(open_branch: OpenBranch) -> None:
+    now = open_branch()
     now.namespace("db")
     now.create("t")
     commit = now.session.catalog.head().head
     now.ok("DELETE", table("t"))
     now.namespace("later")
     for point in (str(commit.number), str(commit.commit), f"{commit.commit:x}", str(commit.time)):
-        then = opened(as_of=point)
+        then = open_branch(as_of=point)
         assert names(then) == ["db"]
         assert [one["name"] for one in then.ok("GET", tables("db"))["identifiers"]] == ["t"]
         assert then.send("GET", table("t")).status == 200, point
@@ -72,10 +50,10 @@ def test_a_catalog_as_of_a_commit_shows_dropped_tables_and_cannot_be_changed(ope
     assert names(now) == ["db", "later"]
 
 
-def test_jobs_do_not_run_on_a_state_of_the_past(opened: Opened) -> None:
-    now = opened()
+def test_jobs_do_not_run_on_a_state_of_the_past(open_branch: OpenBranch) -> None:
+    now = open_branch()
     now.namespace("db")
-    then = opened(as_of="1")
+    then = open_branch(as_of="1")
     for job in ("sweep", "trim", "expire", "remove_orphans", "purge_dropped", "create_branch"):
         with pytest.raises(ForbiddenError, match="cannot be changed"):
             call(then.session, job, **({"name": "b"} if job == "create_branch" else {}))
@@ -92,15 +70,15 @@ def test_jobs_do_not_run_on_a_state_of_the_past(opened: Opened) -> None:
     ],
 )
 def test_points_that_are_not_in_the_history_are_refused(
-    opened: Opened, point: str, error: type[Exception], why: str
+    open_branch: OpenBranch, point: str, error: type[Exception], why: str
 ) -> None:
-    opened()
+    open_branch()
     with pytest.raises(error, match=why):
-        opened(as_of=point)
+        open_branch(as_of=point)
 
 
-def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(opened: Opened) -> None:
-    main = opened()
+def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(open_branch: OpenBranch) -> None:
+    main = open_branch()
     for name in "ab":
         main.namespace(name)
     old = number(main)
@@ -108,12 +86,12 @@ def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(opened: 
     (made,) = call(main.session, "create_branch", name="dev")
     assert (made[0], made[1], made[-1]) == ("dev", number(main) + 1, True)
     call(main.session, "create_branch", name="old", at=str(old))
-    dev = opened(branch="dev")
+    dev = open_branch(branch="dev")
     call(dev.session, "create_branch", name="of dev")
     dev.namespace("x")
     main.namespace("y")
     main.namespace("z")
-    seen = {branch: names(opened(branch=branch)) for branch in ("main", "dev", "old", "of dev")}
+    seen = {branch: names(open_branch(branch=branch)) for branch in ("main", "dev", "old", "of dev")}
     assert seen == {
         "main": ["a", "b", "c", "y", "z"],
         "dev": ["a", "b", "c", "x"],
@@ -124,10 +102,10 @@ def test_a_branch_begins_with_the_state_of_another_and_goes_its_own_way(opened: 
     assert parted == {"main": (0, 0), "dev": (1, 2), "old": (0, 3), "of dev": (0, 2)}
 
 
-def test_a_dropped_branch_can_be_restored(opened: Opened) -> None:
-    main = opened()
+def test_a_dropped_branch_can_be_restored(open_branch: OpenBranch) -> None:
+    main = open_branch()
     call(main.session, "create_branch", name="dev")
-    dev = opened(branch="dev")
+    dev = open_branch(branch="dev")
     dev.namespace("x")
     assert call(main.session, "drop_branch", name="dev") == [("dev", True)]
     gone = dev.send("GET", "v1/namespaces")
@@ -141,8 +119,8 @@ def test_a_dropped_branch_can_be_restored(opened: Opened) -> None:
         call(main.session, "undrop_branch", name="dev")
 
 
-def test_branches_with_bad_names_or_sources_are_refused(opened: Opened) -> None:
-    main = opened()
+def test_branches_with_bad_names_or_sources_are_refused(open_branch: OpenBranch) -> None:
+    main = open_branch()
     call(main.session, "create_branch", name="dev")
     with pytest.raises(AlreadyExistsError, match="already has a branch 'dev'"):
         call(main.session, "create_branch", name="dev")

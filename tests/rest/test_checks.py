@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import polaris_spark
 from polaris_spark.catalog.checked_merge import TRIES, MergedState, Outcome, ReadDifference, merge_checked
 from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
 from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
@@ -32,41 +31,24 @@ from polaris_spark.errors import (
     NotFoundError,
 )
 from polaris_spark.jobs.registry import call
-from polaris_spark.rest.session import Session
 from tests.importing.support import run, table_in
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
 from tests.rest.client import Client, at_once, table
+from tests.rest.conftest import OpenBranch
 
-Opened = Callable[..., Client]
 ME = Operation(b"", "me")
 TRUE = "SELECT true"
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Open a branch of a catalog. At the end, every row of the store must be sound."""
-    sessions: list[Session] = []
-    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
-
-    def open_(branch: str = "main", **properties: Any) -> Client:
-        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse, branch=branch, **properties))
-        return Client(sessions[-1])
-
-    yield open_
-    assert call(sessions[0], "fsck") == []
-    for session in sessions:
-        session.close()
-
-
-@pytest.fixture
-def main(opened: Opened) -> Client:
+def main(open_branch: OpenBranch) -> Client:
     """The protected branch `main` with the table `db.t`; the branch `dev` began there and has the table `db.new`."""
-    client = opened()
+    client = open_branch()
     client.namespace("db")
     appendable(client)
     call(client.session, "create_branch", name="dev")
     call(client.session, "protect_branch", name="main")
-    opened("dev").create("new")
+    open_branch("dev").create("new")
     return client
 
 
@@ -198,9 +180,11 @@ def test_a_merge_needs_spark_only_if_the_branch_is_protected_and_has_checks(main
     assert call(main.session, "merge", source="dev") == []
 
 
-def test_the_checks_see_the_merged_state_which_is_then_committed(main: Client, opened: Opened) -> None:
+def test_the_checks_see_the_merged_state_which_is_then_committed(
+    main: Client, open_branch: OpenBranch
+) -> None:
     call(main.session, "unprotect_branch", name="main")
-    dev = opened("dev")
+    dev = open_branch("dev")
     for client in (main, dev):
         made = attempt(client.load()["metadata"], new_append(3))
         write_manifests(made)
@@ -240,11 +224,11 @@ def test_a_check_that_does_not_hold_refuses_the_merge(main: Client) -> None:
     assert newest(main) == before
 
 
-def test_a_merge_is_checked_again_if_the_target_moves(main: Client, opened: Opened) -> None:
+def test_a_merge_is_checked_again_if_the_target_moves(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     call(main.session, "create_branch", name="other")
-    opened("other").create("theirs")
-    elsewhere = opened()
+    open_branch("other").create("theirs")
+    elsewhere = open_branch()
 
     def evaluate(merged: MergedState) -> str:
         if len(evaluator.seen) == 1:
@@ -258,9 +242,9 @@ def test_a_merge_is_checked_again_if_the_target_moves(main: Client, opened: Open
     assert main.names("db") == ["new", "t", "theirs"]
 
 
-def test_a_merge_is_checked_again_if_the_source_moves(main: Client, opened: Opened) -> None:
+def test_a_merge_is_checked_again_if_the_source_moves(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    dev = opened("dev")
+    dev = open_branch("dev")
 
     def evaluate(merged: MergedState) -> str:
         if len(evaluator.seen) == 1:
@@ -274,9 +258,9 @@ def test_a_merge_is_checked_again_if_the_source_moves(main: Client, opened: Open
     assert main.names("db") == ["t"]
 
 
-def test_a_check_that_is_added_meanwhile_is_evaluated(main: Client, opened: Opened) -> None:
+def test_a_check_that_is_added_meanwhile_is_evaluated(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    elsewhere = opened()
+    elsewhere = open_branch()
 
     def evaluate(merged: MergedState) -> str:
         call(elsewhere.session, "add_check", branch="main", name="b", sql=TRUE)
@@ -310,11 +294,11 @@ def merge_with(client: Client, evaluator: Evaluator, during: Callable[[int], obj
 
 
 def test_a_branch_that_is_protected_during_a_merge_has_its_checks_evaluated(
-    main: Client, opened: Opened
+    main: Client, open_branch: OpenBranch
 ) -> None:
     call(main.session, "unprotect_branch", name="main")
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    elsewhere, evaluator = opened(), Evaluator(lambda _: "no")
+    elsewhere, evaluator = open_branch(), Evaluator(lambda _: "no")
 
     def protect(number: int) -> None:
         if number == 1:
@@ -327,12 +311,12 @@ def test_a_branch_that_is_protected_during_a_merge_has_its_checks_evaluated(
 
 
 def test_a_commit_between_the_preparation_of_a_merge_and_its_commit_is_seen(
-    main: Client, opened: Opened
+    main: Client, open_branch: OpenBranch
 ) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     call(main.session, "create_branch", name="other")
-    opened("other").create("theirs")
-    elsewhere, evaluator = opened(), Evaluator()
+    open_branch("other").create("theirs")
+    elsewhere, evaluator = open_branch(), Evaluator()
 
     def change(number: int) -> None:
         if number == 2:  # the first one is for the checks
@@ -344,9 +328,11 @@ def test_a_commit_between_the_preparation_of_a_merge_and_its_commit_is_seen(
     assert main.names("db") == ["new", "t", "theirs"]
 
 
-def test_a_merge_into_a_branch_that_keeps_changing_ends_with_an_error(main: Client, opened: Opened) -> None:
+def test_a_merge_into_a_branch_that_keeps_changing_ends_with_an_error(
+    main: Client, open_branch: OpenBranch
+) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    dev = opened("dev")
+    dev = open_branch("dev")
 
     def evaluate(merged: MergedState) -> str:
         dev.create(f"t{len(evaluator.seen)}")
@@ -359,7 +345,7 @@ def test_a_merge_into_a_branch_that_keeps_changing_ends_with_an_error(main: Clie
     assert main.names("db") == ["t"]
 
 
-def test_a_merge_with_conflicts_evaluates_no_checks(main: Client, opened: Opened) -> None:
+def test_a_merge_with_conflicts_evaluates_no_checks(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "unprotect_branch", name="main")
     main.create("new")
     call(main.session, "protect_branch", name="main")
@@ -373,9 +359,9 @@ def test_a_merge_with_conflicts_evaluates_no_checks(main: Client, opened: Opened
 
 
 def test_a_python_check_sees_the_diff_and_the_merged_catalog(
-    main: Client, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    main: Client, open_branch: OpenBranch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened("dev").ok("DELETE", table("t"))
+    open_branch("dev").ok("DELETE", table("t"))
     body = """
     import json
 
@@ -436,9 +422,9 @@ def test_a_python_check_that_fails_in_any_way_refuses_the_merge(
 
 
 def test_a_python_check_is_told_to_load_an_imported_table_before_the_merge(
-    main: Client, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    main: Client, open_branch: OpenBranch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, dev = tmp_path / "imported", opened("dev")
+    root, dev = tmp_path / "imported", open_branch("dev")
     table_in(root, "db", "lazy")
     run(dev, DirectoryTree(str(root), {}), lazy=True)
     body = """
@@ -492,9 +478,9 @@ def test_a_bad_merge_into_a_protected_branch_is_reverted_if_the_checks_hold(main
     assert main.names("db") == ["new", "t"]
 
 
-def test_a_cherry_pick_into_a_protected_branch_is_checked(main: Client, opened: Opened) -> None:
-    opened("dev").create("more")
-    picked = f"dev#{number(opened('dev'))}"
+def test_a_cherry_pick_into_a_protected_branch_is_checked(main: Client, open_branch: OpenBranch) -> None:
+    open_branch("dev").create("more")
+    picked = f"dev#{number(open_branch('dev'))}"
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     catalog = main.session.catalog
     with pytest.raises(CheckFailedError, match=f"cherry-pick {picked} is refused.* does not hold: no"):
@@ -504,13 +490,13 @@ def test_a_cherry_pick_into_a_protected_branch_is_checked(main: Client, opened: 
     assert main.names("db") == ["more", "t"]
 
 
-def test_a_revert_is_checked_again_if_the_branch_moves(main: Client, opened: Opened) -> None:
+def test_a_revert_is_checked_again_if_the_branch_moves(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "merge", source="dev")
     bad = str(number(main))
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     call(main.session, "create_branch", name="other")
-    opened("other").create("theirs")
-    elsewhere = opened()
+    open_branch("other").create("theirs")
+    elsewhere = open_branch()
 
     def evaluate(merged: MergedState) -> str:
         if len(evaluator.seen) == 1:
@@ -526,7 +512,7 @@ def test_a_revert_is_checked_again_if_the_branch_moves(main: Client, opened: Ope
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_check_holds_in_every_state_while_many_merge_revert_and_cherry_pick(
-    main: Client, opened: Opened, seed: int
+    main: Client, open_branch: OpenBranch, seed: int
 ) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     most, began = 3, number(main)
@@ -537,7 +523,7 @@ def test_a_check_holds_in_every_state_while_many_merge_revert_and_cherry_pick(
 
     def work(id: int) -> None:
         rng, evaluator = random.Random(f"{seed} {id}"), Options(evaluator=Evaluator(evaluate))
-        mine, own = opened(), opened(f"own{id}")
+        mine, own = open_branch(), open_branch(f"own{id}")
         for step in range(5):
             action = rng.choice(("merge", "merge", "revert", "cherry-pick", "properties"))
             catalog = mine.session.catalog
@@ -560,7 +546,7 @@ def test_a_check_holds_in_every_state_while_many_merge_revert_and_cherry_pick(
     for id in range(4):
         call(main.session, "create_branch", name=f"own{id}")
     at_once([partial(work, id) for id in range(4)])
-    states = [opened(as_of=str(commit)).names("db") for commit in range(began, number(main) + 1)]
+    states = [open_branch(as_of=str(commit)).names("db") for commit in range(began, number(main) + 1)]
     assert 1 < max(map(len, states)) <= most, seed
 
 
@@ -580,19 +566,21 @@ def test_a_merge_in_a_transaction_is_refused_before_any_check(main: Client) -> N
     assert evaluator.seen == []
 
 
-def test_a_checked_merge_writes_metadata_files_that_are_read(opened: Opened, main: Client) -> None:
+def test_a_checked_merge_writes_metadata_files_that_are_read(open_branch: OpenBranch, main: Client) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    writing = opened(metadata_files="every-commit")
+    writing = open_branch(metadata_files="every-commit")
     merge(writing, Evaluator())
     location = writing.load("new")["metadata-location"]
     assert Path(location.removeprefix("file://")).exists()
     assert writing.names("db") == ["new", "t"]
 
 
-def test_commits_that_change_no_content_do_not_make_a_merge_stale(main: Client, opened: Opened) -> None:
+def test_commits_that_change_no_content_do_not_make_a_merge_stale(
+    main: Client, open_branch: OpenBranch
+) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     call(main.session, "create_branch", name="other")
-    elsewhere, other = opened(), opened("other")
+    elsewhere, other = open_branch(), open_branch("other")
 
     def evaluate(merged: MergedState) -> str:
         other.create("short")
@@ -620,14 +608,14 @@ def add_column(client: Client, name: str) -> None:
 
 
 def test_a_merge_is_checked_again_if_the_properties_that_decide_it_change(
-    main: Client, opened: Opened
+    main: Client, open_branch: OpenBranch
 ) -> None:
     call(main.session, "unprotect_branch", name="main")
     add_column(main, "ours")
-    add_column(opened("dev"), "theirs")
+    add_column(open_branch("dev"), "theirs")
     call(main.session, "protect_branch", name="main")
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
-    elsewhere = opened()
+    elsewhere = open_branch()
 
     def columns(client: Client) -> list[str]:
         metadata = client.load()["metadata"]
@@ -655,10 +643,10 @@ def test_nothing_is_left_of_a_merged_state(main: Client) -> None:
     assert not any(one.startswith("@") for one in main.session.catalog.opened_branches)
 
 
-def test_what_was_staged_is_checked_before_it_is_committed(main: Client, opened: Opened) -> None:
+def test_what_was_staged_is_checked_before_it_is_committed(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     call(main.session, "stage", name="nightly")
-    opened("+nightly").create("staged")
+    open_branch("+nightly").create("staged")
     with pytest.raises(CheckFailedError, match="check 'a' cannot be evaluated"):
         call(main.session, "commit_staged", name="nightly")
     rows = commit_staged(main.session.catalog, "nightly", ME, Options(evaluator=Evaluator(), dry_run=True))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-import polaris_spark
 from polaris_spark.catalog import staging
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.errors import (
@@ -19,35 +17,15 @@ from polaris_spark.errors import (
     NotFoundError,
 )
 from polaris_spark.jobs.registry import call
-from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
 from tests.rest.client import Client, table
+from tests.rest.conftest import OpenBranch
+from tests.rest.steps import read, two_tables, write
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[], Client]]:
-    """Open further sessions of one catalog, which has the tables `db.t` and `db.u`."""
-    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
-    sessions: list[Session] = []
-
-    def open_() -> Client:
-        sessions.append(polaris_spark.connect(store=store, warehouse=warehouse))
-        return Client(sessions[-1])
-
-    first = open_()
-    first.namespace("db")
-    for name in ("t", "u"):
-        appendable(first, name)
-        write(first, name, 0)
-    yield open_
-    assert call(first.session, "fsck") == []
-    for session in sessions:
-        session.close()
-
-
-@pytest.fixture
-def main(opened: Callable[[], Client]) -> Client:
-    return opened()
+def main(open_branch: OpenBranch) -> Client:
+    return two_tables(open_branch())
 
 
 def staged(client: Client, name: str = "nightly") -> Client:
@@ -64,14 +42,6 @@ def commit(client: Client, name: str = "nightly", **arguments: object) -> dict[s
     return {row[1]: row[2] for row in call(client.session, "commit_staged", name=name, **arguments)}
 
 
-def write(client: Client, name: str, value: int) -> None:
-    client.set(name, **{"my.value": str(value)})
-
-
-def read(client: Client, name: str) -> int:
-    return int(client.load(name)["metadata"]["properties"]["my.value"])
-
-
 def append(client: Client, name: str, snapshot: int) -> None:
     made = attempt(client.load(name)["metadata"], new_append(snapshot))
     write_manifests(made)
@@ -82,10 +52,8 @@ def number(client: Client) -> int:
     return client.session.catalog.head().head.number
 
 
-def test_one_commit_brings_what_several_sessions_have_staged(
-    main: Client, opened: Callable[[], Client]
-) -> None:
-    one, two = staged(main), staged(opened())
+def test_one_commit_brings_what_several_sessions_have_staged(main: Client, open_branch: OpenBranch) -> None:
+    one, two = staged(main), staged(open_branch())
     write(one, "t", 1)
     two.create("made")
     write(two, "u", 2)
@@ -125,13 +93,13 @@ def test_an_area_in_which_nothing_is_staged_gets_the_newest_state_of_its_branch(
     assert (read(area, "u"), read(area, "t")) == (10, 1)
 
 
-def test_a_commit_that_fails_loses_nothing(main: Client, opened: Callable[[], Client]) -> None:
+def test_a_commit_that_fails_loses_nothing(main: Client, open_branch: OpenBranch) -> None:
     area = staged(main)
     write(area, "t", 1)
     write(area, "u", 1)
     write(main, "t", 5)
     with pytest.raises(MergeConflictError, match=r"table db\.t"):
-        commit(opened())
+        commit(open_branch())
     assert (read(area, "t"), read(area, "u"), read(main, "u")) == (1, 1, 0)
     assert staged(main).names("db") == ["t", "u"]  # the conflict does not keep the area from being used
     area.create("later")
@@ -141,10 +109,10 @@ def test_a_commit_that_fails_loses_nothing(main: Client, opened: Callable[[], Cl
 
 
 def test_of_two_racing_commits_the_second_brings_what_was_staged_since_or_nothing(
-    main: Client, opened: Callable[[], Client]
+    main: Client, open_branch: OpenBranch
 ) -> None:
     area, chance = staged(main), random.Random(4)
-    clients = [opened() for _ in range(4)]
+    clients = [open_branch() for _ in range(4)]
     for turn in range(10):
         write(area, "t", turn)
         append(area, "u", 100 + turn)
@@ -161,9 +129,7 @@ def test_of_two_racing_commits_the_second_brings_what_was_staged_since_or_nothin
         assert read(main, "t") == turn
 
 
-def test_nothing_that_many_sessions_stage_is_lost_or_doubled(
-    main: Client, opened: Callable[[], Client]
-) -> None:
+def test_nothing_that_many_sessions_stage_is_lost_or_doubled(main: Client, open_branch: OpenBranch) -> None:
     """Sessions stage appends to one table, while others commit and change other tables of the branch."""
     for writer in range(3):
         appendable(main, f"t{writer}")
@@ -172,7 +138,7 @@ def test_nothing_that_many_sessions_stage_is_lost_or_doubled(
 
     def run(action: Callable[[Client], None]) -> None:
         try:
-            action(opened())
+            action(open_branch())
         except BaseException as error:  # the test shows it
             failed.append(error)
 
