@@ -17,7 +17,7 @@ branch `main` has the id 0 and no entry `own`. The id of another branch is the g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from polaris_spark.commits.change import Change, Operation
@@ -160,7 +160,7 @@ def merge_base(store: ObjectStore, one: CommitReader, other: CommitReader) -> Co
                 "they cannot be merged, so cherry-pick single commits instead"
             )
         common += [] if parted is None else [(a.own, parted)]
-    best = [one for one in common if not any(_contains(store, other, one) for other in common)]
+    best = _not_contained(store, common)
     if not best:
         raise HistoryTrimmedError(
             "the two states do not descend from a common commit, so they cannot be merged"
@@ -197,13 +197,26 @@ def _missing(one: Ancestry, other: Ancestry) -> int:
     return head - (began if known is None else known.number)
 
 
-def _contains(store: ObjectStore, one: tuple[int, Contained], other: tuple[int, Contained]) -> bool:
-    """Whether the commit `one` contains the commit `other`, and is not equal. Both are (branch, commit)."""
-    branch, wanted = other
-    if one == other:
-        return False
-    found = ancestry_of(reader_of(store, Head(one[1].commit, one[1].number, 0))).newest.get(branch)
-    return found is not None and found.number >= wanted.number and one[1].commit != wanted.commit
+def _not_contained(
+    store: ObjectStore, commits: Iterable[tuple[int, Contained]]
+) -> list[tuple[int, Contained]]:
+    """Return those commits that no other one contains; all are given as (branch, commit).
+
+    A commit that another one contains is not read: that other one contains all that the commit contains. So the number
+    of reads hardly depends on how many branches were merged before.
+    """
+    left, found = sorted(commits, key=lambda one: one[1].number), list[tuple[int, Contained]]()
+    while left:
+        found.append(left.pop())
+        newest = found[-1][1]
+        contained = ancestry_of(reader_of(store, Head(newest.commit, newest.number, 0))).newest
+        within = {
+            (branch, one)
+            for branch, one in (*left, *found)
+            if branch in contained and contained[branch].number >= one.number and one.commit != newest.commit
+        }
+        left, found = ([one for one in some if one not in within] for some in (left, found))
+    return found
 
 
 def _parted(store: ObjectStore, one: Head, other: Head) -> Contained | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.traffic import counted
+from polaris_spark.catalog.states import catalog_at
+from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.rest.client import Client
 
@@ -26,3 +28,17 @@ def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog
         traffic.clear()
         catalog.load()
         assert traffic.round_trips == 3
+
+
+def test_a_merge_reads_no_more_after_many_branches_were_merged(catalog: Client) -> None:
+    catalog.create()
+    session, needed = catalog.session, list[int]()
+    with counted(session.connection.backend) as traffic:
+        for number in range(30):
+            call(session, "create_branch", name=f"b{number}")
+            Client(session.derive(catalog=catalog_at(session.catalog, f"b{number}"))).set("t", round="1")
+            process_cache().clear()
+            traffic.clear()
+            call(session, "merge", source=f"b{number}")
+            needed.append(traffic.round_trips)
+    assert max(needed) <= needed[1] + 1, needed
