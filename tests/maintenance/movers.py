@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 import polaris_spark
@@ -17,6 +15,7 @@ from polaris_spark.rest.session import Session
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.waiting import PATIENCE_S
+from tests.faults.killing import die_at
 from tests.stores import configured
 
 
@@ -113,22 +112,7 @@ def migrate_and_die(source: str, target: str, left: int) -> None:
     session = opened(source)
     references = session.catalog.references
     there = connect_store(*_place(target))
-    guard = threading.Lock()
-
-    def counting(once: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
-            nonlocal left
-            with guard:
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return once(*arguments)
-
-        return call
-
-    for backend in (session.connection.backend, there.backend):
-        vars(backend)["swap_reference"] = counting(backend.swap_reference)
-        vars(backend)["insert_reference"] = counting(backend.insert_reference)
+    die_at(left, (session.connection.backend, there.backend), ("swap_reference", "insert_reference"))
     realm = SourceRealm(session.connection.realms, "default", references)
     for _ in Migration(realm, source, there, "default", max_pause_ms=60_000.0).run():
         pass

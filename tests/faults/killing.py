@@ -1,0 +1,46 @@
+"""Kills this process at one of its operations on databases."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from polaris_spark.backends.base import Backend
+
+OPERATIONS = (
+    "read_objects",
+    "write_objects",
+    "delete_objects",
+    "read_reference",
+    "insert_reference",
+    "swap_reference",
+    "delete_reference",
+    "write_and_swap",
+)
+"""The operations of a backend on rows."""
+
+
+def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] = OPERATIONS) -> None:
+    """Let this process be killed by SIGKILL immediately before the `left`-th operation from now on.
+
+    Args:
+        operations: the operations that count.
+    """
+    guard = threading.Lock()
+
+    def counting(once: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal left
+            with guard:
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return once(*arguments)
+
+        return call
+
+    for backend in backends:
+        for name in operations:
+            vars(backend)[name] = counting(getattr(backend, name))

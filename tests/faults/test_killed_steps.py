@@ -1,0 +1,203 @@
+"""Merges, commits of transactions and staging areas, and changes of branches, killed before each of their operations on
+the database: they take effect wholly or not at all, and can be repeated."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from polaris_spark.catalog.states import catalog_at
+from polaris_spark.errors import NotFoundError
+from polaris_spark.jobs.registry import call
+from polaris_spark.rest.session import Session
+from polaris_spark.testing.processes import rows
+from polaris_spark.testing.waiting import PATIENCE_S
+from tests.faults.checking import check_references
+from tests.faults.killing import die_at
+from tests.rest.appends import Append, appendable, attempt, send, write_manifests
+from tests.rest.client import Client, connect
+from tests.stores import SHARED, StoreOn, databases
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload([__name__])
+
+APPENDED, CHANGED, SEEN = "appended", "changed", "seen"
+"""Tables: which of the operation appends to, whose property it sets, and which the killed process changes before."""
+
+
+class Asked(NamedTuple):
+    """An operation, and how others see whether it took effect."""
+
+    prepare: Callable[[Client, int], None]
+    """Makes ready what the operation of a number needs."""
+    run: Callable[[Client, int], None]
+    """The operation. Repeating it has no further effect, unless `is_new` is set."""
+    effects: Callable[[Client, int], list[bool]]
+    """For each part of the operation, whether it took effect."""
+    is_new: bool = False
+    """Whether a repetition is another operation. It is then repeated only if it has not taken effect."""
+
+
+def at(client: Client, state: str) -> Client:
+    return Client(client.session.derive(catalog=catalog_at(client.session.catalog, state)))
+
+
+def change(client: Client, number: int) -> None:
+    """Append a record to one table, and set a property of the other one."""
+    made = attempt(client.load(APPENDED)["metadata"], Append(1_000 + number, (1,), "main"))
+    write_manifests(made)
+    assert send(client, made, APPENDED).status == 200
+    client.set(CHANGED, **{f"p{number}": "1"})
+
+
+def records(client: Client) -> int:
+    """The number of records in the table that has snapshots."""
+    metadata = client.load(APPENDED)["metadata"]
+    current = [one for one in metadata["snapshots"] if one["snapshot-id"] == metadata["current-snapshot-id"]]
+    return int(current[0]["summary"]["total-records"]) if current else 0
+
+
+def changed(client: Client, number: int) -> list[bool]:
+    """Whether the state of a client has one record more than the last round left, and the property of this round."""
+    properties = client.load(CHANGED)["metadata"]["properties"]
+    more = records(client) - int(client.load(SEEN)["metadata"]["properties"]["records"])
+    assert more in (0, 1)
+    return [more == 1, f"p{number}" in properties]
+
+
+def branch(client: Client, number: int) -> None:
+    call(client.session, "create_branch", name=f"dev{number}", if_not_exists=True)
+
+
+def changed_branch(client: Client, number: int) -> None:
+    branch(client, number)
+    change(at(client, f"dev{number}"), number)
+
+
+def merge(client: Client, number: int) -> None:
+    call(client.session, "merge", source=f"dev{number}")
+
+
+def transact(client: Client, number: int) -> None:
+    with client.session.transaction() as session:
+        change(Client(session), number)
+
+
+def stage(client: Client, number: int) -> None:
+    call(client.session, "stage", name="night")
+    change(at(client, "+night"), number)
+
+
+def commit_staged(client: Client, _: int) -> None:
+    call(client.session, "commit_staged", name="night")
+
+
+def has_branch(client: Client, number: int) -> list[bool]:
+    """Whether the branch is there. If so, it can be written to and merged."""
+    try:
+        found = at(client, f"dev{number}")
+    except NotFoundError:
+        return [False]
+    found.set(CHANGED, **{f"b{number}": "1"})
+    call(client.session, "merge", source=f"dev{number}")
+    return [True, f"b{number}" in client.load(CHANGED)["metadata"]["properties"]]
+
+
+def set_apart(client: Client, number: int) -> None:
+    """Make a commit of several tables that is to be reverted."""
+    transact(client, number)
+    head = client.session.catalog.head().head.number
+    client.set(SEEN, to_revert=str(head))
+
+
+def revert(client: Client, _: int) -> None:
+    number = client.load(SEEN)["metadata"]["properties"]["to_revert"]
+    call(client.session, "revert", commit=number)
+
+
+def reverted(client: Client, number: int) -> list[bool]:
+    return [not one for one in changed(client, number)]
+
+
+def reset(client: Client, number: int) -> None:
+    call(client.session, "reassign_branch", name=f"dev{number}", to="main")
+
+
+def was_reset(client: Client, number: int) -> list[bool]:
+    return [not one for one in changed(at(client, f"dev{number}"), number)]
+
+
+def nothing(client: Client, number: int) -> None:
+    pass
+
+
+OPERATIONS = {
+    "merge": Asked(changed_branch, merge, changed),
+    "transaction": Asked(nothing, transact, changed, is_new=True),
+    "commit_staged": Asked(stage, commit_staged, changed),
+    "create_branch": Asked(nothing, branch, has_branch),
+    "revert": Asked(set_apart, revert, reverted),
+    "reset": Asked(changed_branch, reset, was_reset),
+}
+
+
+def opened(uri: str, folder: Path) -> Session:
+    return connect(uri, folder / "warehouse", metadata_files="every-commit", grace="0s").session
+
+
+def die(uri: str, folder: Path, name: str, number: int) -> None:
+    """Run an operation, and be killed before an operation on the database. Called in another process.
+
+    Args:
+        number: of the operation on the database.
+    """
+    session = opened(uri, folder)
+    client = Client(session)
+    client.set(SEEN, acknowledged=str(number))
+    die_at(number, [session.connection.backend])
+    OPERATIONS[name].run(client, number)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("scheme", databases(SHARED, ordinary=("sqlite", "postgresql", "file")))
+def test_a_process_may_be_killed_before_each_operation_on_the_database(
+    scheme: str, name: str, store_on: StoreOn, tmp_path: Path
+) -> None:
+    uri, asked = store_on(scheme), OPERATIONS[name]
+    with opened(uri, tmp_path) as session:
+        client = Client(session)
+        client.namespace("db")
+        for table in (APPENDED, CHANGED, SEEN):
+            appendable(client, table)
+        took_effect = []
+        for number in count(1):
+            client.set(SEEN, records=str(records(client)))
+            asked.prepare(client, number)
+            process = _context.Process(target=die, args=(uri, tmp_path, name, number))
+            process.start()
+            process.join(PATIENCE_S)
+            effects = asked.effects(client, number)
+            assert len(set(effects)) == 1, f"killed before operation {number}: {effects}"
+            took_effect.append(effects[0])
+            assert client.load(SEEN)["metadata"]["properties"]["acknowledged"] == str(number)
+            if process.exitcode == 0:
+                break
+            assert process.exitcode == -signal.SIGKILL
+            assert call(session, "fsck") == []
+            if not (asked.is_new and effects[0]):
+                asked.run(client, number)
+            assert set(asked.effects(client, number)) == {True}
+        print(f"{name}: killed {number - 1} times; took effect {took_effect}")
+        assert took_effect[-1]
+        assert not took_effect[0]
+        call(session, "sweep")
+        assert call(session, "fsck") == []
+        store = session.catalog.references.store
+        stored = {row[1] for row in rows(store.backend, store.backend.splits("objects", [store.realm], 1))}
+        assert len(stored) == check_references(store.backend, store.realm)
