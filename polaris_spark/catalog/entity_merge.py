@@ -134,6 +134,8 @@ class Merging(Protocol):
     context: Context
     operation: Operation
     manifests: ManifestSource
+    label: str
+    """What is merged, for the log."""
 
     def strategy_for(self, *versions: Version | None) -> Strategy:
         """Return the strategy for an entity, given its versions."""
@@ -162,11 +164,17 @@ class _MergedContent(ContentChange[Prepared, Table]):
     kind = TABLE
     cls = Table
 
+    said: Mapping[str, str] = {}
+    """What the log entry says besides what the draft changed."""
+
     def prepare(self, view: State) -> Prepared:
         raise AssertionError("the merge prepares this part")
 
     def apply(self, state: State, prepared: Prepared) -> Any:
         raise AssertionError("the merge applies this part")
+
+    def record(self, *args: Any, summary: dict[str, str] | None = None, **rest: Any) -> None:
+        super().record(*args, summary={**self.said, **(summary or {})}, **rest)
 
 
 class Run:
@@ -529,6 +537,7 @@ class Run:
             state.write_file(*file)
         if merged.draft.changed:
             part = _MergedContent(self.context, change.operation, TableName(path, name))
+            part.said = {**self.difference.summaries.get(step.entity_id, {}), "from": change.label}
             prepared = Prepared(now, self.difference.unique)
             part.store(state, entry_of(step.entity_id, new), merged.draft, prepared, effective)
         self._tell(new.key, "merged")

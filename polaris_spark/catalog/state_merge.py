@@ -112,7 +112,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         """
         super().__init__(context, operation)
         self._difference = difference
-        self._label = label
+        self.label = label
         self._strategy = strategy
         self._strategies = dict(strategies or {})
         self._dry_run = dry_run
@@ -153,7 +153,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         shown = "; ".join(f"{one.kind} {one.name}: {one.detail}" for one in conflicts[:_SHOWN])
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         return (
-            f"{self._label} has {len(conflicts)} conflict{'s' * (len(conflicts) > 1)}, nothing was changed: "
+            f"{self.label} has {len(conflicts)} conflict{'s' * (len(conflicts) > 1)}, nothing was changed: "
             f"{shown}{more}; {self._advice}"
         )
 
@@ -187,7 +187,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
         verb = self._adds if verb == "create" else verb
         self.action = f"{verb}-{KINDS[decode_key(key).kind]}"
-        summary = {**summary, "from": self._label}
+        summary = {**summary, "from": self.label}
         self.record(
             state, now, step.entity_id, key, before=before, after=after, old_key=old_key, summary=summary
         )

@@ -140,6 +140,8 @@ class _Merge:
         *,
         restores: bool,
     ) -> None:
+        if not restores:  # snapshots of the other side must not be newer than the merged table
+            now_ms = max(now_ms, versions.theirs.last_updated_ms)
         self.base, self.ours, self.theirs = (
             TableDraft(version, reader, now_ms=now_ms, check_time=check_time) for version in versions
         )
@@ -349,9 +351,34 @@ class _Merge:
                 self._apply({"action": "set-snapshot-ref", "ref-name": name, **ref})
                 here = {source_of(one) for one in _chain(self.ours, began["snapshot-id"])}
         known |= here & there
+        if not before:
+            here |= self._expired(mine, other, both)
         for snapshot in other:
             if source_of(snapshot) not in known | here:
                 self._append_one(name, snapshot, ours or theirs, known, both)
+
+    def _expired(self, mine: list[Json], other: list[Json], both: str) -> set[int]:
+        """Return the ids of snapshots that expired on this side, but whose rows the branch still has.
+
+        If the sides have no common snapshot, only the manifests tell what was brought here before. A manifest names the
+        snapshot that added it, but not the snapshot of which that one is a copy.
+
+        Args:
+            mine: the stored snapshots of the branch, oldest first.
+            other: those of the other side.
+        Raises:
+            TableConflictError: an expired snapshot may be a copy of one of the other side.
+        """
+        if not mine or mine[0].get("parent-snapshot-id") is None:
+            return set()
+        manifests = self._source.read(mine[-1].get("manifest-list", "")).manifests
+        found = {manifest[avro.ADDED_SNAPSHOT_ID] for manifest in manifests}
+        expired = found - {one["snapshot-id"] for one in mine}
+        if expired - {source_of(one) for one in other}:
+            raise TableConflictError(
+                f"{both}, and snapshots of this branch have expired, so it is not known which rows it already has"
+            )
+        return expired
 
     def _append_one(self, name: str, snapshot: Json, ref: Json, base: set[int], both: str) -> None:
         """Append a snapshot of the other side to a branch of the table.

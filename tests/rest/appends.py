@@ -6,12 +6,13 @@ manifests that its lists name do not exist: neither side reads them.
 
 from __future__ import annotations
 
+import io
 import json
 import time
 import uuid
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import fastavro
 
@@ -71,19 +72,46 @@ def path_of(location: str) -> Path:
     return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
-def read_list(location: str) -> ListFile:
+class Storage(Protocol):
+    """Where the files of tables are."""
+
+    def read(self, location: str) -> bytes:
+        """The content of a file."""
+        ...
+
+    def write(self, location: str, content: bytes) -> None:
+        """Write a file."""
+        ...
+
+
+class Disk:
+    """Files on the disk."""
+
+    def read(self, location: str) -> bytes:
+        return path_of(location).read_bytes()
+
+    def write(self, location: str, content: bytes) -> None:
+        path_of(location).parent.mkdir(parents=True, exist_ok=True)
+        path_of(location).write_bytes(content)
+
+
+DISK = Disk()
+
+
+def read_list(location: str, files: Storage = DISK) -> ListFile:
     """The manifest list at a location."""
-    with path_of(location).open("rb") as file:
-        reader: Any = fastavro.reader(file)
-        own = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
-        return ListFile(reader.writer_schema, own, list(reader))
+    reader: Any = fastavro.reader(io.BytesIO(files.read(location)))
+    own = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
+    return ListFile(reader.writer_schema, own, list(reader))
 
 
-def write_list(location: str, schema: Json, metadata: Json, manifests: list[Json]) -> None:
+def write_list(
+    location: str, schema: Json, metadata: Json, manifests: list[Json], files: Storage = DISK
+) -> None:
     """Write a manifest list."""
-    path_of(location).parent.mkdir(parents=True, exist_ok=True)
-    with path_of(location).open("wb") as file:
-        fastavro.writer(file, schema, manifests, codec="deflate", metadata=metadata, strict=True)
+    content = io.BytesIO()
+    fastavro.writer(content, schema, manifests, codec="deflate", metadata=metadata, strict=True)
+    files.write(location, content.getvalue())
 
 
 class Append(NamedTuple):
@@ -118,20 +146,27 @@ class Attempt(NamedTuple):
         return Attempt(self.requirements, [first, *self.updates[1:]])
 
 
-def attempt(metadata: Json, append: Append, *more_fields: Json, **more_values: Any) -> Attempt:
+def attempt(
+    metadata: Json,
+    append: Append,
+    *more_fields: Json,
+    files: Storage = DISK,
+    now_ms: int | None = None,
+    **more_values: Any,
+) -> Attempt:
     """What a client sends that has loaded `metadata`; its manifest list is written."""
     version, ref = metadata["format-version"], metadata.get("refs", {}).get(append.branch)
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", [])}
     parent = snapshots[ref["snapshot-id"]] if ref else None
     number = metadata["last-sequence-number"] + 1 if version > 1 else 0
-    old = read_list(parent["manifest-list"]).manifests if parent else []
+    old = read_list(parent["manifest-list"], files).manifests if parent else []
     new = [_manifest(metadata, append, position, version, number) for position in range(len(append.counts))]
     location = f"{metadata['location']}/metadata/snap-{append.snapshot_id}-1-{uuid.uuid4()}.avro"
     about = {"snapshot-id": str(append.snapshot_id), "format-version": str(version)}
     about["parent-snapshot-id"] = str(parent["snapshot-id"]) if parent else "null"
     snapshot: Json = {
         "snapshot-id": append.snapshot_id,
-        "timestamp-ms": time.time_ns() // 1_000_000,
+        "timestamp-ms": time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         "manifest-list": location,
         "schema-id": metadata["current-schema-id"],
         "summary": _summary(append, parent, kept=len(old)),
@@ -151,14 +186,14 @@ def attempt(metadata: Json, append: Append, *more_fields: Json, **more_values: A
     schema = list_schema(version, *more_fields)
     unset = {field["name"]: None for field in more_fields}
     manifests = [{**manifest, **more_values} for manifest in new] + [{**unset, **m} for m in old]
-    write_list(location, schema, about, manifests)
+    write_list(location, schema, about, manifests, files)
     return Attempt(_requirements(metadata, append.branch, ref), _updates(append, snapshot, ref))
 
 
-def write_manifests(made: Attempt) -> None:
+def write_manifests(made: Attempt, files: Storage = DISK) -> None:
     """Write the manifests that an attempt adds, with one data file for each record."""
     snapshot = made.snapshot
-    for manifest in read_list(snapshot["manifest-list"]).manifests:
+    for manifest in read_list(snapshot["manifest-list"], files).manifests:
         if manifest["added_snapshot_id"] != snapshot["snapshot-id"]:
             continue
         path = manifest["manifest_path"]
@@ -172,9 +207,9 @@ def write_manifests(made: Attempt) -> None:
             }
             for n in range(manifest["added_files_count"])
         ]
-        with path_of(path).open("wb") as file:
-            about = {"format-version": "2", "content": "data", "schema": "{}"}
-            fastavro.writer(file, _ENTRY, entries, codec="deflate", metadata=about, strict=True)
+        content, about = io.BytesIO(), {"format-version": "2", "content": "data", "schema": "{}"}
+        fastavro.writer(content, _ENTRY, entries, codec="deflate", metadata=about, strict=True)
+        files.write(path, content.getvalue())
 
 
 _ENTRY = {

@@ -16,6 +16,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entity_merge import Merged
 from polaris_spark.catalog.merge_base import merge_base
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.commits.upkeep import raise_floor
@@ -678,3 +679,57 @@ def test_a_merge_does_not_bring_snapshots_that_expire_meanwhile(
     lists = [one["manifest-list"] for one in main.load("t")["metadata"]["snapshots"]]
     assert len(lists) == (1 if procedure == "merge" else 0)
     assert all(path_of(one).exists() for one in lists)
+
+
+def test_the_log_says_from_where_a_merged_table_has_its_changes(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    dev.set("t", theirs="1")
+    main.set("t", ours="1")
+    assert merge(main, "dev") == {"db.t": "merged"}
+    head = main.session.catalog.head()
+    newest = next(entry for *_, entry in entries(head.store, head.head))
+    assert newest.summary["from"] == "merge dev"
+
+
+def test_a_table_is_merged_though_the_clock_of_its_other_writer_is_ahead(tmp_path: Path) -> None:
+    store, warehouse = f"sqlite://{tmp_path / 'clocks.db'}", str(tmp_path / "warehouse")
+    now = int(time.time() * 1_000)
+    with polaris_spark.connect(store=store, warehouse=warehouse, clock=ManualClock(now)) as session:
+        client = Client(session)
+        client.namespace("db")
+        appendable(client, "t")
+        call(session, "create_branch", name="dev")
+        append(client, "t", 1)
+    with polaris_spark.connect(store=store, branch="dev", clock=ManualClock(now + 600_000)) as session:
+        client = Client(session)
+        made = attempt(client.load("t")["metadata"], new_append(2), now_ms=now + 600_000)
+        write_manifests(made)
+        assert send(client, made, "t").status == 200
+    with polaris_spark.connect(store=store, clock=ManualClock(now + 1_000)) as session:
+        client = Client(session)
+        assert merge(client, "dev") == {"db.t": "merged"}
+        assert len(ids(client, "t")) == 2
+        client.set("t", ours="2")
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_rows_whose_snapshot_has_expired_are_not_picked_again(
+    main: Client, opened: Opened, clock: ManualClock, is_copy: bool
+) -> None:
+    """The table was empty where the branches parted, so they have no common snapshot."""
+    dev, first = opened("dev"), opened("first")
+    append(first if is_copy else main, "t", 1)
+    if is_copy:
+        append(main, "t", 1)
+        make(main, "cherry_pick", commit=f"first#{number(first)}")
+    source = "first" if is_copy else "main"
+    assert merge(dev, source) == {"db.t": "changed"}
+    append(main, "t", 2)
+    clock.advance(1_000)
+    make(main, "expire", table="db.t", older_than="0 s", retain_last=1)
+    before = main.load("t")["metadata"]["snapshots"][-1]["summary"]["total-records"]
+    if is_copy:
+        conflict(main, f"dev#{number(dev)}", "have expired", procedure="cherry_pick")
+    else:
+        make(main, "cherry_pick", commit=f"dev#{number(dev)}")
+    assert main.load("t")["metadata"]["snapshots"][-1]["summary"]["total-records"] == before
