@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from polaris_spark.catalog import branches, merges, state_merge, transactions
+from polaris_spark.catalog import (
+    branches,
+    catalog,
+    entity_merge,
+    merges,
+    state_merge,
+    table_merge,
+    transactions,
+    undrop,
+)
 from polaris_spark.maintenance import sweep_roots
+from polaris_spark.maintenance.expiry import run
+from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
+from tests.simulation.plan import MINUTE
 from tests.simulation.refreshes.mutants import CALM
 
 SWEEPING = MappingProxyType({**CALM, "upkeep": 0.2, "grace_ms": 0.0, "retention_ms": 0.0})
@@ -62,5 +74,58 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
             ),
         ),
         SWEEPING,
+    ),
+    "a merge drops a table that the other branch has changed": Mutant(
+        (
+            Patch(
+                entity_merge.Run,
+                "_step",
+                'raise _Conflict("the other state removed it, and this branch changed it")',
+                'return Step(id, ours, None, change, "removed")',
+            ),
+        ),
+        CALM,
+    ),
+    "a table is restored from its oldest drop": Mutant(
+        (
+            Patch(
+                undrop,
+                "_drop_of",
+                "groupby(_drops(view, catalog), ",
+                "groupby(reversed(list(_drops(view, catalog))), ",
+            ),
+        ),
+        CALM,
+    ),
+    "a rebased append does not say of which snapshot it is a copy": Mutant(
+        (Patch(table_merge._Merge, "_rebase", "{SOURCE_SNAPSHOT: str(source_of(snapshot))}", "{}"),),
+        CALM,
+    ),
+    "a merge brings only the newest append": Mutant(
+        (Patch(table_merge._Merge, "_append", "for snapshot in other:", "for snapshot in other[-1:]:"),),
+        CALM,
+    ),
+    "expiry does not fence the other branches": Mutant(
+        (Patch(run.ExpiryRun, "_fence_other_branches", "references.fence(registered.row_name)", "pass"),),
+        {**CALM, "think_ms": 0.0, "rates": Rates(delay_ms=20.0)},
+        most=120,
+    ),
+    "a merged table is older than its snapshots": Mutant(
+        (Patch(table_merge._Merge, "__init__", "if not restores:", "if False:"),),
+        {**CALM, "skews": (0.0, 20 * MINUTE)},
+    ),
+    "changes of another branch are committed to main": Mutant(
+        (Patch(catalog.Catalog, "on_branch", "head_name(self.row, branch)", "head_name(self.row)"),), CALM
+    ),
+    "no commit can be picked": Mutant(
+        (
+            Patch(
+                merges,
+                "cherry_pick",
+                "picked = reader_at(catalog, commit)",
+                'raise BadRequestError("it cannot be picked")',
+            ),
+        ),
+        CALM,
     ),
 }

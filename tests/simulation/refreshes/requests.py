@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.properties import Binding
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.config import Properties
@@ -48,9 +49,15 @@ def context_of(process: Process, properties: Properties, stored: Mapping[str, st
     )
 
 
-def session_of(process: Process, row: CatalogRow, properties: Properties) -> Session:
-    """Return a session of a simulated process."""
-    context = context_of(process, properties, row.properties)
+def session_of(
+    process: Process, row: CatalogRow, properties: Properties, manifests: ManifestFiles | None = None
+) -> Session:
+    """Return a session of a simulated process.
+
+    Args:
+        manifests: reads manifest lists and manifests.
+    """
+    context = context_of(process, properties, row.properties)._replace(manifest_files=manifests)
     connection = SimpleNamespace(
         clock=process.clock, backend=process.backend, store_clock=process.leases.store_clock
     )
@@ -84,7 +91,7 @@ class Requests:
     def change(self, method: str, where: str, body: Any = None) -> Outcome:
         """Send a request that changes something. It is repeated with the same key while its outcome is unknown."""
         # A key is refused as too old if a clock far ahead made a commit, so there is none in the calm end.
-        key, doubt = None if self.world.calm else self._key(), False
+        key, doubt = None if self.world.calm else key_of(self.process, self.rng), False
         for _ in range(_REPEATS):
             answer = self._send(method, where, body, key)
             if answer.status < 300:
@@ -177,12 +184,12 @@ class Requests:
                 self.observer.blame(f"{method} {where} by {self.process.name} was answered by {answer}")
         return answer
 
-    def _key(self) -> str:
-        """Return a UUIDv7 with the current time of this process's clock."""
-        random = self.rng.getrandbits(80)
-        fields = self.process.clock.now_ms() << 80 | random
-        fields &= ~(0xF << 76 | 0x3 << 62)
-        return str(uuid.UUID(int=fields | 0x7 << 76 | 0x2 << 62))
+
+def key_of(process: Process, rng: Random) -> str:
+    """Return an idempotency key: a UUIDv7 with the current time of a process's clock."""
+    fields = process.clock.now_ms() << 80 | rng.getrandbits(80)
+    fields &= ~(0xF << 76 | 0x3 << 62)
+    return str(uuid.UUID(int=fields | 0x7 << 76 | 0x2 << 62))
 
 
 def _columns(metadata: Json) -> list[Json]:
