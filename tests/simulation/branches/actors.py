@@ -144,8 +144,9 @@ class BranchActor:
                 self._observer.blame(f"{self._process.name} found the store corrupt: {error}")
         except (PolarisError, Unknown, Refused) as error:
             outcome, said = error.kind if isinstance(error, Refused) else type(error).__name__, str(error)
-            if "of this clock" in said:  # the key of the operation is from another clock
-                outcome = "ClockError"
+            is_append = action == self._append
+            if "of this clock" in said or (is_append and "Invalid update timestamp" in said):
+                outcome = "ClockError"  # the key of the operation, or the loaded table, is from another clock
             if isinstance(error, MergeConflictError):
                 self._check_conflict(action.__name__, str(error))
             if isinstance(error, ClockError):

@@ -125,8 +125,9 @@ class BranchObserver(Observer):
         merged = [self.tables(one) for one in made.merged if (one, 0) in self._rows() or one in self._tables]
         said = {entry.summary.get("from", "").partition(" ")[0] for entry in entries}
         drops = {decode_key(entry.key).name for entry in entries if entry.before and not entry.after}
-        self._dropped_at_once.update(one for one, table in self.asked.items() if table in drops)
-        self._dropped_at_once -= self.origins.keys()
+        self._dropped_at_once.update(
+            one for one, table in self.asked.items() if table in drops and one not in self.origins
+        )
         written: set[str] = set()
         for uuid in before.keys() | after.keys() | {one for tables in merged for one in tables}:
             sides = [tables[uuid] for tables in (before, *merged) if uuid in tables]
