@@ -22,8 +22,8 @@ import msgspec
 from polaris_spark.catalog.merge_base import ancestry_of
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.commits.as_of import AsOf, pinned
-from polaris_spark.commits.log import ancestor, before_history
-from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.log import ancestor, before_history, oldest_first
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError
 from polaris_spark.index import Entry, Index
@@ -254,6 +254,36 @@ def commits_of_part(store: ObjectStore, part: int, low: int, high: int) -> Itera
     for commit in reversed(store.get(part, LogPart).commits()):
         if low <= commit.number <= high:
             yield commit
+
+
+def stored_log(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[ArchivedCommit]:
+    """Yield the stored commits with the numbers `low` to `high` (both included), with their log entries, the oldest
+    first."""
+    for run in oldest_first(store, head, low, high) if low <= high else ():
+        ids = [commit.entries for _, commit in run if commit.entries]
+        entries = store.get_many(ids, Entries)
+        for id, commit in run:
+            listed = entries[commit.entries].entries if commit.entries else ()
+            parent = commit.parents[0] if commit.parents else 0
+            yield ArchivedCommit(commit.number, id, commit.time, parent, commit.merged, listed)
+
+
+def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iterator[ArchivedCommit]:
+    """Yield the commits of a branch from number `first` on, with their log entries, the oldest first. Commits that were
+    trimmed are read from the archive.
+
+    Raises:
+        HistoryTrimmedError: the log of such a commit is not kept.
+    """
+    floor = head.floor_number
+    if first < floor:
+        archived = Archive(ReferenceReader(store)).of(head, reference, "")
+        if archived.first > first:
+            raise HistoryTrimmedError(
+                f"the log of commits {first} to {archived.first - 1} of {reference!r} is not kept any more"
+            )
+        yield from archived.oldest_first(store, first)
+    yield from stored_log(store, head, max(first, floor), head.number)
 
 
 def number_in_log(store: ObjectStore, head: Head, archived: ArchivedLog, as_of: AsOf) -> int:

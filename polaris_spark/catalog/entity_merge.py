@@ -45,6 +45,7 @@ from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Names
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
 from polaris_spark.catalog.table_merge import ManifestSource, TableConflictError, Versions, merge_tables
 from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import Read, State
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError
 from polaris_spark.index import Entry, diff
@@ -103,6 +104,8 @@ class Difference(NamedTuple):
     branch. While this commit is the newest of the branch, the branch takes the other state as it is. Otherwise 0."""
     summaries: Mapping[int, Mapping[str, str]] = {}
     """Summaries for the log entries of entities, by id: what a transaction changed in them."""
+    log: Sequence[LogEntry] = ()
+    """Log entries of the merged commits, to add to the log of the branch."""
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.archived_log import log_from
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.checked_merge import (
@@ -22,19 +23,23 @@ from polaris_spark.catalog.checked_merge import (
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy, same_snapshots
 from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
+from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
-from polaris_spark.catalog.state_merge import MergeStates, new_difference
+from polaris_spark.catalog.state_merge import MERGED, MergeStates, new_difference
 from polaris_spark.catalog.states import reader_at
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.log import commits
-from polaris_spark.commits.rows import Commit, Entries, Head
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
     BadRequestError,
 )
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
+
+MOST_KEPT = 10_000
+"""Maximum number of log entries that a merge adds to the log of a branch for changes of the merged commits."""
 
 
 class Options(NamedTuple):
@@ -47,6 +52,8 @@ class Options(NamedTuple):
     """Whether to change nothing, and return conflicts and the outcomes of checks as rows."""
     evaluator: Evaluator = WithoutSpark()
     """Evaluates the checks if the branch is protected."""
+    keep_log: bool = False
+    """Whether a merge adds the log entries of the merged commits to the log of the branch."""
 
 
 def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
@@ -64,7 +71,8 @@ def merge_branch(
     Raises:
         BadRequestError: it is the same branch.
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
-        HistoryTrimmedError: the common ancestor of the branches is no longer stored.
+        HistoryTrimmedError: the common ancestor of the branches is no longer stored, or the log of the other branch is
+            to be kept, but is not complete any more.
         MergeConflictError: both branches changed the same thing.
         NotFoundError: the branch does not exist.
     """
@@ -80,7 +88,8 @@ def merge_branch(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
         ancestry = ancestry_of(theirs) if changes or not only_changes else None
-        return new_difference(catalog, changes)._replace(ancestry=ancestry)
+        log = _merged_log(catalog, source, view.base, theirs) if options.keep_log and ancestry else ()
+        return new_difference(catalog, changes)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
 
@@ -95,6 +104,38 @@ def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
     contained = ancestry_of(theirs).newest.get(ancestry_of(base).own)
     if contained is not None and contained.number > base.head.number:
         raise PrepareAgain
+
+
+def _merged_log(
+    catalog: Catalog, source: str, base: CommitReader, theirs: CommitReader
+) -> tuple[LogEntry, ...]:
+    """Return the log entries of the commits of a branch that another branch does not contain yet, as entries for the
+    log of that branch.
+
+    The action of each entry is `MERGED`; its own action, branch and commit are in the summary. The entries point to no
+    contents, so jobs that look for changes in the log of a branch ignore them.
+
+    Raises:
+        BadRequestError: there are too many entries for one commit.
+    """
+    other, mine = ancestry_of(theirs), ancestry_of(base)
+    known = mine.newest.get(other.own)
+    first = (other.began if known is None else known.number) + 1
+    found: list[LogEntry] = []
+    for commit in log_from(theirs.store, theirs.head, head_name(catalog.row, source), first):
+        for entry in commit.entries:
+            summary = {"action": entry.action, "branch": source, "commit": str(commit.id), **entry.summary}
+            found.append(
+                msgspec.structs.replace(
+                    entry, operation=b"", action=MERGED, before=0, after=0, summary=summary, result=b""
+                )
+            )
+        if len(found) > MOST_KEPT:
+            raise BadRequestError(
+                f"the log of branch {source!r} has more than {MOST_KEPT:,} entries that are to be merged: leave out "
+                "'keep_log'; the entries stay in the log of the other branch"
+            )
+    return tuple(found)
 
 
 def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:

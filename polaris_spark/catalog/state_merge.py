@@ -48,6 +48,10 @@ from polaris_spark.commits.state import Newest, Point, Read, State
 from polaris_spark.errors import BadRequestError, MergeConflictError
 from polaris_spark.index.keys import decode_key
 
+MERGED = "merged"
+"""Action of the log entries that a merge adds to the log of a branch for changes of the merged commits. They change
+nothing in the branch."""
+
 _SHOWN = 20
 """Maximum number of conflicts in an error message."""
 
@@ -147,6 +151,9 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
             raise MergeConflictError(self._told(conflicts))
         if prepared.ancestry is not None and not conflicts:
             record_merge(state, prepared.ancestry)
+        if not conflicts:
+            for entry in prepared.log:
+                state.log(entry)
         return merged
 
     def _told(self, conflicts: list[Merged]) -> str:
@@ -163,6 +170,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
                 KINDS[decode_key(entry.key).kind], name_of(entry.key), _ACTIONS.get(entry.action, "changed")
             )
             for entry in entries
+            if entry.action != MERGED
         ]
 
     def strategy_for(self, *versions: Version | None) -> Strategy:

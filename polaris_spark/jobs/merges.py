@@ -62,7 +62,8 @@ def options(call: Call, arguments: Mapping[str, Any]) -> Options:
         for name, text in arguments.get("strategies", {}).items()
     }
     strategy = _strategy(arguments.get("strategy", "fail"), "strategy")
-    return Options(strategy, strategies, arguments.get("dry_run", False), ChecksOfCall(call))
+    dry_run, keep_log = (bool(arguments.get(name, False)) for name in ("dry_run", KEEP_LOG.name))
+    return Options(strategy, strategies, dry_run, ChecksOfCall(call), keep_log)
 
 
 def _strategy(text: str | None, label: str) -> Any:
@@ -87,6 +88,11 @@ CONFLICTS: Final = (
         "BOOLEAN",
         "whether to change nothing, and show conflicts and the outcomes of checks as rows",
     ),
+)
+KEEP_LOG: Final = Parameter(
+    "keep_log",
+    "BOOLEAN",
+    "whether the log of the branch also gets an entry for each change of the merged commits, with the action `merged`",
 )
 MERGED: Final = (
     Column("kind", "STRING"),
@@ -128,6 +134,7 @@ MERGE = Procedure(
             "source", "STRING", "name of the branch to merge into the branch of the session", required=True
         ),
         *CONFLICTS,
+        KEEP_LOG,
     ),
     columns=MERGED,
     run=_merge,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polaris_spark.jobs.merges import CONFLICTS, MERGED, options
+from polaris_spark.jobs.merges import CONFLICTS, KEEP_LOG, MERGED, options
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
@@ -37,7 +37,7 @@ STAGE = Procedure(
 COMMIT_STAGED = Procedure(
     name="commit_staged",
     comment="Bring all changes of a staging area to its branch, in one commit.",
-    parameters=(_NAME, *CONFLICTS),
+    parameters=(_NAME, *CONFLICTS, KEEP_LOG),
     columns=MERGED,
     run=_commit_staged,
     uses_spark=True,

@@ -8,7 +8,7 @@ archive lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from polaris_spark.catalog.archived_log import (
@@ -23,12 +23,12 @@ from polaris_spark.catalog.archived_log import (
     packed,
     part_key,
     parts_in,
+    stored_log,
 )
 from polaris_spark.catalog.catalogs import ensure_reference
 from polaris_spark.catalog.merge_base import ancestry_of
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.log import oldest_first
-from polaris_spark.commits.rows import Commit, Entries, LogEntry
+from polaris_spark.commits.rows import Commit, LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.periods import Policy
@@ -131,7 +131,7 @@ def archive_log(
         return
     ancestry = ancestry_of(at)
     began = ancestry.began + 1 if ancestry.own else 0  # earlier commits are in the log of another branch
-    commits = _commits(at, max(at.head.floor_number, began), before - 1)
+    commits = stored_log(at.store, at.head, max(at.head.floor_number, began), before - 1)
     while some := tuple(islice(commits, _ARCHIVED_TOGETHER)):
         ensure_reference(references, ARCHIVE, operation)
         references.commit(ARCHIVE, _Add(line, reference, some, operation))
@@ -176,14 +176,3 @@ def remove_old_logs(
     old = iter([part for part in listed if part.range.latest < now_ms - log_ms(part.range.reference)])
     while some := tuple(islice(old, _REMOVED_TOGETHER)):
         references.commit(ARCHIVE, _Remove(some, operation))
-
-
-def _commits(at: CommitReader, low: int, high: int) -> Iterator[ArchivedCommit]:
-    """Yield the commits with the numbers `low` to `high` (both included), the oldest first."""
-    for run in oldest_first(at.store, at.head, low, high) if low <= high else ():
-        ids = [commit.entries for _, commit in run if commit.entries]
-        entries = at.store.get_many(ids, Entries)
-        for id, commit in run:
-            listed = entries[commit.entries].entries if commit.entries else ()
-            parent = commit.parents[0] if commit.parents else 0
-            yield ArchivedCommit(commit.number, id, commit.time, parent, commit.merged, listed)

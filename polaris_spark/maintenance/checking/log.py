@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED, id_bytes, id_from
+from polaris_spark.catalog.state_merge import MERGED
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.errors import CorruptionError, WrongTypeError
 from polaris_spark.index import Entry, ExpectedShard, Index, IndexRoot, check, diff
@@ -90,7 +91,10 @@ class _Commits:
         """
         try:
             if _has(before, after, NAMES):
-                messages = list(self._names_faults(before, after, entries))
+                own = [
+                    entry for entry in entries if entry.action != MERGED
+                ]  # the others are of another branch
+                messages = list(self._names_faults(before, after, own))
             elif _has(before, after, REFERENCES):
                 messages = list(self._registry_faults(before, after, entries))
             else:
