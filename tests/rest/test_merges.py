@@ -232,7 +232,8 @@ def test_the_log_of_the_merged_commits_is_kept_if_asked(main: Client, opened: Op
     assert kept[0].summary["set my.a"] == "1"
     assert {entry.summary["branch"] for entry in kept} == {"dev"}
     # A repetition takes no effect, and a drop that was merged is a drop once.
-    assert merge_branch(catalog, "dev", operation, Options(keep_log=True)) == merged
+    again = merge_branch(catalog, "dev", operation, Options(keep_log=True))
+    assert sorted(again) == sorted(merged)
     assert len([entry for entry in log_of(main) if entry.before and not entry.after]) == 1
     assert call(main.session, "fsck") == []
     # Only new entries are kept by the next merge, also those that the other branch kept.
