@@ -170,6 +170,9 @@ def test_spark_accepts_every_statement_that_is_shown(spark: SparkSession) -> Non
     ):
         spark.sql(statement)
     spark.sql("CALL polaris.system.commit()")
+    spark.sql("CALL polaris.system.create_branch('rework')")
+    spark.sql("ALTER TABLE polaris.shop.`orders@rework` SET TBLPROPERTIES ('team' = 'sales')")
+    spark.sql("CALL polaris.system.merge(source => 'rework', keep_log => true)")
     found = {one: len(spark.sql(one).collect()) for one in queries}
     assert [one for one, rows in found.items() if rows == 0 and one not in WITHOUT_ROWS] == []
 
