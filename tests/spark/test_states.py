@@ -133,7 +133,9 @@ def test_a_branch_is_compared_and_merged_by_sql(spark: SparkSession, dev: str) -
     known = {row[0] for row in rows(spark, f"SELECT snapshot_id FROM {dev}.t.snapshots")}
     assert {row[0] for row in files} <= known
     newest = rows(
-        spark, f"SELECT snapshot_id, parent_id FROM {dev}.t.snapshots ORDER BY committed_at DESC LIMIT 1"
+        spark,
+        f"SELECT s.snapshot_id, s.parent_id FROM {dev}.t.snapshots s JOIN {dev}.t.refs r USING (snapshot_id) "
+        "WHERE r.name = 'main'",
     )
     read = spark.read.option("start-snapshot-id", newest[0][1]).option("end-snapshot-id", newest[0][0])
     assert [row.id for row in read.table(f"{dev}.t").collect()] == [2]
