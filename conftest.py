@@ -26,8 +26,14 @@ pytest_plugins = ["tests.stores"]
 ASKED_FOR = ("exhaustive", "long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""Options of a JVM that runs much code a few times: it compiles quickly instead of well, with as much room as ever."""
+QUICK_JAVA = " ".join(
+    (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        "-XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m",
+    )
+)
+"""Options of a JVM that runs much code a few times. It compiles quickly instead of well, with as much room as ever, and
+collects garbage on one thread: the tests of another process use the other processor."""
 
 _numbers = count(1)
 
