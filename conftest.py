@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -32,8 +33,8 @@ QUICK_JAVA = " ".join(
         "-XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m",
     )
 )
-"""Options of a JVM that runs much code a few times. It compiles quickly instead of well, with as much room as ever, and
-collects garbage on one thread: the tests of another process use the other processor."""
+"""Options of all JVMs that tests start. They run much code a few times: they compile it quickly instead of well, with
+as much room as ever, and collect garbage on one thread, because tests of another process use the other processor."""
 
 _numbers = count(1)
 
@@ -43,8 +44,9 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End by SIGTERM as by Ctrl-C: servers are ended, and what they kept is removed."""
+    """Have JVMs start quickly, and end by SIGTERM as by Ctrl-C: servers are ended, and what they kept is removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
     config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
 
 
@@ -110,7 +112,6 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
     )
     first = CatalogPlace(directory)
     builder = configure(builder, store=first.store, warehouse=first.warehouse)

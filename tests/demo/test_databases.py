@@ -14,16 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import QUICK_JAVA
 from tests.stores import StoreOn, configured
 
 Run = Callable[..., str]
 
 
 def know(password: str) -> None:
-    """Keep a password where the program is told to find it, and have its JVM start quickly."""
+    """Keep a password where the program is told to find it."""
     os.environ["DEMO_PASSWORD"] = password
-    os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
 
 
 def outcome(words: tuple[str, ...]) -> tuple[int | str | None, str, str]:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pytest
 
-from conftest import QUICK_JAVA
 from polaris_spark.spark.session import core_jar, jar
 
 ROOT = Path(__file__).parents[2]
@@ -70,8 +69,7 @@ def demo(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     python = directory / "environment" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]", directory=directory)
     program = python.with_name("polaris-spark")
-    variables = {"PYSPARK_PYTHON": str(python), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
-    done = run(program, "demo", "--directory", "new", directory=directory, **variables)
+    done = run(program, "demo", "--directory", "new", directory=directory, PYSPARK_PYTHON=str(python))
     return Demo(program, directory / "new", done.stdout, done.stderr)
 
 

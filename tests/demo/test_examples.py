@@ -19,7 +19,6 @@ spark.sql.shuffle.partitions 2
 spark.ui.enabled false
 spark.driver.bindAddress 127.0.0.1
 spark.driver.host 127.0.0.1
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1
 """
 """What suits a small machine; the examples themselves leave Spark's defaults alone."""
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from conftest import QUICK_JAVA
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.views.catalogs import Catalog
 
@@ -48,7 +47,6 @@ def test_every_change_is_there_once_however_often_the_driver_is_killed(
             driver = subprocess.Popen(
                 command,
                 cwd=Path(__file__).parents[2],
-                env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )

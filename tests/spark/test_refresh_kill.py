@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from conftest import QUICK_JAVA
 from polaris_spark.testing.waiting import wait_until
 from tests.spark.catalogs import add_catalog
 from tests.spark.refresh_driver import QUERY
@@ -36,7 +35,6 @@ def test_stored_rows_are_those_of_a_refresh_whenever_the_driver_is_killed(
         driver = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.refresh_driver", store, str(warehouse), str(number)],
             cwd=Path(__file__).parents[2],
-            env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # its JVM is of the same group
         )

@@ -3,7 +3,6 @@ with and without metadata files, and on a branch other than main."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import QUICK_JAVA
 from tests.suites.reports import Outcome, outcome_of
 
 SHIM = Path(__file__).parents[2] / "jvm-shim"
@@ -41,8 +39,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     copy = tmp_path_factory.mktemp("suites") / "jvm-shim"
     shutil.copytree(SHIM, copy, ignore=shutil.ignore_patterns("target"))
     command = ["mvn", "-q", "-B", "-Psuites", "test", f"-Dpolaris.python={sys.executable}"]
-    environment = {**os.environ, "MAVEN_OPTS": QUICK_JAVA}
-    ran = subprocess.run(command, cwd=copy, env=environment, text=True, capture_output=True, check=False)
+    ran = subprocess.run(command, cwd=copy, text=True, capture_output=True, check=False)
     reports = sorted((copy / "target" / "surefire-reports").glob("*.xml"))
     assert reports, f"'{' '.join(command)}' ran no suite:\n{ran.stdout[-10_000:]}{ran.stderr[-10_000:]}"
     return {path.stem.rsplit(".", 1)[-1]: outcome_of(path) for path in reports}

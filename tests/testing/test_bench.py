@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import matplotlib.image
 import pytest
 
 from benchmarks.parts import PARTS
-from conftest import QUICK_JAVA
 
 IN_PROCESS = (
     "commits",
@@ -34,7 +32,6 @@ def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output)]
     return subprocess.run(
         [*command, *arguments],
-        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
         capture_output=True,
         text=True,
         check=False,
