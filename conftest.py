@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -46,7 +47,12 @@ settings.load_profile("tests")
 def pytest_configure(config: pytest.Config) -> None:
     """Have JVMs start quickly, and end by SIGTERM as by Ctrl-C: servers are ended, and what they kept is removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+    archive = Path(os.environ.get("POLARIS_SPARK_CLASS_ARCHIVE", "none"))  # see `tests/class_archive.py`
+    # JVMs with another class path would print a warning about it where programs read their output.
+    classes = (
+        f" -Xlog:disable -Xlog:all=error:stderr -XX:SharedArchiveFile={archive}" if archive.exists() else ""
+    )
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA + classes)
     config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
 
 
@@ -94,6 +100,15 @@ class CatalogPlace:
         return str(self.directory / "warehouse")
 
 
+@contextmanager
+def resolving() -> Iterator[None]:
+    """One process after the other starts a session: on a new machine, the first one downloads Spark's packages, and Ivy
+    locks nothing."""
+    with open(Path(tempfile.gettempdir()) / "polaris-spark-packages.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one JVM of this process, by the session that started it."""
@@ -115,9 +130,7 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
     )
     first = CatalogPlace(directory)
     builder = configure(builder, store=first.store, warehouse=first.warehouse)
-    # One process after the other: on a new machine, the first one downloads the packages, and Ivy locks nothing.
-    with open(Path(tempfile.gettempdir()) / "polaris-spark-packages.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with resolving():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
