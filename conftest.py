@@ -28,6 +28,9 @@ pytest_plugins = ["tests.stores"]
 ASKED_FOR = ("exhaustive", "long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
+LONGEST = ("test_bench.py", "test_iceberg_suites.py")
+"""Files of tests that take minutes at a stretch."""
+
 QUICK_JAVA = " ".join(
     (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
@@ -62,10 +65,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes, unless it is asked for, and begin with the benchmark's tests and the files that need
-    Spark.
+    """Skip what takes minutes, unless it is asked for. Begin with the longest files, then with those that need Spark.
 
-    Those are the longest: with `-n 2`, one process would wait for the other one if they came last.
+    With `-n 2`, one process would wait for the other one if they came last.
     """
     for item in items:
         if not takes_its_turn(item):
@@ -74,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
     with_spark = {item.path for item in items if "first_session" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: (item.path.name != "test_bench.py", item.path not in with_spark))
+    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in with_spark))
 
 
 def pytest_collection_finish() -> None:
