@@ -200,6 +200,7 @@ PARTS: dict[str, Part] = {
             sizes=(2_000, 4_000) if of.quick else (3_000_000, 30_000_000),
             rounds=of.rounds,
             calls=of.calls,
+            reads=1 if of.quick else 10,
         ),
     ),
     "first-query": Part(

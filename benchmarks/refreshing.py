@@ -1,7 +1,7 @@
 """Materialized views: incremental refreshes beside full ones, freshness, and queries.
 
 The view joins sales with customers and products, and sums them up by region, category and day. `python -m
-benchmarks.refreshing FOLDER ROWS ROUNDS CHANGE...` measures in one Spark session, and prints seconds as JSON.
+benchmarks.refreshing FOLDER ROWS ROUNDS READS CHANGE...` measures in one Spark session, and prints seconds as JSON.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ FRESH_US = 5_000
 READ = 1.1
 """Greatest ratio of the times of a query of a fresh view, and of its storage table."""
 _DAYS = 400
-_READS = 10
-"""Number of queries of the view, and of its storage table, in a turn. The JVM compiles much of their code in the first
-turn, which is not counted."""
 _QUERY = (
     "SELECT c.region, p.category, s.day, sum(s.amount) AS amount, sum(s.quantity) AS quantity, count(*) AS sales, "
     "avg(s.quantity) AS average FROM sale s JOIN customer c ON s.customer = c.id JOIN product p ON s.product = p.id "
@@ -42,12 +39,17 @@ _QUERY = (
 )
 
 
-def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int) -> list[Figure]:
+def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, reads: int) -> list[Figure]:
     """Measure refreshes of a view over a table with the smallest and with the largest of these numbers of rows. One per
-    cent of the smaller table is appended to both, and one per cent of the larger to itself."""
+    cent of the smaller table is appended to both, and one per cent of the larger to itself.
+
+    Args:
+        reads: number of queries of the view, and of its storage table, in a turn. The JVM compiles much of their code
+            in the first turn, which is not counted.
+    """
     small, large = min(sizes), max(sizes)
     changes = {small: [small // 100], large: [small // 100, large // 100]}
-    taken = {size: _run(folder / str(size), size, changes[size], rounds) for size in (small, large)}
+    taken = {size: _run(folder / str(size), size, changes[size], rounds, reads) for size in (small, large)}
     fresh = _freshness(f"sqlite://{(folder / str(small) / 'catalog.db').absolute()}", calls)
     for size in (small, large):
         shutil.rmtree(folder / str(size))
@@ -86,10 +88,10 @@ def _faster(what: str, ours: Sample, other: Sample, beside: str, least: float | 
     return compare(what, ours, other, least=least, beside=beside, smaller=True, digits=2)
 
 
-def _run(folder: Path, rows: int, changes: Sequence[int], rounds: int) -> dict[str, Sample]:
+def _run(folder: Path, rows: int, changes: Sequence[int], rounds: int, reads: int) -> dict[str, Sample]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    numbers = [str(one) for one in (rows, rounds, *changes)]
+    numbers = [str(one) for one in (rows, rounds, reads, *changes)]
     command = [sys.executable, "-m", __name__, str(folder), *numbers]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -118,7 +120,7 @@ def _freshness(store: str, calls: int) -> Sample:
 # The program that runs in the separate process.
 
 
-def measured(folder: Path, rows: int, rounds: int, *changes: int) -> dict[str, list[float]]:
+def measured(folder: Path, rows: int, rounds: int, reads: int, *changes: int) -> dict[str, list[float]]:
     """Build the tables and the view, and measure refreshes and queries, in seconds."""
     spark = _session(folder)
     _build(spark, rows)
@@ -154,7 +156,7 @@ def measured(folder: Path, rows: int, rounds: int, *changes: int) -> dict[str, l
                 timed(f"{what} {change} query", query)
                 refresh(f"{what} {change} full", " FULL")
         read = [("view", "total"), ("storage", "total.storage")]
-        for _ in range(_READS):
+        for _ in range(reads):
             for what, table in read:
                 text = f"SELECT sum(amount), count(DISTINCT day) FROM polaris.bench.{table}"
                 timed(f"read {what}", partial(_collect, spark, text))
