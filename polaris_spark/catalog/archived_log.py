@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.merge_base import ancestry_of
+from polaris_spark.catalog.merge_base import own_branch
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.log import ancestor, before_history, oldest_first
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError
+from polaris_spark.errors import BeforeHistoryError, CorruptionError, HistoryTrimmedError, InputError
 from polaris_spark.index import Entry, Index
 from polaris_spark.objects import object_type
 from polaris_spark.store.objects import ObjectStore
@@ -131,10 +131,16 @@ class Part(NamedTuple):
 def packed(
     reference: str, commits: Iterable[ArchivedCommit]
 ) -> Iterator[tuple[PartRange, tuple[ArchivedCommit, ...]]]:
-    """Divide commits, given in the order of their numbers, into parts. Yield the range and the commits of each part."""
+    """Divide commits, given in the order of their numbers, into parts. Yield the range and the commits of each part.
+
+    The numbers of the commits of a part have no gaps.
+    """
     some: list[ArchivedCommit] = []
     size = 0
     for commit in commits:
+        if some and commit.number != some[-1].number + 1:
+            yield _range(reference, some, is_full=False), tuple(some)
+            some, size = [], 0
         some.append(commit)
         size += len(_encode(commit))
         if len(some) >= COMMITS_OF_A_PART or size >= BYTES_OF_A_PART:
@@ -167,7 +173,16 @@ def parts_in(found: Iterable[tuple[bytes, Entry]]) -> list[Part]:
     ]
 
 
-def line_of(at: CommitReader, reference: str, row_name: str) -> bytes | None:
+class Line(NamedTuple):
+    """The line of a reference: the identity of its log in the archive."""
+
+    key: bytes
+    """The first bytes of the keys of its parts."""
+    began: int
+    """Number of the first commit of the line. Earlier commits of the reference are in the line of another branch."""
+
+
+def line_of(at: CommitReader, reference: str, row_name: str) -> Line | None:
     """Return the line of a reference; None if its log is not archived.
 
     Logs of the registry, of the list of catalogs and of branches are archived. A tag has the log of a branch, and
@@ -177,11 +192,12 @@ def line_of(at: CommitReader, reference: str, row_name: str) -> bytes | None:
         at: a commit of the reference.
     """
     if reference in (ROOT, CATALOGS):
-        return row_name.encode()
+        return Line(row_name.encode(), 0)
     parts = name_parts(reference)
     if parts is None or parts.is_tag:
         return None
-    return f"{parts.catalog}{ancestry_of(at).own:x}".encode()
+    own, began = own_branch(at)
+    return Line(f"{parts.catalog}{own:x}".encode(), began + 1 if own else 0)
 
 
 class ArchivedLog(NamedTuple):
@@ -191,16 +207,31 @@ class ArchivedLog(NamedTuple):
     """The parts, the oldest first."""
     floor: int = 0
     """Number of the commit at the history floor. Commits from here on are not read from the archive."""
+    began: int = 0
+    """`Line.began` of the reference."""
 
     @classmethod
-    def below(cls, floor: int, parts: Iterable[Part]) -> ArchivedLog:
+    def below(cls, floor: int, parts: Iterable[Part], began: int = 0) -> ArchivedLog:
         """Return the archived log of a reference with the given parts and history floor."""
-        return cls(tuple(part for part in parts if part.first < floor), floor)
+        return cls(tuple(part for part in parts if part.first < floor), floor, began)
 
     @property
-    def first(self) -> int:
-        """Number of the oldest archived commit; the history floor if there is none."""
-        return self.parts[0].first if self.parts else self.floor
+    def oldest(self) -> int:
+        """Number of the oldest commit such that its log and the log of all later commits is kept.
+
+        The archive can also have older commits, if the log was not archived for a time.
+        """
+        found = self.floor
+        for part in reversed(self.parts):
+            if part.range.last + 1 < found:
+                break
+            found = part.first
+        return found
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the log of every commit of the reference is kept, except commits from before the reference began."""
+        return self.oldest <= self.began
 
     def between(self, low: int, high: int) -> list[Part]:
         """Return the parts that can have commits with the numbers `low` to `high` (both included)."""
@@ -278,9 +309,9 @@ def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iter
     floor = head.floor_number
     if first < floor:
         archived = Archive(ReferenceReader(store)).of(head, reference, "")
-        if archived.first > first:
+        if archived.oldest > first:
             raise HistoryTrimmedError(
-                f"the log of commits {first} to {archived.first - 1} of {reference!r} is not kept any more"
+                f"the log of commits {first} to {archived.oldest - 1} of {reference!r} is not kept any more"
             )
         yield from archived.oldest_first(store, first)
     yield from stored_log(store, head, max(first, floor), head.number)
@@ -289,21 +320,55 @@ def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iter
 def number_in_log(store: ObjectStore, head: Head, archived: ArchivedLog, as_of: AsOf) -> int:
     """Return the number of the commit at a point of the log of a reference, archived commits included.
 
+    Args:
+        head: head of the reference. It has no commit if only the archived log of the reference is left.
     Raises:
         HistoryTrimmedError: the point is older than the oldest commit whose log is kept.
         BeforeHistoryError: the point is a time before the first commit.
         InputError: the point is a commit that is not in this log.
     """
+    error: HistoryTrimmedError | InputError
     try:
-        return pinned(store, head, as_of).number
-    except (HistoryTrimmedError, InputError):
-        found = archived.number_at(store, as_of)
-        if found is not None:
-            return found
+        if head.commit:
+            return pinned(store, head, as_of).number
+        error = InputError(f"{as_of.option} {as_of.text!r} is not a commit of this history")
+    except (HistoryTrimmedError, InputError) as raised:
+        error = raised
+    found = archived.number_at(store, as_of)
+    if found is not None:
+        return found
+    if as_of.time is not None:
         first = archived.commit(store, 0)
-        if as_of.time is not None and first is not None:
-            raise before_history(first.time, as_of.time) from None
-        raise
+        if first is not None:
+            raise before_history(first.time, as_of.time)
+        if not head.commit:
+            error = HistoryTrimmedError(f"{as_of.option} {as_of.text!r} is before the log that is kept")
+    raise error
+
+
+def first_after(store: ObjectStore, head: Head, archived: ArchivedLog, since: AsOf) -> int:
+    """Return the number of the first commit after a point of the log of a reference, archived commits included; the
+    number of the newest commit plus one if none is later.
+
+    Raises:
+        HistoryTrimmedError: the log of commits after the point may be gone.
+        InputError: the point is not a commit of this log.
+    """
+    oldest = archived.oldest
+    if since.number is not None and since.number + 1 == oldest:
+        return oldest  # the log of the point itself is gone, but not that of the commits after it
+    if since.commits and oldest and commit_in_log(store, head, archived, oldest).parents[0] in since.commits:
+        return oldest
+    try:
+        first = number_in_log(store, head, archived, since) + 1
+    except BeforeHistoryError:
+        first = 0
+    if first < oldest:
+        raise HistoryTrimmedError(
+            f"the log after {since.option} {since.text!r} has a gap: the log of the commits before commit number "
+            f"{oldest} was not archived; give a later commit or time"
+        )
+    return first
 
 
 def commit_in_log(store: ObjectStore, head: Head, archived: ArchivedLog, number: int) -> Commit:
@@ -338,9 +403,9 @@ class Archive:
         if self._index is None or not floor:
             return ArchivedLog((), floor)
         line = line_of(self._references.open(head), reference, row_name)
-        return ArchivedLog.below(
-            floor, () if line is None else parts_in(self._index.range(*line_bounds(line)))
-        )
+        if line is None:
+            return ArchivedLog((), floor)
+        return ArchivedLog.below(floor, parts_in(self._index.range(*line_bounds(line.key))), line.began)
 
     def lines(self) -> dict[bytes, tuple[Part, ...]]:
         """Return all parts of the archive by line, the oldest first."""
@@ -348,3 +413,15 @@ class Archive:
         for part in [] if self._index is None else parts_in(self._index.range()):
             found.setdefault(part.line, []).append(part)
         return {line: tuple(parts) for line, parts in found.items()}
+
+    def time_of(self, commits: tuple[int, ...]) -> int | None:
+        """Return the time of the archived commit with one of these ids, in milliseconds since 1970; None if the archive
+        does not have it."""
+        store, point = self._references.store, AsOf("", commits)
+        for parts in self.lines().values():
+            archived = ArchivedLog(parts, parts[-1].range.last + 1)
+            number = archived.number_at(store, point)
+            commit = None if number is None else archived.commit(store, number)
+            if commit is not None:
+                return commit.time
+        return None

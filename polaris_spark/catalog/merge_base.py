@@ -120,6 +120,13 @@ def ancestry_of(at: CommitReader) -> Ancestry:
     return found
 
 
+def own_branch(at: CommitReader) -> tuple[int, int]:
+    """Return the id of the branch of a commit, and the number of the commit from which the branch began. Both are 0 for
+    `main`."""
+    entry = at.index(MERGES).get(_OWN)
+    return (0, 0) if entry is None else _decoded_own(entry)
+
+
 def record_merge(state: State, source: Ancestry) -> None:
     """Record in the working state of a branch that it now contains a commit of another branch, and all that this commit
     contains. Do nothing if it contains them already.
@@ -243,11 +250,15 @@ def _ancestry(entries: tuple[tuple[bytes, Entry], ...]) -> Ancestry:
     newest: dict[int, Contained] = {}
     for key, entry in entries:
         if key == _OWN:
-            own, began = int.from_bytes(entry.value[:8], "big"), int.from_bytes(entry.value[8:16], "big")
+            own, began = _decoded_own(entry)
         elif key.startswith(_OTHERS):
             branch = int.from_bytes(key[len(_OTHERS) :], "big")
             newest[branch] = Contained(int.from_bytes(entry.value, "big"), entry.pointer)
     return Ancestry(own, began, newest)
+
+
+def _decoded_own(entry: Entry) -> tuple[int, int]:
+    return int.from_bytes(entry.value[:8], "big"), int.from_bytes(entry.value[8:16], "big")
 
 
 def _entry(found: Contained) -> Entry:

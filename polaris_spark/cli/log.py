@@ -176,7 +176,7 @@ class Log(NamedTuple):
     @property
     def oldest(self) -> int:
         """Number of the oldest commit whose log is kept."""
-        return self.archived.first if self.archived.parts else self.head.floor_number
+        return self.archived.oldest
 
 
 def limits(log: Log, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
@@ -202,14 +202,14 @@ def limits(log: Log, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
 def _first_after(log: Log, begin: AsOf | None) -> int:
     """Return the number of the first commit after a point; the number of the oldest commit whose log is kept if the
     point is None or older."""
-    from polaris_spark.catalog.archived_log import number_in_log
-    from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
+    from polaris_spark.catalog.archived_log import first_after
+    from polaris_spark.errors import HistoryTrimmedError
 
     if begin is None:
         return log.oldest
     try:
-        return number_in_log(log.objects, log.head, log.archived, begin) + 1
-    except (BeforeHistoryError, HistoryTrimmedError):
+        return first_after(log.objects, log.head, log.archived, begin)
+    except HistoryTrimmedError:
         return log.oldest
 
 

@@ -9,7 +9,7 @@ archive lacks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, groupby, islice, takewhile
 
 from polaris_spark.catalog.archived_log import (
     ARCHIVE,
@@ -26,7 +26,6 @@ from polaris_spark.catalog.archived_log import (
     stored_log,
 )
 from polaris_spark.catalog.catalogs import ensure_reference
-from polaris_spark.catalog.merge_base import ancestry_of
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit, LogEntry
 from polaris_spark.commits.state import CommitReader, State
@@ -129,12 +128,10 @@ def archive_log(
     line = line_of(at, reference, at.row_name)
     if line is None:
         return
-    ancestry = ancestry_of(at)
-    began = ancestry.began + 1 if ancestry.own else 0  # earlier commits are in the log of another branch
-    commits = stored_log(at.store, at.head, max(at.head.floor_number, began), before - 1)
+    commits = stored_log(at.store, at.head, max(at.head.floor_number, line.began), before - 1)
     while some := tuple(islice(commits, _ARCHIVED_TOGETHER)):
         ensure_reference(references, ARCHIVE, operation)
-        references.commit(ARCHIVE, _Add(line, reference, some, operation))
+        references.commit(ARCHIVE, _Add(line.key, reference, some, operation))
 
 
 def end_dropped(references: References, policy: Policy, operation: Operation) -> None:
@@ -162,7 +159,9 @@ def end_dropped(references: References, policy: Policy, operation: Operation) ->
 def remove_old_logs(
     references: References, log_ms: Callable[[str], int], operation: Operation, *, now_ms: int
 ) -> None:
-    """Remove the parts of a realm's archive all of whose commits are older than the log is kept.
+    """Remove the oldest parts of each line of a realm's archive, if all their commits are older than the log is kept.
+
+    A part is kept if an older part of its line is, so that the log of no line gets a gap.
 
     Args:
         log_ms: returns the minimum time for which the log of a reference is kept, in milliseconds, from its name.
@@ -172,7 +171,12 @@ def remove_old_logs(
     found = references.lookup(ARCHIVE)
     if found is None or found.registration.state != "live":
         return
+
+    def is_old(part: Part) -> bool:
+        return part.range.latest < now_ms - log_ms(part.range.reference)
+
     listed = parts_in(references.read(ARCHIVE).index(LOG).range())
-    old = iter([part for part in listed if part.range.latest < now_ms - log_ms(part.range.reference)])
+    by_line = groupby(listed, key=lambda part: part.line)
+    old = chain.from_iterable(takewhile(is_old, parts) for _, parts in by_line)
     while some := tuple(islice(old, _REMOVED_TOGETHER)):
         references.commit(ARCHIVE, _Remove(some, operation))

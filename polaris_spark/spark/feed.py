@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.archived_log import NO_ARCHIVE, ArchivedLog, number_in_log
+from polaris_spark.catalog.archived_log import ArchivedLog, first_after
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.log import ancestor, oldest_first
 from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.errors import (
-    BeforeHistoryError,
     HistoryTrimmedError,
     InputError,
     NotFoundError,
@@ -72,13 +71,8 @@ class Followed(NamedTuple):
     """Name of the reference's database row: the reference's name and generation. The generation differs after the
     reference is dropped and created again."""
     head: Head
-    archived: ArchivedLog = NO_ARCHIVE
+    archived: ArchivedLog
     """The log of the commits that were trimmed."""
-
-    @property
-    def oldest(self) -> int:
-        """Number of the oldest commit whose log is kept."""
-        return self.archived.first if self.archived.parts else self.head.floor_number
 
     def commit(self, store: ObjectStore, number: int) -> tuple[int, Commit]:
         """Return the id of a commit in the log, and the commit, which can be an archived one."""
@@ -150,18 +144,18 @@ def starting(store: ObjectStore, followed: Followed, start: str | AsOf) -> Posit
         InputError: `start` is a time in the future, or the number or id of a commit that is not in this history.
     """
     head = followed.head
-    earliest = Position(followed.commit(store, followed.oldest)[0], followed.oldest, 0)
+    oldest = followed.archived.oldest
+    earliest = Position(followed.commit(store, oldest)[0], oldest, 0)
     if isinstance(start, AsOf):
         if start.time is not None and start.time > max(head.time, SystemClock().now_ms()):
             raise InputError(
                 f"start is {start.text!r}, which is in the future by this machine's clock: a stream cannot begin after "
                 "commits that do not exist yet; use start=latest and filter by committed_at, or start the stream later"
             )
-        try:
-            number = number_in_log(store, head, followed.archived, start)
-        except BeforeHistoryError:
+        first = first_after(store, head, followed.archived, start)
+        if first == oldest:
             return earliest
-        return Position(followed.commit(store, number)[0], number)
+        return Position(followed.commit(store, first - 1)[0], first - 1)
     assert start in (EARLIEST, LATEST)
     return earliest if start == EARLIEST else Position(head.commit, head.number)
 
@@ -173,7 +167,7 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
         HistoryTrimmedError: the log of a commit after the position is gone.
         StateError: the position is not in the head's history.
     """
-    head, oldest = followed.head, followed.oldest
+    head, oldest = followed.head, followed.archived.oldest
     if at.next < oldest:
         raise HistoryTrimmedError(
             f"the stream has read {followed.name!r} up to {at}, but the reference's log was trimmed meanwhile and "

@@ -140,7 +140,7 @@ class FeedReader(DataSourceStreamReader):
                         yield row
         except MissingObjectError as error:
             now = follow(store.realm(self._options.realm), self._options)
-            if history.low >= (now.oldest if history.parts else now.head.floor_number):
+            if history.low >= (now.archived.oldest if history.parts else now.head.floor_number):
                 raise
             what, name = ("log", "log-retention") if history.parts else ("history", "history-retention")
             raise HistoryTrimmedError(

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 import polaris_spark
-from polaris_spark.catalog.archived_log import NO_ARCHIVE
+from polaris_spark.catalog.archived_log import NO_ARCHIVE, ArchivedLog
 from polaris_spark.cli.log import Log, draw, new_changes, read_commits, told
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Commit, Head
@@ -157,7 +157,7 @@ def test_following_ends_if_history_was_undone_or_trimmed(tmp_path: Path) -> None
         store = session.catalog.references.store
 
         def follow(*seen: Head) -> list[Any]:
-            following = iter([Log(store, head, NO_ARCHIVE) for head in seen])
+            following = iter([Log(store, head, ArchivedLog((), head.floor_number)) for head in seen])
             return list(new_changes(lambda: next(following), None, wait=lambda: None))
 
         with pytest.raises(StateError, match="before a commit that was read"):

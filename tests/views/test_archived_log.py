@@ -7,24 +7,38 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual
+from pyspark.sql.types import StructType
 
+from polaris_spark.backends.base import ObjectKey
 from polaris_spark.catalog.archived_log import (
     ARCHIVE,
     COMMITS_OF_A_PART,
     LOG,
     Archive,
     LogPart,
+    encode_range,
+    part_key,
     parts_in,
 )
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
 from polaris_spark.errors import HistoryTrimmedError, OutcomeUnknownError
+from polaris_spark.index import Entry
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance import trim as trimming
 from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
+from polaris_spark.spark.feed_reader import FeedReader
+from polaris_spark.spark.options import ViewOptions
+from polaris_spark.spark.realm_reader import RealmReader
+from polaris_spark.spark.views import VIEWS
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registry import ROOT
@@ -76,7 +90,6 @@ def changes(opened: Catalog, **options: str) -> list[Row]:
 
 
 def assert_same(found: list[Row], expected: list[Row]) -> None:
-
     assert [(r["reference"], r["number"], r["position"]) for r in found] == [
         (r["reference"], r["number"], r["position"]) for r in expected
     ]
@@ -188,6 +201,187 @@ def test_without_log_retention_nothing_is_archived(catalog: Catalog, clock: Manu
     sweep(catalog)
     assert min(row["number"] for row in catalog.read("changes")) == floor(catalog)
     assert {part.range.reference for part in parts(catalog)} <= {ROOT, CATALOGS}
+
+
+def branch(catalog: Catalog, clock: ManualClock, name: str = "dev", *, n: int) -> list[Row]:
+    """Create a branch and make a change a day to it. Return the rows of its changes."""
+    call(catalog.session, "create_branch", name=name)
+    path = Path(catalog.store.removeprefix("sqlite://").split("?")[0])
+    opened = Catalog(path, branch=name, clock=clock)
+    begun = opened.session.catalog.head().head.number
+    days(opened, clock, n)
+    opened.session.close()
+    return [row for row in of_branch(catalog, name) if row["number"] > begun]
+
+
+def of_branch(catalog: Catalog, name: str) -> list[Row]:
+    """The rows of `changes` of the realm of a catalog that have a branch, in order."""
+    return [row for row in changes(catalog) if row["branch"] == name]
+
+
+class TestRealm:
+    """`changes` and `commits` without a catalog have the logs of all references."""
+
+    @pytest.mark.parametrize("option", ["from", "to", "as-of"])
+    @pytest.mark.parametrize("point", ["time", "early time", "id", "archived id", "id of a dropped branch"])
+    def test_points(self, catalog: Catalog, clock: ManualClock, option: str, point: str) -> None:
+        """A point is a commit of any reference, or a time; some of the references are gone, or began later."""
+        days(catalog, clock, 3)
+        branch(catalog, clock, n=4)
+        call(catalog.session, "drop_branch", name="dev")
+        branch(catalog, clock, "live", n=5)
+        sweep(catalog)
+        days(catalog, clock, 3)
+        everything = rows("commits", store=catalog.store)
+        main, dev = (
+            sorted(
+                (row for row in everything if row["reference"].endswith(f"heads/{name}")),
+                key=lambda row: row["number"],
+            )
+            for name in ("main", "dev")
+        )
+        row = {
+            "time": main[-2],
+            "early time": main[1],
+            "id": main[-2],
+            "archived id": main[2],
+            "id of a dropped branch": dev[-2],
+        }[point]
+        assert row["state_stored"] == (row is main[-2])
+        text = row["committed_at"].isoformat() if "time" in point else str(row["commit_id"])
+        time = row["committed_at"]
+        expected = [
+            (row["reference"], row["number"], row["commit_id"])
+            for row in everything
+            if (row["committed_at"] > time if option == "from" else row["committed_at"] <= time)
+        ]
+        found = rows("commits", store=catalog.store, **{option: text})
+        assert sorted((row["reference"], row["number"], row["commit_id"]) for row in found) == sorted(
+            expected
+        )
+        [reference] = {row["reference"] for row in main}
+        pushed = EqualTo(("reference",), reference)
+        of_main = rows("commits", pushed, store=catalog.store, prune="true", **{option: text})
+        assert sorted(row["number"] for row in of_main) == sorted(
+            number for name, number, _ in expected if name == reference
+        )
+
+    def test_a_renamed_branch_has_its_log_under_its_present_name(
+        self, catalog: Catalog, clock: ManualClock
+    ) -> None:
+        branch(catalog, clock, n=8)
+        sweep(catalog)
+        call(catalog.session, "rename_branch", name="dev", to="new")
+        for name in ("dev", "new"):
+            reference = catalog.session.catalog.reference.replace("main", name)
+            pushed = EqualTo(("reference",), reference)
+            filtered = rows("changes", pushed, store=catalog.store, prune="true")
+            found = [row["commit_id"] for row in of_branch(catalog, name)]
+            assert sorted(row["commit_id"] for row in filtered) == sorted(found)
+            assert bool(found) == (name == "new")
+
+    @pytest.mark.parametrize("read", ["archive", "catalogs", "listed", "head_of"])
+    def test_a_trim_during_planning(
+        self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, read: str
+    ) -> None:
+        days(catalog, clock, 8)
+        before = changes(catalog)
+        method, trims = getattr(RealmReader, read), iter([True])
+
+        def reads(*arguments: Any) -> Any:
+            found = method(*arguments)
+            if next(trims, False):
+                call(catalog.session, "trim")
+            return found
+
+        monkeypatch.setattr(RealmReader, read, reads)
+        during = changes(catalog)
+        assert not next(trims, False)
+        keys = [(row["reference"], row["number"], row["position"]) for row in during]
+        assert len(keys) == len(set(keys))
+        assert {(row["reference"], row["number"], row["position"]) for row in before} <= set(keys)
+
+
+class TestGaps:
+    """The log was not archived for a time, for example by an earlier release."""
+
+    @pytest.fixture
+    def gap(self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+        """Make a gap. Return the numbers of its first and last commit."""
+        days(catalog, clock, 8)
+        sweep(catalog)
+        first = floor(catalog)
+        days(catalog, clock, 8)
+        monkeypatch.setattr(trimming, "archive_log", lambda *_, **__: None)
+        call(catalog.session, "trim")
+        monkeypatch.undo()
+        days(catalog, clock, 8)
+        last = floor(catalog) - 1
+        sweep(catalog)
+        return first, last
+
+    def test_no_part_has_a_gap(self, catalog: Catalog, gap: tuple[int, int]) -> None:
+        first, last = gap
+        of_main = [part for part in parts(catalog) if part.line.startswith(b"cat/")]
+        assert [(part.first, part.range.last) for part in of_main] == [
+            (0, first - 1),
+            (last + 1, floor(catalog) - 1),
+        ]
+
+    def test_the_whole_log_has_what_is_kept(self, catalog: Catalog, gap: tuple[int, int]) -> None:
+        first, last = gap
+        numbers = {row["number"] for row in catalog.read("changes")}
+        assert numbers == {*range(1, first), *range(last + 1, max(numbers) + 1)}
+
+    def test_it_is_not_skipped(self, catalog: Catalog, gap: tuple[int, int]) -> None:
+        first, last = gap
+        [time] = [row["committed_at"] for row in catalog.read("commits") if row["number"] == 2]
+        for point in ("2", str(first - 1), time.isoformat(), "2001-01-01T00:00:00Z"):
+            with pytest.raises(HistoryTrimmedError, match="has a gap"):
+                catalog.read("changes", **{"from": point})
+            options = {"view": "changes", "store": catalog.store, "catalog": "polaris", "start": point}
+            stream = FeedReader(ViewOptions.parse(options, VIEWS), StructType([]))
+            with pytest.raises(HistoryTrimmedError, match="has a gap"):
+                stream.initialOffset()
+        for point in (str(last), str(last + 3)):
+            found = catalog.read("changes", **{"from": point})
+            assert min(row["number"] for row in found) == int(point) + 1
+        assert min(row["number"] for row in catalog.read("changes", to="2")) == 1
+        followed = run("log", catalog.store, "--json", "--since", "2").json
+        assert followed[-1]["number"] == last + 1
+
+    def test_the_removal_of_old_logs_makes_none(
+        self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A part whose times are ahead is kept, and so are the later parts."""
+        monkeypatch.setattr("polaris_spark.catalog.archived_log.COMMITS_OF_A_PART", 4)
+        days(catalog, clock, 8)
+        catalog.session.set_catalog_properties({"log-retention": "30 d"})
+        sweep(catalog)
+        [first, *_] = [part for part in parts(catalog) if part.line.startswith(b"cat/")]
+        ahead = msgspec.structs.replace(first.range, latest=first.range.latest + 100 * DAY)
+        references = catalog.session.catalog.references
+
+        class Ahead(Change[None, None]):
+            operation = Operation(b"", "")
+
+            def prepare(self, view: State) -> None:
+                return None
+
+            def apply(self, state: State, prepared: None) -> None:
+                state.put(LOG, part_key(first.line, first.first), Entry(first.id, encode_range(ahead)))
+
+            def repeat(self, state: State, entries: list[LogEntry]) -> None:
+                raise AssertionError
+
+        references.commit(ARCHIVE, Ahead())
+        clock.advance(50 * DAY)
+        sweep(catalog)
+        numbers = [row["number"] for row in catalog.read("commits")]
+        assert sorted(numbers) == [*range(max(numbers) + 1)]
+        clock.advance(100 * DAY)
+        sweep(catalog)
+        assert min(row["number"] for row in catalog.read("commits")) == floor(catalog)
 
 
 class TestBranches:
@@ -316,8 +510,6 @@ class TestFaults:
         assert call(catalog.session, "fsck") == []
         objects = catalog.session.catalog.references.store
         lost = parts(catalog)[0].id
-        from polaris_spark.backends.base import ObjectKey
-
         objects.backend.delete_objects(objects.realm, [ObjectKey(lost)])
         process_cache().clear()
         assert call(catalog.session, "fsck") != []
@@ -334,10 +526,6 @@ class TestFaults:
         trim(references, Policy(0, 0, 365 * DAY))
         monkeypatch.undo()
         third = ReferenceReader(references.store).open(head)
-        import msgspec
-
-        from polaris_spark.commits.log import ancestor
-
         reset = msgspec.structs.replace(head, commit=ancestor(references.store, head, 3), number=3, recent=())
         references.open(name).amend(lambda _: reset)
         assert third.head.number == 10

@@ -7,15 +7,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Generic, NamedTuple, TypeVar
 
 from polaris_spark.catalog.archived_log import (
     NO_ARCHIVE,
     ArchivedLog,
     Part,
-    commit_in_log,
     commits_of_part,
+    first_after,
     line_of,
     number_in_log,
 )
@@ -30,7 +31,7 @@ from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.registry import ROOT
+from polaris_spark.system.registrations import ROOT, Registered, group_of, name_parts
 
 R = TypeVar("R")
 
@@ -79,11 +80,6 @@ class HistoryRange(NamedTuple):
     """The log of the commits that were trimmed."""
 
     @property
-    def oldest(self) -> int:
-        """Number of the oldest commit whose log is kept."""
-        return self.archived.first if self.archived.parts else self.head.floor_number
-
-    @property
     def newest(self) -> int:
         """Number of the newest commit of the range."""
         return min(self.last, self.head.number)
@@ -107,18 +103,21 @@ def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
         head, name = realm.branch(catalog, options.branch), head_name(catalog, options.branch)
         only = HistoryRange(catalog.name, name, head, archived=realm.archive().of(head, name, name))
         if options.since is not None:
-            only = only._replace(first=_first_after(store, only, options.since))
+            only = only._replace(first=first_after(store, head, only.archived, options.since))
         if options.as_of is not None:
             only = only._replace(last=number_in_log(store, head, only.archived, options.as_of))
         return forward([only], options.since, options.as_of)
     found = _of_realm(realm, request.condition("reference"), request.condition("catalog"))
-    found = up_to_point(store, after_point(store, found, options.since), options.as_of)
+    found = after_point(realm, up_to_point(realm, found, options.as_of), options.since)
     return forward(found, options.since, options.as_of)
 
 
 def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> list[HistoryRange]:
     """Return the histories of all references of a realm that satisfy the conditions, with their archived logs. The
-    archived logs of references that no longer exist come last."""
+    archived logs of references that no longer exist come last.
+
+    A dropped branch is included, without the commits from before it began.
+    """
     names = {f"cat/{row.entity_id:x}/": row.name for row in realm.catalogs()}
 
     def catalog_of(name: str) -> str | None:
@@ -127,32 +126,72 @@ def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> l
     def wanted(name: str) -> bool:
         return reference.allows(name) and catalog.allows(catalog_of(name))
 
+    listed = realm.listed()
+    heads = [(one.name, one.row_name, realm.head_of(one)) for one in listed if wanted(one.name)]
+    if wanted(ROOT):
+        heads.insert(0, (ROOT, ROOT, realm.root()))
+    # The archive is read after the heads: a trim archives before it raises a floor.
     lines = realm.archive().lines()
     found = []
-    for name, row_name, head in [(ROOT, ROOT, realm.root()), *_heads(realm, wanted)]:
-        parts: tuple[Part, ...] = ()
-        if lines and head.commit:
-            parts = lines.pop(line_of(realm.open(head), name, row_name) or b"", ())
-        if wanted(name) and not head.sealed:
-            archived = ArchivedLog.below(head.floor_number, parts)
-            found.append(HistoryRange(catalog_of(name), name, head, archived=archived))
-    for parts in lines.values():
-        name, end = parts[-1].range.reference, parts[-1].range.last + 1
-        if wanted(name):
-            gone = Head(0, end - 1, parts[-1].range.latest, end, parts[-1].range.latest, sealed=True)
-            found.append(HistoryRange(catalog_of(name), name, gone, archived=ArchivedLog(parts, end)))
+    for name, row_name, head in heads:
+        if not head.commit or (head.sealed and not _is_branch(name)):
+            continue
+        line = line_of(realm.open(head), name, row_name) if lines or head.sealed else None
+        parts, began = ((), 0) if line is None else (lines.pop(line.key, ()), line.began)
+        archived = ArchivedLog.below(head.floor_number, parts, began)
+        first = began if head.sealed else 0
+        found.append(HistoryRange(catalog_of(name), name, head, first, archived=archived))
+    gone = {key: parts for key, parts in lines.items() if wanted(parts[-1].range.reference)}
+    for key in _other_lines(realm, [one for one in listed if not wanted(one.name)], gone):
+        gone.pop(key, None)
+    for parts in gone.values():
+        found += _of_gone(realm.store, catalog_of(parts[-1].range.reference), parts, found)
     return found
 
 
-def _heads(realm: RealmReader, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Head]]:
-    """Yield the name, the row's name and the head of each wanted reference of a realm. Heads of dropped references are
-    sealed."""
-    for registered in realm.listed():
-        if wanted(registered.name):
-            yield registered.name, registered.row_name, realm.head_of(registered)
+def _is_branch(reference: str) -> bool:
+    parts = name_parts(reference)
+    return parts is not None and not parts.is_tag
 
 
-def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
+def _other_lines(
+    realm: RealmReader, unwanted: list[Registered], gone: Mapping[bytes, tuple[Part, ...]]
+) -> Iterator[bytes]:
+    """Yield the lines of branches that are not wanted now, but had another name when their logs were archived.
+
+    Only references that can have one of the lines `gone` are read.
+    """
+    catalogs = {group_of(parts[-1].range.reference) for parts in gone.values()}
+    for registered in unwanted:
+        if _is_branch(registered.name) and group_of(registered.name) in catalogs:
+            head = realm.head_of(registered)
+            line = line_of(realm.open(head), registered.name, registered.row_name) if head.commit else None
+            if line is not None:
+                yield line.key
+
+
+def _of_gone(
+    store: ObjectStore, catalog: str | None, parts: tuple[Part, ...], found: list[HistoryRange]
+) -> Iterator[HistoryRange]:
+    """Yield the archived log of a reference that no longer exists, without the commits that a history in `found` of a
+    reference of the same name has stored."""
+    name, last, time = parts[-1].range.reference, parts[-1].range.last, parts[-1].range.latest
+    head = Head(0, last, time, last + 1, time, sealed=True)
+    archived = ArchivedLog(parts, last + 1)
+    archived = archived._replace(began=archived.oldest)
+    for other in found:
+        begin, floor = other.archived.began - 1, other.head.floor_number
+        if other.reference == name and other.head.commit and floor <= begin <= last:
+            common = archived.commit(store, begin)
+            if common is not None and common.id == ancestor(store, other.head, begin):
+                below = ArchivedLog.below(floor, parts)
+                yield HistoryRange(catalog, name, head, archived=below._replace(began=below.oldest))
+                yield HistoryRange(catalog, name, head, first=begin + 1, archived=archived)
+                return
+    yield HistoryRange(catalog, name, head, archived=archived)
+
+
+def after_point(realm: RealmReader, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
     """Return the histories without the commits up to the point `since`, which is excluded too.
 
     The point can be a commit of any reference of the realm. In the histories of other references, the time of this
@@ -160,37 +199,41 @@ def after_point(store: ObjectStore, found: list[HistoryRange], since: AsOf | Non
     """
     if since is None:
         return found
+    store, time = realm.store, cache(lambda: _time_of(realm, since))
     result = []
     for history in found:
-        try:
-            first = _first_after(store, history, since)
-        except InputError:  # a commit of another reference
-            time = _time_of(store, found, since)
-            first = _first_after(store, history, since._replace(time=time))
-        result.append(history._replace(first=first))
+        first = _at_point(partial(first_after, store, history.head, history.archived), history, since, time)
+        result.append(history._replace(first=max(history.first, first or 0)))
     return result
 
 
-def _first_after(store: ObjectStore, history: HistoryRange, since: AsOf) -> int:
-    """Return the number of the first commit after the point `since`; the head's number plus one if none is later.
+def _at_point(
+    find: Callable[[AsOf], int], history: HistoryRange, point: AsOf, time: Callable[[], int]
+) -> int | None:
+    """Return the result of `find` for a point of the realm's history; None if the history began later.
 
-    Raises:
-        HistoryTrimmedError: the log of commits after the point may be gone.
-        InputError: the point is not a commit of this history.
+    Args:
+        find: finds the number of a commit at or after a point.
+        time: returns the time of the point, in milliseconds since 1970. It is used if the point is a commit of another
+            reference.
     """
-    oldest = history.oldest
-    if since.number is not None and since.number + 1 == oldest:
-        return oldest  # the log of the point itself is gone, but not that of the commits after it
-    if (
-        since.commits
-        and oldest
-        and commit_in_log(store, history.head, history.archived, oldest).parents[0] in since.commits
-    ):
-        return oldest
     try:
-        return number_in_log(store, history.head, history.archived, since) + 1
+        try:
+            return find(point)
+        except (HistoryTrimmedError, InputError) as error:
+            if not point.commits:
+                raise
+            try:
+                at = time()
+            except InputError:
+                raise error from None
+            return find(point._replace(commits=(), time=at))
     except BeforeHistoryError:
-        return 0
+        return None
+    except HistoryTrimmedError:
+        if history.archived.is_complete:  # the log of earlier commits is that of another branch
+            return None
+        raise
 
 
 def forward(found: list[HistoryRange], since: AsOf | None, until: AsOf | None) -> list[HistoryRange]:
@@ -249,38 +292,34 @@ def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) 
     return result
 
 
-def up_to_point(store: ObjectStore, found: list[HistoryRange], until: AsOf | None) -> list[HistoryRange]:
+def up_to_point(realm: RealmReader, found: list[HistoryRange], until: AsOf | None) -> list[HistoryRange]:
     """Return the histories up to a point of the realm's history, archived commits included. Leave out those that did
     not exist yet."""
     if until is None:
         return found
-    time = _time_of(store, found, until)
+    store, time = realm.store, _time_of(realm, until)
     result = []
     for history in found:
-        with contextlib.suppress(BeforeHistoryError):  # it did not exist yet
-            try:
-                last = number_in_log(store, history.head, history.archived, until)
-            except InputError:  # a commit of another reference
-                last = number_in_log(store, history.head, history.archived, until._replace(time=time))
+        find = partial(number_in_log, store, history.head, history.archived)
+        last = _at_point(find, history, until, lambda: time)
+        if last is not None and last >= history.first:
             result.append(history._replace(last=last))
     return result
 
 
-def _time_of(store: ObjectStore, found: list[HistoryRange], point: AsOf) -> int:
+def _time_of(realm: RealmReader, point: AsOf) -> int:
     """Return the time of a point in history, in milliseconds since 1970. It can be the id of an archived commit.
 
     Raises:
         InputError: the point is neither a time nor the id of a commit of this realm.
     """
     try:
-        return moment(store, point)
+        return moment(realm.store, point)
     except InputError:
-        for history in found:
-            number = history.archived.number_at(store, point)
-            commit = None if number is None else history.archived.commit(store, number)
-            if commit is not None:
-                return commit.time
-        raise
+        time = realm.archive().time_of(point.commits) if point.commits else None
+        if time is None:
+            raise
+        return time
 
 
 def plan_history(request: ScanRequest, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
