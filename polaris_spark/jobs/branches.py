@@ -94,15 +94,19 @@ def _rename(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
 def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branch_changes import reassign_branch
+    from polaris_spark.catalog.branches import branch_of
+    from polaris_spark.catalog.references import head_name
+    from polaris_spark.maintenance.log_archive import archive_log
+    from polaris_spark.maintenance.periods import own_policy
 
-    moved = reassign_branch(
-        call.session.catalog,
-        arguments["name"],
-        arguments["to"],
-        call.session.operation(),
-        expected=arguments.get("expected", ""),
-    )
-    return [_commit(moved)]
+    catalog, name, operation = call.session.catalog, arguments["name"], call.session.operation()
+    before = branch_of(catalog, name)
+    expected = arguments.get("expected") or str(before.head.commit)
+    if own_policy(catalog).log_ms:
+        # Afterwards, the commits of the branch may be in no history.
+        reference, end = head_name(catalog.row, name), before.head.number + 1
+        archive_log(catalog.references, reference, before, before=end, operation=operation)
+    return [_commit(reassign_branch(catalog, name, arguments["to"], operation, expected=expected))]
 
 
 def _protect(call: Call, arguments: Mapping[str, Any], *, protected: bool) -> Iterable[tuple[Any, ...]]:

@@ -27,11 +27,10 @@ from polaris_spark.catalog.archived_log import (
 )
 from polaris_spark.catalog.catalogs import ensure_reference
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import Commit, LogEntry
+from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.periods import Policy
-from polaris_spark.system.registrations import expired
 from polaris_spark.system.registry import References
 
 _ARCHIVED_TOGETHER = 4_000
@@ -134,26 +133,21 @@ def archive_log(
         references.commit(ARCHIVE, _Add(line.key, reference, some, operation))
 
 
-def end_dropped(references: References, policy: Policy, operation: Operation) -> None:
-    """End the registrations of the references that were dropped at least the grace period ago, after archiving their
-    logs. They can then no longer be restored, so their objects and files can be deleted.
+def archive_sealed(
+    references: References, policy: Policy, row_name: str, head: Head, operation: Operation
+) -> None:
+    """Archive the log of a reference that was dropped, before its row becomes a tombstone.
 
-    Jobs that delete objects or files look in the registry to see whether a reference can still be restored. They do not
-    decide this by their own clocks.
+    Args:
+        head: the sealed head of the reference.
+    Raises:
+        CorruptionError: a commit or its log entries are missing or unreadable.
     """
-    ended = expired(references.listed(), references.ids.now_ms(), policy.grace_of)
-    for registered in ended:
-        if policy.log_of(registered.name):
-            head = references.sealed_head(registered)
-            at = CommitReader(
-                references.store,
-                b"",
-                head,
-                references.store.get(head.commit, Commit),
-                row_name=registered.row_name,
-            )
-            archive_log(references, registered.name, at, before=head.number + 1, operation=operation)
-    references.end(ended, operation)
+    reference = row_name.rpartition("@")[0]
+    if policy.log_of(reference):
+        commit = references.store.get(head.commit, Commit)
+        at = CommitReader(references.store, b"", head, commit, row_name=row_name)
+        archive_log(references, reference, at, before=head.number + 1, operation=operation)
 
 
 def remove_old_logs(

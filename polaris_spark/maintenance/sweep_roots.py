@@ -85,7 +85,7 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
-from polaris_spark.maintenance.log_archive import end_dropped
+from polaris_spark.maintenance.log_archive import archive_sealed
 from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.system.clocks import StoreClock
@@ -137,9 +137,10 @@ def _trim_fence_and_list_roots(
     now = references.ids.now_ms()
     trim(references, policy, operation, progress=lambda done, of: progress("trimming history", done, of))
     progress("removing dropped references", 0, 0)
-    end_dropped(references, policy, operation)
+    references.end_expired(policy.grace_of, operation)
     try:
-        fencing = _Fencing(references, progress, _replace_by_tombstones(references))
+        lost = _replace_by_tombstones(references, policy, operation)
+        fencing = _Fencing(references, progress, lost)
         fence = fencing.run()
         roots = fencing.roots()
     except (ReferenceGoneError, HistoryTrimmedError) as error:
@@ -302,8 +303,9 @@ def _history(references: References, head: Head, floor: int) -> array[int]:
     return found
 
 
-def _replace_by_tombstones(references: References) -> dict[str, int]:
-    """Replace the sealed reference rows that the registry does not list by tombstones (rows without a commit).
+def _replace_by_tombstones(references: References, policy: Policy, operation: Operation) -> dict[str, int]:
+    """Replace the sealed reference rows that the registry does not list by tombstones (rows without a commit), after
+    archiving their logs. Their registrations have ended, or another reference has their names.
 
     Returns:
         for each row that the registry does not list and that is not sealed, the number of its floor commit, by row
@@ -312,6 +314,7 @@ def _replace_by_tombstones(references: References) -> dict[str, int]:
     lost: dict[str, int] = {}
     for name, head in unlisted(references.store):
         if head.sealed:
+            archive_sealed(references, policy, name, head, operation)
             references.make_tombstone(name)
         else:
             lost[name] = head.floor_number

@@ -64,6 +64,7 @@ from polaris_spark.system.registrations import (
     FirstChange,
     Rename,
     Undrop,
+    expired,
     head_in,
     is_tag,
     name_parts,
@@ -447,6 +448,18 @@ class References:
             )
 
         return self.open(name).amend(moved)
+
+    def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
+        """End the registrations of the references that were dropped at least the grace period ago.
+
+        These references can no longer be restored, so their objects and files can be deleted. Jobs that delete objects
+        or files look in the registry to see whether a reference can still be restored. They do not decide this by their
+        own clocks.
+
+        Args:
+            grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
+        """
+        self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> None:
         """End the registrations of dropped references, so that they can no longer be restored. Skip registrations that

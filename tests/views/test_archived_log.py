@@ -444,6 +444,56 @@ class TestBranches:
         found = changes(catalog, catalog="polaris", branch="dev")
         assert {row["commit_id"] for row in found}.isdisjoint(row["commit_id"] for row in own)
 
+    def test_the_log_of_a_branch_outlives_another_branch_of_its_name(
+        self, catalog: Catalog, clock: ManualClock
+    ) -> None:
+        own = branch(catalog, clock, n=4)
+        call(catalog.session, "drop_branch", name="dev")
+        call(catalog.session, "create_branch", name="dev")
+        clock.advance(DAY)
+        sweep(catalog)
+        assert [row for row in of_branch(catalog, "dev") if row in own] == own
+
+    def test_the_log_of_a_dropped_branch_is_there_before_it_is_archived(
+        self, catalog: Catalog, clock: ManualClock
+    ) -> None:
+        own = branch(catalog, clock, n=4)
+        call(catalog.session, "drop_branch", name="dev")
+        assert of_branch(catalog, "dev") == own
+        clock.advance(DAY)
+        sweep(catalog)
+        assert of_branch(catalog, "dev") == own
+
+    @pytest.mark.parametrize("to", ["other", "dev#6"])
+    def test_the_log_of_a_branch_outlives_a_move(self, catalog: Catalog, clock: ManualClock, to: str) -> None:
+        branch(catalog, clock, "other", n=1)
+        own = branch(catalog, clock, n=4)
+        call(catalog.session, "reassign_branch", name="dev", to=to)
+        for _ in range(2):
+            listed = of_branch(catalog, "dev")
+            assert [row for row in listed if row in own] == own
+            assert len({row["commit_id"] for row in listed}) == len(listed)
+            clock.advance(8 * DAY)
+            opened = Catalog(
+                Path(catalog.store.removeprefix("sqlite://").split("?")[0]), branch="dev", clock=clock
+            )
+            days(opened, clock, 9)
+            opened.session.close()
+            sweep(catalog)
+
+    def test_the_log_of_main_outlives_a_move_to_the_past(self, catalog: Catalog, clock: ManualClock) -> None:
+        days(catalog, clock, 8)
+        sweep(catalog)
+        before = of_branch(catalog, "main")
+        last = before[-1]["number"]
+        call(catalog.session, "reassign_branch", name="main", to=f"main#{last - 1}")
+        for _ in range(3):
+            found = of_branch(catalog, "main")
+            assert [row for row in found if row in before] == before
+            assert len({row["commit_id"] for row in found}) == len(found)
+            days(catalog, clock, 2)
+            sweep(catalog)
+
     def test_a_branch_that_was_moved_begins_another_log(self, catalog: Catalog, clock: ManualClock) -> None:
         call(catalog.session, "create_branch", name="dev")
         path = Path(catalog.store.removeprefix("sqlite://").split("?")[0])

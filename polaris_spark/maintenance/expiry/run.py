@@ -67,7 +67,6 @@ from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, Re
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.retention import Asked
 from polaris_spark.maintenance.expiry.selection import take
-from polaris_spark.maintenance.log_archive import end_dropped
 from polaris_spark.maintenance.orphans.files_in_use import Question, Watching
 from polaris_spark.maintenance.periods import realm_policy
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
@@ -144,7 +143,7 @@ class ExpiryRun:
         decided = self._decide(tables)
         if not dry_run:
             self._remove(decided)
-            end_dropped(self._catalog.references, realm_policy(self._catalog), self._operation)
+            self._catalog.references.end_expired(realm_policy(self._catalog).grace_of, self._operation)
             self._fence_other_branches()
         heads = self._heads()
         self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)
