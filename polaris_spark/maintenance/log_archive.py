@@ -8,7 +8,8 @@ archive lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, islice, takewhile
 
 from polaris_spark.catalog.archived_log import (
@@ -27,11 +28,14 @@ from polaris_spark.catalog.archived_log import (
 )
 from polaris_spark.catalog.catalogs import ensure_reference
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.rows import INLINE_PARENTS, Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
+from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.periods import Policy
 from polaris_spark.system.registry import References
+
+log = logging.getLogger("polaris_spark")
 
 _ARCHIVED_TOGETHER = 4_000
 """Maximum number of commits whose log is archived by one commit to the archive."""
@@ -72,7 +76,7 @@ class _Add(_Upkeep):
 
     def apply(self, state: State, prepared: None) -> None:
         new = {commit.number: commit for commit in self._commits}
-        first, last = min(new), max(new)
+        first = min(new)
         replaced = self._open_parts(state, first)
         there = [commit for part in replaced for commit in state.get(part.id, LogPart).commits()]
         before = [commit for commit in there if commit.number < first]
@@ -80,10 +84,10 @@ class _Add(_Upkeep):
         is_same = all(number not in new or new[number].id == commit.id for number, commit in after.items())
         if is_same and new.keys() <= after.keys():
             return
-        later = [commit for number, commit in after.items() if number > last] if is_same else []
+        both = {**after, **new} if is_same else new
         for part in replaced:
             state.remove(LOG, part_key(self._line, part.first))
-        for range, commits in packed(self._reference, (*before, *self._commits, *later)):
+        for range, commits in packed(self._reference, (*before, *(both[number] for number in sorted(both)))):
             id = state.add(LogPart.of(commits))
             state.put(LOG, part_key(self._line, commits[0].number), Entry(id, encode_range(range)))
 
@@ -116,18 +120,21 @@ def archive_log(
 ) -> None:
     """Archive the log of a reference from its history floor on.
 
+    A commit whose row or log entries are lost is left out, with a warning. Readers then find a gap in the log, and
+    trims and sweeps do not fail forever.
+
     Args:
         reference: name of the reference.
         at: a commit of the reference. Its row name must be known.
         before: number of the first commit whose log is not archived.
         operation: names the principal.
     Raises:
-        CorruptionError: a commit or its log entries are missing or unreadable.
+        CorruptionError: a part of the archive is missing or unreadable.
     """
     line = line_of(at, reference, at.row_name)
     if line is None:
         return
-    commits = stored_log(at.store, at.head, max(at.head.floor_number, line.began), before - 1)
+    commits = _readable(at, reference, max(at.head.floor_number, line.began), before - 1)
     while some := tuple(islice(commits, _ARCHIVED_TOGETHER)):
         ensure_reference(references, ARCHIVE, operation)
         references.commit(ARCHIVE, _Add(line.key, reference, some, operation))
@@ -141,11 +148,15 @@ def archive_sealed(
     Args:
         head: the sealed head of the reference.
     Raises:
-        CorruptionError: a commit or its log entries are missing or unreadable.
+        CorruptionError: a part of the archive is missing or unreadable.
     """
     reference = row_name.rpartition("@")[0]
     if policy.log_of(reference):
-        commit = references.store.get(head.commit, Commit)
+        try:
+            commit = references.store.get(head.commit, Commit)
+        except CorruptionError as error:
+            log.warning("the log of %s is lost: %s", reference, error)
+            return
         at = CommitReader(references.store, b"", head, commit, row_name=row_name)
         archive_log(references, reference, at, before=head.number + 1, operation=operation)
 
@@ -174,3 +185,19 @@ def remove_old_logs(
     old = chain.from_iterable(takewhile(is_old, parts) for _, parts in by_line)
     while some := tuple(islice(old, _REMOVED_TOGETHER)):
         references.commit(ARCHIVE, _Remove(some, operation))
+
+
+def _readable(at: CommitReader, reference: str, low: int, high: int) -> Iterator[ArchivedCommit]:
+    """Yield the commits with the numbers `low` to `high` (both included) that can be read, the oldest first."""
+    for first in range(low, high + 1, INLINE_PARENTS):
+        last = min(high, first + INLINE_PARENTS - 1)
+        try:
+            yield from list(stored_log(at.store, at.head, first, last))
+            continue
+        except CorruptionError:  # find out which commits are lost
+            numbers = range(first, last + 1)
+        for number in numbers:
+            try:
+                yield from list(stored_log(at.store, at.head, number, number))
+            except CorruptionError as error:
+                log.warning("the log of commit %d of %s is lost: %s", number, reference, error)

@@ -116,7 +116,7 @@ def trim(
         if dry_run:
             trimmed = _would_trim(references, registered, age)
         else:
-            trimmed = _trim_one(references, registered, age, operation if policy.log_of(name) else None)
+            trimmed = _trim_one(references, registered, age, policy.log_of(name), operation)
         if trimmed is not None:
             done.append(trimmed)
     if not dry_run:
@@ -132,13 +132,10 @@ def _would_trim(references: References, registered: Registered | None, age: _Age
 
 
 def _trim_one(
-    references: References, registered: Registered | None, age: _Age, archiving: Operation | None
+    references: References, registered: Registered | None, age: _Age, log_ms: int, operation: Operation
 ) -> Trimmed | None:
-    """Trim one reference.
-
-    Args:
-        archiving: the operation with which the log is archived; None if it is not archived.
-    """
+    """Trim one reference. Archive the log of the commits below the new floor, unless they are all older than `log_ms`,
+    the time for which the log is kept."""
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
         # A committer always reads and changes the same row, even if a new reference now has the name.
@@ -150,8 +147,8 @@ def _trim_one(
             at = committer.read()
             head = at.head
             floor = _new_floor(references.store, head, age)
-            if floor is not None and archiving is not None:
-                archive_log(references, name, at, before=floor.number, operation=archiving)
+            if floor is not None and log_ms and floor.time >= age.now_ms - log_ms:
+                archive_log(references, name, at, before=floor.number, operation=operation)
             if floor is not None:
                 _raise(committer, floor)
         except ReferenceGoneError:

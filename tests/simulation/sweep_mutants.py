@@ -59,9 +59,9 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             Patch(
                 trim,
                 "_trim_one",
-                "archive_log(references, name, at, before=floor.number, operation=archiving)",
+                "archive_log(references, name, at, before=floor.number, operation=operation)",
                 "_raise(committer, floor)\n"
-                "                archive_log(references, name, at, before=floor.number, operation=archiving)",
+                "                archive_log(references, name, at, before=floor.number, operation=operation)",
             ),
         ),
         {**BUSY, "registry": 0.6},
@@ -73,7 +73,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
                 "apply",
                 "if is_same and new.keys() <= after.keys():",
                 "if new.keys() == after.keys():",
-                ("if number > last] if is_same else []", "if not last]"),
+                ("if is_same else new", "if not new else new"),
             ),
         ),
         {**BUSY, "registry": 0.6},

@@ -195,6 +195,21 @@ def test_the_log_is_removed_when_it_is_old(catalog: Catalog, clock: ManualClock)
         catalog.read("changes", **{"from": "1"})
 
 
+def test_a_log_that_is_kept_for_less_time_than_the_states_is_not_archived(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    catalog.session.set_catalog_properties({"log-retention": "1 d"})
+    days(catalog, clock, 8)
+    sweep(catalog)
+    assert floor(catalog) > 5
+    assert {part.range.reference for part in parts(catalog)} <= {ROOT, CATALOGS}
+    commits = [row for row in rows("commits", store=catalog.store) if row["reference"] == ARCHIVE]
+    days(catalog, clock, 1)
+    sweep(catalog)
+    later = [row for row in rows("commits", store=catalog.store) if row["reference"] == ARCHIVE]
+    assert len(later) <= len(commits) + 1
+
+
 def test_without_log_retention_nothing_is_archived(catalog: Catalog, clock: ManualClock) -> None:
     catalog.session.set_catalog_properties({"log-retention": "0 s"})
     days(catalog, clock, 8)
@@ -358,6 +373,8 @@ class TestGaps:
         days(catalog, clock, 8)
         catalog.session.set_catalog_properties({"log-retention": "30 d"})
         sweep(catalog)
+        before = [part.first for part in parts(catalog) if part.line.startswith(b"cat/")]
+        assert len(before) > 1
         [first, *_] = [part for part in parts(catalog) if part.line.startswith(b"cat/")]
         ahead = msgspec.structs.replace(first.range, latest=first.range.latest + 100 * DAY)
         references = catalog.session.catalog.references
@@ -377,8 +394,7 @@ class TestGaps:
         references.commit(ARCHIVE, Ahead())
         clock.advance(50 * DAY)
         sweep(catalog)
-        numbers = [row["number"] for row in catalog.read("commits")]
-        assert sorted(numbers) == [*range(max(numbers) + 1)]
+        assert [part.first for part in parts(catalog) if part.line.startswith(b"cat/")] == before
         clock.advance(100 * DAY)
         sweep(catalog)
         assert min(row["number"] for row in catalog.read("commits")) == floor(catalog)
@@ -553,6 +569,26 @@ class TestFaults:
         trim(references, first)
         sweep(catalog)
         assert_same(changes(catalog), before)
+
+    @pytest.mark.parametrize("lost", ["entries_id", "commit_id"])
+    def test_a_commit_that_is_lost_is_a_gap(
+        self, catalog: Catalog, clock: ManualClock, caplog: pytest.LogCaptureFixture, lost: str
+    ) -> None:
+        """It does not stop trims and sweeps."""
+        days(catalog, clock, 30)
+        before = {row["number"] for row in catalog.read("changes")}
+        references = catalog.session.catalog.references
+        ids = {row["number"]: row[lost] for row in catalog.read("commits")}
+        references.store.backend.delete_objects(references.store.realm, [ObjectKey(ids[5])])
+        process_cache().clear()
+        sweep(catalog)
+        assert "the log of commit 5 of" in caplog.text
+        found = {row["number"] for row in catalog.read("changes")}
+        assert 5 in before - found
+        assert lost == "commit_id" or before - found == {5}
+        with pytest.raises(HistoryTrimmedError):
+            catalog.read("changes", **{"from": "3"})
+        assert call(catalog.session, "fsck") == []
 
     def test_a_part_that_is_lost_is_an_error(self, catalog: Catalog, clock: ManualClock) -> None:
         days(catalog, clock, 8)
