@@ -132,6 +132,8 @@ def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> l
         heads.insert(0, (ROOT, ROOT, realm.root()))
     # The archive is read after the heads: a trim archives before it raises a floor.
     lines = realm.archive().lines()
+    if lines:  # read all commits of the heads in one batch
+        realm.store.get_many([head.commit for _, _, head in heads if head.commit], Commit)
     found = []
     for name, row_name, head in heads:
         if not head.commit or (head.sealed and not _is_branch(name)):
@@ -144,8 +146,10 @@ def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> l
     gone = {key: parts for key, parts in lines.items() if wanted(parts[-1].range.reference)}
     for key in _other_lines(realm, [one for one in listed if not wanted(one.name)], gone):
         gone.pop(key, None)
+    by_name = {history.reference: history for history in found}
     for parts in gone.values():
-        found += _of_gone(realm.store, catalog_of(parts[-1].range.reference), parts, found)
+        name = parts[-1].range.reference
+        found += _of_gone(realm.store, catalog_of(name), parts, by_name.get(name))
     return found
 
 
@@ -171,24 +175,29 @@ def _other_lines(
 
 
 def _of_gone(
-    store: ObjectStore, catalog: str | None, parts: tuple[Part, ...], found: list[HistoryRange]
+    store: ObjectStore, catalog: str | None, parts: tuple[Part, ...], other: HistoryRange | None
 ) -> Iterator[HistoryRange]:
-    """Yield the archived log of a reference that no longer exists, without the commits that a history in `found` of a
-    reference of the same name has stored."""
+    """Yield the archived log of a reference that no longer exists.
+
+    Args:
+        other: the history of the present reference of the same name, if there is one. Commits that it has stored are
+            left out.
+    """
     name, last, time = parts[-1].range.reference, parts[-1].range.last, parts[-1].range.latest
     head = Head(0, last, time, last + 1, time, sealed=True)
+
+    def history(archived: ArchivedLog, first: int = 0) -> HistoryRange:
+        return HistoryRange(catalog, name, head, first, archived=archived._replace(began=archived.oldest))
+
     archived = ArchivedLog(parts, last + 1)
-    archived = archived._replace(began=archived.oldest)
-    for other in found:
+    if other is not None:
         begin, floor = other.archived.began - 1, other.head.floor_number
-        if other.reference == name and other.head.commit and floor <= begin <= last:
-            common = archived.commit(store, begin)
-            if common is not None and common.id == ancestor(store, other.head, begin):
-                below = ArchivedLog.below(floor, parts)
-                yield HistoryRange(catalog, name, head, archived=below._replace(began=below.oldest))
-                yield HistoryRange(catalog, name, head, first=begin + 1, archived=archived)
-                return
-    yield HistoryRange(catalog, name, head, archived=archived)
+        common = archived.commit(store, begin) if floor <= begin <= last else None
+        if common is not None and common.id == ancestor(store, other.head, begin):
+            yield history(ArchivedLog.below(floor, parts))
+            yield history(archived, begin + 1)
+            return
+    yield history(archived)
 
 
 def after_point(realm: RealmReader, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
