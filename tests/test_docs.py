@@ -32,8 +32,12 @@ PAGES = {
 CODE = ("benchmarks", "examples", "jvm-shim/src", "polaris_spark", "tests")
 """Folders with source files."""
 README = PAGES["README.md"]
-WITHOUT_ROWS = ("SELECT kind, holder, doing, done, total, outcome FROM polaris.system.tasks",)
-"""SQL examples that show nothing in a catalog with one table."""
+WITHOUT_ROWS = (
+    "SELECT kind, holder, doing, done, total, outcome FROM polaris.system.tasks",
+    "SELECT committed_at, principal, action, namespace, name FROM polaris.system.changes "
+    "WHERE NOT state_stored ORDER BY committed_at DESC LIMIT 10",
+)
+"""SQL examples that show nothing in a new catalog with one table."""
 NAMES_OF_DATABASES = {
     "bigtable": "Bigtable",
     "cassandra": "Cassandra",

@@ -132,16 +132,21 @@ def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> l
         heads.insert(0, (ROOT, ROOT, realm.root()))
     # The archive is read after the heads: a trim archives before it raises a floor.
     lines = realm.archive().lines()
-    if lines:  # read all commits of the heads in one batch
+    has_archive = bool(lines)
+    if has_archive:  # read all commits of the heads in one batch
         realm.store.get_many([head.commit for _, _, head in heads if head.commit], Commit)
     found = []
     for name, row_name, head in heads:
         if not head.commit or (head.sealed and not _is_branch(name)):
             continue
-        line = line_of(realm.open(head), name, row_name) if lines or head.sealed else None
-        parts, began = ((), 0) if line is None else (lines.pop(line.key, ()), line.began)
-        archived = ArchivedLog.below(head.floor_number, parts, began)
-        first = began if head.sealed else 0
+        archived, first = ArchivedLog((), head.floor_number), 0
+        if has_archive or head.sealed:
+            line = line_of(realm.open(head), name, row_name)
+            if line is None:  # no log that could be archived: what is stored is all
+                archived = archived._replace(began=head.floor_number)
+            else:
+                archived = ArchivedLog.below(head.floor_number, lines.pop(line.key, ()), line.began)
+                first = line.began if head.sealed else 0
         found.append(HistoryRange(catalog_of(name), name, head, first, archived=archived))
     gone = {key: parts for key, parts in lines.items() if wanted(parts[-1].range.reference)}
     for key in _other_lines(realm, [one for one in listed if not wanted(one.name)], gone):
@@ -190,14 +195,33 @@ def _of_gone(
         return HistoryRange(catalog, name, head, first, archived=archived._replace(began=archived.oldest))
 
     archived = ArchivedLog(parts, last + 1)
-    if other is not None:
-        begin, floor = other.archived.began - 1, other.head.floor_number
-        common = archived.commit(store, begin) if floor <= begin <= last else None
-        if common is not None and common.id == ancestor(store, other.head, begin):
-            yield history(ArchivedLog.below(floor, parts))
-            yield history(archived, begin + 1)
-            return
-    yield history(archived)
+    common = -1 if other is None else _last_common(store, archived, other)
+    if other is None or common < 0:
+        yield history(archived)
+    else:
+        below = ArchivedLog.below(other.head.floor_number, parts)
+        if below.parts:
+            yield history(below)
+        if common < last:
+            yield history(archived, common + 1)
+
+
+def _last_common(store: ObjectStore, archived: ArchivedLog, other: HistoryRange) -> int:
+    """Return the number of the newest commit that both an archived log and a history, which has it stored, contain,
+    found by bisection; -1 if there is none."""
+
+    def is_common(number: int) -> bool:
+        found = archived.commit(store, number)
+        return found is not None and found.id == ancestor(store, other.head, number)
+
+    low = max(archived.parts[0].first, other.head.floor_number)
+    high = min(archived.floor - 1, other.archived.began - 1)
+    if low > high or not is_common(low):
+        return -1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if is_common(middle) else (low, middle - 1)
+    return low
 
 
 def after_point(realm: RealmReader, found: list[HistoryRange], since: AsOf | None) -> list[HistoryRange]:
