@@ -41,7 +41,7 @@ ASSUMED_WRITE_BYTES = 50_000_000
 
 
 class Kind(NamedTuple):
-    """A kind of database, with its swaps per second from the project's `Measured facts`."""
+    """A kind of database, with its swaps per second, measured by `python -m benchmarks databases`."""
 
     name: str
     alone: float

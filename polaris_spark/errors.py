@@ -37,11 +37,12 @@ PolarisError
 └── RequestError              status and type of the Iceberg REST error model
     ├── BadRequestError            400
     ├── NotAuthorizedError         401
-    ├── ForbiddenError             403
+    ├── ForbiddenError, ProtectedBranchError, CheckFailedError                    403
     ├── NoSuchNamespaceError, NoSuchTableError, NoSuchViewError, NotFoundError    404
     ├── UnsupportedOperationError  406
     ├── RequestTimeoutError        408
-    ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError             409
+    ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError,
+    │   MergeConflictError         409
     ├── RequestTooLargeError       413
     ├── UnsupportedMediaTypeError  415
     └── UnprocessableError         422

@@ -5,8 +5,8 @@ rows `(realm, name) -> (version, value)`. A realm is a separate key space of a s
 ids are opaque to backends.
 
 All operations are synchronous and thread-safe. Conditional operations *return* `Swapped` or `Conflict`, and raise only
-for failures. If the outcome is unknown, an operation raises `OutcomeUnknownError`. No atomic operation has a default
-implementation. All state that other processes need is in the database.
+for failures. If the outcome is unknown, an operation raises `OutcomeUnknownError`. All state that other processes
+need is in the database.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class ObjectKey(NamedTuple):
 
 
 class ReferenceRow(NamedTuple):
-    """A row of the table `references`: a version token, which is never used twice, and a value."""
+    """A row of the table `references`: a version token, and a value.
+
+    The caller makes the version token (`store.references.new_version`), and never uses one twice.
+    """
 
     version: bytes
     value: bytes
@@ -120,7 +123,8 @@ class Backend(ABC):
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split in record batches. Columns of `objects`: realm string, id int64, part int32, value
         binary. Columns of `references`: realm string, name string, version binary, value binary. Rows that are written
-        or deleted during the scan may or may not appear."""
+        or deleted during the scan may or may not appear. A reference that is swapped meanwhile appears once, with one
+        of its versions."""
 
     def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split of the table `objects` in record batches, with the size of each value and the start

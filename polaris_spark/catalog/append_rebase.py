@@ -15,8 +15,9 @@ contains the manifests that the client added, in the client's order, and then th
 | summary: manifests-kept | the number of the head's manifests |
 | manifest-list | a new file, in the table's metadata folder |
 
-Rebasing is safe because an append does not depend on the table's earlier content. All other requests are refused: the
-client gets the ordinary conflict, with the reason. An append is not rebased if
+Rebasing is safe because an append does not depend on the table's earlier content. The request may also set and remove
+properties, except `format-version`. All other requests are refused. If rebasing is on, the error of a refused append
+says why it was not rebased. An append is not rebased if
 
 - a snapshot after the client's parent, up to and including the head, is not an append (the client must not miss an
   overwrite or delete);
@@ -28,7 +29,8 @@ client gets the ordinary conflict, with the reason. An append is not rebased if
 
 Rebasing is off unless the table property `polaris.append-rebase` is true or, if the table does not set it, the catalog
 property of that name is true. It is off by default because a client may need `assert-ref-snapshot-id` to fail after any
-other write, for example to protect offsets that the client commits in the same request.
+other write: for example, if the request also sets properties with the offsets of a stream, which a rebased append would
+overwrite.
 """
 
 from __future__ import annotations

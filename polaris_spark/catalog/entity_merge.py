@@ -1,7 +1,8 @@
 """Three-way merge of the entities of a catalog: decide for each namespace, table and view that changed from one state
 to another what happens to it in a branch, and make these changes on the branch's working state.
 
-`state_merge` says which states are merged, and what counts as a conflict.
+`state_merge` says which states are merged. What counts as a conflict is decided here (`Run._step`) and, for the
+contents of tables, in `table_merge`.
 """
 
 from __future__ import annotations

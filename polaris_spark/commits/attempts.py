@@ -169,7 +169,7 @@ class Attempts:
     # Computing
 
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
-        """Return the commit of the batch, ready to be written.
+        """Carry out steps 3 and 4 and the first part of step 5: return the commit of the batch, ready to be written.
 
         Return None if every change already has its result or its error, if the leader's deadline has passed, or if the
         changes must be applied again.

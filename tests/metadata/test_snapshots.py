@@ -117,7 +117,7 @@ def test_version_3_rows_are_numbered_through() -> None:
 
 def test_a_version_3_snapshot_needs_a_first_row_id_not_behind_the_table() -> None:
     catalog = appended(11, version=3)
-    with pytest.raises(BadRequestError, match="first-row-id is null"):
+    with pytest.raises(CommitFailedError, match=r"please retry.*first-row-id is null"):
         catalog.commit(add(snapshot(12, 2, parent=11)))
     with pytest.raises(CommitFailedError, match="first-row-id is behind table next-row-id: 3 < 10"):
         catalog.commit(add(snapshot(12, 2, parent=11, **{"first-row-id": 3, "added-rows": 1})))
@@ -324,7 +324,7 @@ def test_embedded_manifests_leave_no_room_for_row_ids() -> None:
     catalog = Catalog().create(version=2)
     catalog.commit(add(value))
     assert not {"first-row-id", "added-rows", "key-id"} & catalog.json()["snapshots"][0].keys()
-    with pytest.raises(BadRequestError, match="first-row-id is null"):
+    with pytest.raises(CommitFailedError, match=r"please retry.*first-row-id is null"):
         Catalog().create(version=3).commit(add(value))
 
 

@@ -347,6 +347,22 @@ def test_an_append_made_before_a_format_upgrade_is_not_rebased(catalog: Client, 
     assert "is of format version 2, not 3" in refusal(catalog, made)
 
 
+def test_an_append_beside_a_format_upgrade_is_a_conflict_that_clients_repeat(catalog: Client) -> None:
+    base = appendable(catalog, "fresh", version=2, **{"polaris.append-rebase": "false"})
+    made = attempt(base, new_append(1))
+    catalog.commit("fresh", {"action": "upgrade-format-version", "format-version": 3})
+    assert send(catalog, made, "fresh").kind == (409, "CommitFailedException")
+    accepted(catalog, attempt(load(catalog, "fresh"), new_append(1)), "fresh")
+
+
+def test_an_append_and_a_property_that_other_clients_change_at_once_are_both_there(catalog: Client) -> None:
+    base = appendable(catalog, "fresh", **{"polaris.append-rebase": "false"})
+    catalog.set("fresh", theirs="1")
+    accepted(catalog, attempt(base, new_append(1)), "fresh")
+    properties = catalog.load("fresh")["metadata"]["properties"]
+    assert properties["theirs"] == "1"
+
+
 def test_a_branch_whose_manifests_got_no_row_ids_yet_is_not_appended_to(catalog: Client) -> None:
     older = attempt(appendable(catalog, version=2), new_append(2, branch="dev"))
     accepted(catalog, older)

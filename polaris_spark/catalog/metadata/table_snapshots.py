@@ -273,8 +273,8 @@ def _remove_ref(draft: TableDraft, name: str) -> None:
 
 def _assign_rows(draft: TableDraft, snapshot: Json) -> None:
     first_row_id = snapshot.get("first-row-id")
-    if first_row_id is None:
-        raise refused("Cannot add a snapshot: first-row-id is null")
+    if first_row_id is None:  # perhaps the table was upgraded to version 3 since the client loaded it
+        raise _stale("Cannot add a snapshot: first-row-id is null")
     if first_row_id < draft.next_row_id:
         raise _stale(
             f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first_row_id} < "
