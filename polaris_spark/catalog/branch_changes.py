@@ -132,10 +132,10 @@ def reassign_branch(
 
 
 def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protected: bool = True) -> Branch:
-    """Protect a branch, or end its protection. When this returns, it applies to all processes.
+    """Protect a branch, or end its protection. The change applies to all processes when this function returns.
 
     Raises:
-        BadRequestError: it is a staging area.
+        BadRequestError: the branch is a staging area.
         NotFoundError: the branch does not exist.
     """
     if protected and name.startswith(AREA):
@@ -209,7 +209,7 @@ class _CopyProtection(CatalogChange[tuple[int, Registered], None]):
             self.record(state, now, self._row.entity_id, catalog_key(self._row.name))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("the copy of a protection has no operation id, so it is never repeated")
+        raise AssertionError("repeat() must not be called: this change has no operation id")
 
 
 def _altered(

@@ -38,7 +38,7 @@ MakeChange = Callable[[ReadDifference], MergeStates]
 
 
 class Outcome(NamedTuple):
-    """What the evaluation of a check has found."""
+    """The result of evaluating a check."""
 
     check: str
     """Name of the check."""

@@ -319,10 +319,10 @@ class StorageChange(ContentChange[Prepared, Table]):
     with_view = True
 
     def prepare(self, view: State) -> Prepared:
-        raise AssertionError("the change of the view prepares this part")
+        raise AssertionError("prepare() must not be called: the change of the view passes the prepared value")
 
     def apply(self, state: State, prepared: Prepared) -> StoredContent[Table]:
-        raise AssertionError("the change of the view applies this part")
+        raise AssertionError("apply() must not be called: the change of the view applies this part")
 
 
 class StorageView(ContentChange[Prepared, View]):
@@ -333,10 +333,12 @@ class StorageView(ContentChange[Prepared, View]):
     cls = View
 
     def prepare(self, view: State) -> Prepared:
-        raise AssertionError("the change of the storage table prepares this part")
+        raise AssertionError(
+            "prepare() must not be called: the change of the storage table passes the prepared value"
+        )
 
     def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
-        raise AssertionError("the change of the storage table applies this part")
+        raise AssertionError("apply() must not be called: the change of the storage table applies this part")
 
     def refer_to_storage(
         self, state: State, found: NameEntry, view: View, name: TableName, now: int

@@ -172,7 +172,7 @@ class _MergedContent(ContentChange[Prepared, Table]):
     """What the log entry says besides what the draft changed."""
 
     def prepare(self, view: State) -> Prepared:
-        raise AssertionError("the merge prepares this part")
+        raise AssertionError("prepare() must not be called: the merge passes the prepared value")
 
     def apply(self, state: State, prepared: Prepared) -> Any:
         raise AssertionError("the merge applies this part")

@@ -246,10 +246,12 @@ def _parent(store: ObjectStore, newest: Head, head: Head) -> CommitReader:
 def _unrestorable(
     view: State, store: ObjectStore, changes: dict[int, EntityChange], first: int
 ) -> frozenset[int]:
-    """Return the ids of the entities that the commits removed, or that the branch does not have any more, and that
-    cannot be restored: they were dropped with PURGE, or their content had changed before the drop, so that files of the
-    older content may be deleted. This also considers drops after the reverted commits, because entities may have been
-    restored and dropped again."""
+    """Return the ids of the entities that a revert would have to restore, but that cannot be restored.
+
+    An entity cannot be restored if it was dropped with PURGE. A table can also not be restored if it had other
+    snapshots when it was dropped, because files of the older snapshots may be deleted. Drops after the reverted commits
+    count too, because an entity may have been restored and dropped again.
+    """
     present = view.lookup_many(IDS, [id_bytes(id) for id in changes])
     restored = {
         id: one.after
@@ -273,8 +275,8 @@ def _unrestorable(
 
 
 def _still_there(view: State, newest: CommitReader, id: int, version: Version) -> bool:
-    """Whether the files of a version of an entity still exist. Those of a table exist if the newest state of its branch
-    still has all snapshots of the version."""
+    """Whether the files of a version of an entity still exist. The files of a table exist if the newest state of its
+    branch still has all snapshots of the version."""
     if decode_key(version.key).kind != TABLE:
         return True
     key = newest.index(IDS).get(id_bytes(id))

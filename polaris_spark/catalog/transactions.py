@@ -460,7 +460,8 @@ def _needed(
     """Return the new objects that the changed entities need.
 
     Args:
-        renews: whether all objects get new ids. Otherwise only those get new ids that are not committed as they are.
+        renews: whether all objects get new ids. If False, only objects that differ from those of the transaction get
+            new ids.
     Returns:
         the new ids by the old ones, and the objects as (id, object).
     """

@@ -55,8 +55,8 @@ class Freshness(NamedTuple):
 
 
 def freshness(state: State, name: TableName, outside: OutsideSources | None = None) -> Freshness:
-    """Return whether the stored rows of a materialized view are the result of its query in a commit. Nothing is read
-    but rows of the commit, unless the query has sources outside of the catalog.
+    """Return whether the stored rows of a materialized view are the result of its query in a commit. This reads only
+    rows of the commit, unless the query has sources outside of the catalog.
 
     Compactions of the sources are not changes, because they keep the rows.
 

@@ -407,8 +407,8 @@ def _log(applied: Applied, operation: Operation) -> None:
 def _refuse_protected(state: State, change: Change[Any, Any]) -> None:
     """Refuse a change of a protected branch.
 
-    The swap compares the head that says whether the branch is protected, so a change never follows a protection that
-    did not see it.
+    The head contains the protection, and the swap compares the head. If the branch is protected after this check, the
+    swap therefore fails.
     """
     if state.is_protected and not change.onto_protected:
         raise ProtectedBranchError("only merges, reverts and cherry-picks may change it")

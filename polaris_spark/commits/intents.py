@@ -183,8 +183,9 @@ class Intents:
         return self._draft(state, parts, list(pendings), [None] * len(parts), ObjectRows())
 
     def draft_for_turn(self, state: State) -> Published | None:
-        """Return a new intent without changes, for changes that cannot be in an intent. It asks the process that
-        commits to wait for a commit of this process. Return None if this process has no slot in the head."""
+        """Return a new intent without changes. It asks the process that commits to wait until this process has
+        committed. A process sends it if its own changes cannot be part of an intent. Return None if this process has
+        no slot in the head."""
         return self._draft(state, [], [], [], ObjectRows())
 
     def _draft(

@@ -76,7 +76,8 @@ class Mailbox(Protocol):
         ...
 
     def is_near(self, node: int) -> bool:
-        """Whether a process recently sent a message to this one, so that it will send its next intent, too."""
+        """Whether a process recently sent a message to this one. Such a process will probably also send its next intent
+        (its changes, for another process to commit) as a message."""
         ...
 
     def wait(self, ms: float) -> None:

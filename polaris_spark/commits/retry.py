@@ -239,8 +239,8 @@ class Turns:
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
     def has_strangers(self, head: CommitReader) -> bool:
-        """Whether a process without a slot made at least two recent commits: it belongs to a release that knows no
-        slots, or there was no room for its slot. After its first commit, a process may still get one."""
+        """Whether a process without a slot made at least two recent commits. Such a process runs a release without
+        slots, or there was no room for its slot. One commit is not enough: a process may get its slot afterwards."""
         known = {unpack(slot.following).node for slot in head.head.slots}
         return any(made > 1 and node not in known for node, made in Counter(_recent_nodes(head)).items())
 

@@ -190,7 +190,7 @@ def _different(found: dict[int, list], target: RealmRows) -> Iterator[Difference
 def compare_references(heads: Sequence[Held], target: ObjectStore) -> list[Difference]:
     """Return the differences between the heads of a moved realm and the references of its copy in another store.
 
-    The moved realm accepts no commits any more. The copy may have newer commits, which are no differences.
+    The moved realm no longer accepts commits. The copy may have newer commits. They do not count as differences.
 
     Args:
         heads: the heads of the moved realm.

@@ -254,11 +254,11 @@ class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
 
 
 class Question:
-    """A search for the files of a given set that some table names. `ask` can be called again for changed tables.
+    """A search for references from tables to the files of a given set. `ask` can be called again for changed tables.
 
     Manifests that were read before are not read again. Results are in these attributes:
 
-    - `needed`: the files that some table names or may name, spelled as in `locations`.
+    - `needed`: the files to which a table refers or may refer, spelled as in `locations`.
     - `incomplete`: for each table with missing manifest lists or manifests, `Incomplete.problem`. All files of the set
       in the locations of these tables are in `needed`.
     - `problem`: the error that ended the search; empty if there was none. After an error, any file of the set may be
