@@ -152,7 +152,7 @@ def test_bytes_that_are_no_row_are_refused_by_key(data: bytes) -> None:
 
 
 @given(st.integers(0, 60))
-def test_a_row_cut_short_is_refused_by_key(length: int) -> None:
+def test_the_error_for_a_truncated_row_contains_its_key(length: int) -> None:
     data = objects.encode(Node(1, 2, (3,), (), (Piece(4, "name"),), None, b"blob" * 20))
     with pytest.raises(CorruptionError, match="realm/7"):
         objects.decode(data[:length], "realm/7")

@@ -344,7 +344,7 @@ def test_a_read_only_file_system_is_told(tmp_path: Path) -> None:
 
 
 def count_up(uri: str, acknowledged: int) -> None:
-    """Add 1 to a counter again and again, and say so of each addition to a pipe."""
+    """Add 1 to a counter again and again. Write a byte to the pipe `acknowledged` after each addition."""
     with closing(open_backend(uri)) as backend:
         while True:
             found = backend.read_reference("realm", "counter")

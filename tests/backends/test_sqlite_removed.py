@@ -131,10 +131,10 @@ def test_nothing_is_acknowledged_once_the_file_is_gone(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_commit_right_after_a_look_is_of_unknown_outcome(
+def test_a_commit_to_a_file_replaced_right_after_a_check_has_an_unknown_outcome(
     backend: SQLiteBackend, path: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each commit looks after it; what it may be lost with is not acknowledged."""
+    """Each commit checks the file afterwards. If the file was replaced, the commit is not acknowledged."""
     monkeypatch.setattr(files, "LOOK_AGAIN_S", 3_600)
     two = ReferenceRow(b"2", b"two")
     assert backend.swap_reference(REALM, "r", b"1", two) == Swapped()
@@ -148,10 +148,10 @@ def test_a_commit_right_after_a_look_is_of_unknown_outcome(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_folder_that_was_found_unchanged_is_looked_at_all_the_same(
+def test_a_replaced_file_is_detected_although_its_folder_was_unchanged_at_the_last_check(
     backend: SQLiteBackend, path: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are looked at one by one only where the time of their folder is new."""
+    """A check examines the files only if the modification time of their folder has changed."""
     monkeypatch.setattr(files, "_SURE_NS", 0)
     for version in b"23":
         time.sleep(0.05)  # longer than a tick of the file system's clock

@@ -1,4 +1,4 @@
-"""The table of commands: what is imported for each of them, and what all of them have."""
+"""The table of commands: which packages each command imports, and the options that all commands have."""
 
 from __future__ import annotations
 

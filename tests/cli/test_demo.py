@@ -108,14 +108,14 @@ def test_a_missing_library_is_one_line_with_the_command_that_installs_it(
     assert "pip install 'polaris-spark[demo]'" in answer.err
 
 
-def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     answer = run("demo", "--directory", str(tmp_path / "new"))
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "install a JDK 17" in answer.err
 
 
-def test_an_old_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from polaris_spark.cli.demo import session
 
     monkeypatch.setattr(

@@ -50,7 +50,7 @@ def test_a_rename_shows_both_names(store: str) -> None:
     assert re.search(r"rename-table\s+db\.old → db\.t", run("log", store).out)
 
 
-def test_a_purge_shows(store: str) -> None:
+def test_the_log_shows_that_a_drop_was_a_purge(store: str) -> None:
     assert re.search(r"drop-table\s+db\.gone\s+purge", run("log", store).out)
 
 
@@ -61,7 +61,7 @@ def test_names_cannot_steer_the_terminal(store: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "9" * 20, "many"])
-def test_a_limit_that_is_none_is_refused(store: str, limit: str) -> None:
+def test_an_invalid_limit_is_refused(store: str, limit: str) -> None:
     answer = run("log", store, "--limit", limit)
     assert answer.code == 2
     assert "--limit" in answer.err

@@ -51,7 +51,7 @@ def test_one_reference_can_be_looked_at(store: str) -> None:
     assert run("heads", store, "--branch", "main").code == 0
 
 
-def test_what_is_lost_is_named(damaged: str) -> None:
+def test_heads_lists_the_lost_objects(damaged: str) -> None:
     answer = run("heads", damaged, "--catalog", "polaris", "--json")
     assert answer.code == 1
     (main,) = answer.json
@@ -63,7 +63,7 @@ def test_what_is_lost_is_named(damaged: str) -> None:
     assert re.search(rf"{COMMITS}\s+[0-9a-f]+\s.*no\s+[0-9a-f]+ \(missing; the commit\)", out)
 
 
-def test_recovering_is_tried_dry_first(damaged: str, tmp_path: Path) -> None:
+def test_recover_without_yes_changes_nothing(damaged: str, tmp_path: Path) -> None:
     before = rows(tmp_path)
     answer = run("recover", damaged)
     assert answer.code == 1

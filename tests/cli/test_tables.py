@@ -25,7 +25,7 @@ def test_everything_in_the_catalog_is_listed(store: str) -> None:
     ]
 
 
-def test_tables_say_their_version_snapshots_and_age(store: str) -> None:
+def test_tables_are_listed_with_format_version_snapshots_and_last_update(store: str) -> None:
     (table,) = [entity for entity in run("tables", store, "--json").json if entity["name"] == "db.t"]
     assert (table["format-version"], table["snapshots"]) == (2, 0)
     assert table["last-updated"].endswith("Z")

@@ -27,7 +27,7 @@ def pending(deadline_ms: float = 1_000 * PATIENCE_S) -> Pending:
 
 
 class Interrupting:
-    """A signal whose wait is interrupted, as by Ctrl-C, once `until` says so."""
+    """A signal whose wait raises KeyboardInterrupt, like Ctrl-C, as soon as the event `until` is set."""
 
     def __init__(self, until: threading.Event) -> None:
         self._until = until
@@ -41,7 +41,7 @@ class Interrupting:
 
 
 class Late(Interrupting):
-    """A signal whose wait ends unheard, as at a deadline, once `until` says so."""
+    """A signal whose wait times out, as at a deadline, as soon as the event `until` is set."""
 
     def wait(self, timeout_ms: float | None = None) -> bool:
         assert self._until.wait(PATIENCE_S)
@@ -49,7 +49,8 @@ class Late(Interrupting):
 
 
 class Gate:
-    """Carries batches out by `steps`, one call each, then at once; each change gets the number of its batch."""
+    """Executes each batch by calling the next function of `steps`. When no steps are left, batches succeed at once. The
+    result of each change is the number of its batch."""
 
     def __init__(self, *steps: Callable[[Batch, float], Exception | None], max_waiting: int = 100) -> None:
         self.steps = list(steps) or [self.hold]
@@ -58,19 +59,19 @@ class Gate:
         self.group = Group(self, CLOCK, max_batch=100, max_waiting=max_waiting)
 
     def hold(self, batch: Batch, deadline: float) -> Exception | None:
-        """Stay until let go."""
+        """Wait until the event `go` is set, then succeed."""
         self.running.set()
         self.go.wait(PATIENCE_S)
         return self.settle(batch)
 
     def hold_until_late(self, batch: Batch, deadline: float) -> Exception | None:
-        """Stay until let go, then be too late."""
+        """Wait until the event `go` is set, then return TryAgainError, as if the deadline had passed."""
         self.running.set()
         self.go.wait(PATIENCE_S)
         return TryAgainError("late")
 
     def interrupted(self, batch: Batch, deadline: float) -> Exception | None:
-        """Be interrupted when let go."""
+        """Wait until the event `go` is set, then raise KeyboardInterrupt."""
         self.running.set()
         self.go.wait(PATIENCE_S)
         raise KeyboardInterrupt

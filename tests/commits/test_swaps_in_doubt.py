@@ -123,14 +123,18 @@ def test_a_database_that_stays_busy_changes_nothing_and_says_so(doubtful: Doubtf
     assert number(c, "a") == 0
 
 
-def test_once_in_doubt_a_busy_database_is_asked_until_it_tells(doubtful: Doubtful) -> None:
+def test_after_a_swap_of_unknown_outcome_a_busy_database_is_asked_until_it_answers(
+    doubtful: Doubtful,
+) -> None:
     c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
     doubtful.plan = ["after", "busy", "busy"]
     assert c.commit(Add("a")) == 1
     assert number(c, "a") == 1
 
 
-def test_once_in_doubt_no_error_is_reported_as_nothing_changed(doubtful: Doubtful) -> None:
+def test_after_a_swap_of_unknown_outcome_an_error_is_not_reported_as_nothing_changed(
+    doubtful: Doubtful,
+) -> None:
     c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
     doubtful.plan = ["after", "broken"]
     with pytest.raises(OutcomeUnknownError):

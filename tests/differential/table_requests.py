@@ -34,10 +34,10 @@ class TableRequests:
         self.number = 0
         self.last_snapshot = 100
         self.hostile = rng.choice([0.0, 0.02, 0.1])
-        """How often a value is one that should be refused."""
+        """Probability that a value is invalid."""
 
     def first(self) -> Request:
-        """How the table comes about: by a creation, or by a commit of `assert-create`."""
+        """Return the request that creates the table: a create request, or a commit with `assert-create`."""
         rng = self.rng
         version = rng.choice([1, 2, 2, 3, 3, 3, 4])
         schema = random_schema(rng, version, rng.choice([0, 1, 1, 1, 10]), self.hostile / 5)

@@ -313,7 +313,7 @@ def test_a_change_below_the_floor_goes_with_its_whole_leaf_or_brings_it_to_be_cu
     assert not set(changes) & set(frozen.keys)
 
 
-def test_an_index_by_time_stays_as_small_as_what_it_keeps(shelf: Shelf) -> None:
+def test_an_index_by_time_shrinks_as_its_floor_is_raised(shelf: Shelf) -> None:
     root = IndexRoot()
     sizes = []
     for step in range(1500):

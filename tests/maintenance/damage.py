@@ -1,4 +1,5 @@
-"""A store with everything in it, copies of it, and ways to damage their rows past all checks."""
+"""A store with objects of every type, copies of the store, and functions that damage rows in a way that the database
+does not detect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Processes that use a catalog while it is maintained: `python -m tests.maintenance.inhabitants ROLE ...`.
+"""Processes that use a catalog during its maintenance: `python -m tests.maintenance.inhabitants ROLE ...`.
 
-Each writes a journal, a line of JSON for what was acknowledged, and ends when the file `stop` is there.
+Each process writes a journal, with one line of JSON for each acknowledged action. It ends when the file `stop` exists.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from polaris_spark.pyiceberg import PolarisCatalog
 NAMESPACES = ("a", "b")
 TABLES = 6
 SHORT = {"grace": "3 s", "idempotency-key-lifetime": "1 s", "history-retention": "4 s"}
-"""Everything is given up after seconds, so that maintenance meets commits all the time."""
+"""All periods are seconds, so that maintenance and commits often run at the same time."""
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False), NestedField(2, "writer", StringType(), required=False)
 )
 
 _MOVED = (CommitFailedException, NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError)
-"""Somebody else was quicker."""
+"""Errors that mean that another process was faster."""
 _BUSY = (ServiceUnavailableError, ServerError, CommitStateUnknownException)
-"""Nothing was done, or it is not known."""
+"""Errors that mean that nothing was changed, or that the outcome is unknown."""
 
 
 class Inhabitant:
-    """One process."""
+    """A process that uses the catalog, and its journal."""
 
     def __init__(self, role: str, uri: str, folder: str, seed: str) -> None:
         self.rng = random.Random(f"{role}{seed}")
@@ -67,7 +67,7 @@ class Inhabitant:
         self.journal = (self.folder / f"journal-{self.name}").open("a", buffering=1)
 
     def run(self, act: Callable[[], None]) -> None:
-        """Act until told to stop."""
+        """Call `act` until the file `stop` exists."""
         while not (self.folder / "stop").exists():
             try:
                 act()
@@ -79,7 +79,7 @@ class Inhabitant:
         self.tell("ended")
 
     def tell(self, what: str, *facts: Any) -> None:
-        """Write down what was acknowledged."""
+        """Write a line to the journal."""
         self.journal.write(json.dumps([what, *facts]) + "\n")
 
     def table(self) -> Any:

@@ -1,4 +1,4 @@
-"""Two stores in memory, programs that write to whichever serves, and migrations whose processes die or sleep."""
+"""Two stores in memory, programs that write to the active one, and migrations whose processes die or sleep."""
 
 from __future__ import annotations
 
@@ -123,12 +123,13 @@ class World:
         start_purge_of_target(target, "r", realm.store.realm)
 
     def states(self) -> tuple[RealmState | None, RealmState | None]:
-        """Of the realm in the source and in the target."""
+        """Return the states of the realm in the source and in the target."""
         found = [one.realms.find("r") for one in (self.process("source"), self.process("target"))]
         return tuple(None if one is None else one.state for one in found)  # type: ignore[return-value]  # they are two
 
     def check(self) -> None:
-        """Whichever store serves has all that was acknowledged, and the other takes no commits."""
+        """Check that exactly one store is active, that it has all acknowledged commits, and that the other store
+        refuses commits."""
         here, there = self.states()
         assert (here is RealmState.ACTIVE) != (there is RealmState.ACTIVE), (here, there)
         found = self.source.realms.find("r")

@@ -43,7 +43,8 @@ def change(directory: Path, statement: str, id: int) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A catalog with another branch, so that purges are left to maintenance; grace is over at once."""
+    """A catalog with a second branch and a grace period of 0 s. Because of the second branch, DROP TABLE ... PURGE
+    leaves the deletion of files to maintenance."""
     lake = Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse", grace="0s")
     catalog = lake.session.catalog
     side = head_name(catalog.row, "side")

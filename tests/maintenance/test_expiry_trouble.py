@@ -167,7 +167,7 @@ def test_a_rollback_to_an_expired_snapshot_that_comes_between_wins(lake: Polaris
     assert there(table) == needed(table)
 
 
-def test_a_table_that_cannot_be_changed_fails_alone(lake: PolarisCatalog) -> None:
+def test_a_table_that_cannot_be_changed_does_not_stop_expiry_of_other_tables(lake: PolarisCatalog) -> None:
     tables = [make(lake, f"db.t{n}") for n in range(3)]
     session = lake._opened
     catalog = session.catalog

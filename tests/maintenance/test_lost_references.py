@@ -54,7 +54,8 @@ def forget(catalog: PolarisCatalog, name: str) -> None:
 
 
 def lose(opened: Open, lake: PolarisCatalog, what: str) -> None:
-    """Make a catalog with a table in the same warehouse, and lose its row, or its registration."""
+    """Create a second catalog with a table in the same warehouse, and delete the row of its branch or its
+    registration."""
     references = lake._opened.catalog.references
     backend, realm = references.store.backend, references.store.realm
     before = backend.read_reference(realm, ROOT)

@@ -226,8 +226,9 @@ def test_a_creator_that_was_held_up_brings_nothing_back(place: Place) -> None:
         assert not live
 
 
-def test_the_old_generation_of_a_name_is_not_used_for_the_new_one(place: Place) -> None:
-    """A commit that was in doubt when its reference was given up stays in doubt."""
+def test_a_committer_of_a_dropped_reference_does_not_commit_to_a_new_one_of_the_same_name(
+    place: Place,
+) -> None:
     committer = place.founder.open(SIDE)
     base = committer.read()
     place.founder.drop(SIDE, ME)

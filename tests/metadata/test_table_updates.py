@@ -1,4 +1,4 @@
-"""Updates of a table's plain fields, and what all updates have in common."""
+"""Updates of a table's plain fields, and rules that apply to all updates."""
 
 from __future__ import annotations
 

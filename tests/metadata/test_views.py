@@ -263,7 +263,7 @@ METADATA: Json = {
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_what_is_imported_is_exported_field_by_field(indent: int | None) -> None:
+def test_imported_view_metadata_is_exported_with_all_its_fields(indent: int | None) -> None:
     views = Views()
     draft = views.store(parse_view(json.dumps(METADATA, indent=indent), now_ms=NOW))
     assert views.json() == METADATA

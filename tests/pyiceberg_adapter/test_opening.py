@@ -66,7 +66,9 @@ def test_it_is_loaded_by_the_name_of_its_class(tmp_path: Path) -> None:
         assert catalog.list_namespaces() == [("db",)]
 
 
-def test_a_configuration_file_may_describe_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyiceberg_configuration_file_can_define_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [f"    {key}: {value}" for key, value in properties(tmp_path).items()]
     (tmp_path / ".pyiceberg.yaml").write_text("\n".join(["catalog:", "  lake:", *lines, ""]))
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))

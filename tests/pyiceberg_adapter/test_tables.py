@@ -44,12 +44,12 @@ def test_a_table_is_created_as_asked(catalog: PolarisCatalog, tmp_path: Path) ->
     assert catalog.list_tables("db") == [("db", "t")]
 
 
-def test_a_schema_may_be_arrows(catalog: PolarisCatalog) -> None:
+def test_a_table_can_be_created_with_a_pyarrow_schema(catalog: PolarisCatalog) -> None:
     table = catalog.create_table("db.t", rows().schema)
     assert table.schema().column_names == ["id", "name"]
 
 
-def test_tables_have_a_place_below_the_warehouse(catalog: PolarisCatalog, tmp_path: Path) -> None:
+def test_the_default_location_of_a_table_is_in_the_warehouse(catalog: PolarisCatalog, tmp_path: Path) -> None:
     assert catalog.create_table("db.t", SCHEMA).location().startswith(f"file://{tmp_path}/warehouse/db/t")
 
 

@@ -166,7 +166,7 @@ def version(n: int) -> Json:
 
 
 def merged(client: Client, size: int) -> Action:
-    """Columns that are added to an older schema are merged with what others added."""
+    """A commit adds columns to an older schema. They are merged with columns that another commit has added."""
     names = {"properties": {"polaris.schema-merge": "true"}}
     theirs = [
         {"action": "add-schema", "schema": struct([*wide(size)["fields"], column(size + 1, "theirs")])},
@@ -256,7 +256,7 @@ def reported(client: Client, size: int) -> Action:
 
 
 def refs_required(client: Client, size: int) -> Action:
-    """A commit requires that many branches are missing."""
+    """A commit with `size` requirements. Each one says that a branch does not exist."""
     required = [{"type": "assert-ref-snapshot-id", "ref": f"b{n}", "snapshot-id": None} for n in range(size)]
     return of_table(client, [], requirements=required)
 

@@ -119,7 +119,9 @@ def test_a_session_overrides_what_deletes_nothing(opened: Open, sqlite: str, war
     assert len(files_below(warehouse)) == 2
 
 
-def test_settings_of_merges_and_reports_are_the_catalogs(opened: Open, sqlite: str, warehouse: Path) -> None:
+def test_a_session_inherits_settings_of_merges_and_reports_from_the_catalog(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
     first = opened(sqlite, warehouse)
     client = opened(sqlite, None)
     updates = {"polaris.append-rebase": "true", "polaris.schema-merge": "TRUE ", "metrics-reports": "7"}

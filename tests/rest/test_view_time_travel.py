@@ -18,13 +18,13 @@ _HIDDEN = {"id": 2, "name": "polaris_state_0", "type": "long", "required": False
 
 
 def ask(catalog: Client, name: str = "v", **question: Any) -> Answer:
-    """The answer to the question where earlier rows of a view in `db` are."""
+    """Ask for the snapshot of the storage table that has earlier rows of a view in `db`."""
     body = {field.replace("_", "-"): value for field, value in question.items()}
     return catalog.send("POST", f"polaris-spark/v1/namespaces/db/materialized-views/{name}/as-of", body)
 
 
 def at(catalog: Client, **question: Any) -> tuple[int, list[str]]:
-    """The snapshot of the storage table, and the columns."""
+    """Return the snapshot of the storage table that has the view's rows at a time or commit, and the columns."""
     answer = ask(catalog, **question)
     assert answer.status == 200, answer
     return answer.body["snapshot-id"], answer.body["columns"]

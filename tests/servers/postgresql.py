@@ -125,7 +125,7 @@ class PostgreSQL(Server):
         self._reserved.close()
 
     def stop(self) -> None:
-        """End the server as its operator would; sessions are broken off."""
+        """Stop the server with `pg_ctl -m fast`, which ends all sessions."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_SECONDS), "stop")
 
     def _run(self, program: str, *arguments: str) -> None:

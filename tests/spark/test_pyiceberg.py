@@ -34,7 +34,8 @@ def server(spark: SparkSession, place: CatalogPlace) -> Iterator[Server]:
 def catalog(
     request: pytest.FixtureRequest, spark: SparkSession, place: CatalogPlace, server: Server
 ) -> Iterator[Catalog]:
-    """The session's catalog, opened by pyiceberg: its own REST catalog speaks to a server, ours needs none."""
+    """The session's catalog, opened by pyiceberg: with its REST catalog and a server, and with `PolarisCatalog` in this
+    process."""
     properties = (
         {"type": "rest", "uri": server.uri}
         if request.param == "over HTTP"

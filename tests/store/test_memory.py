@@ -61,7 +61,7 @@ def look_into(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("content", [NAMES, IDS, LOCATIONS], ids=["names", "ids", "locations"])
-def test_shards_say_beforehand_what_they_take_once_they_were_looked_into(content: dict[int, Shard]) -> None:
+def test_the_estimate_for_a_shard_includes_the_parts_that_look_ups_decode(content: dict[int, Shard]) -> None:
     footprints, said, taken = Footprints(), 0, 0
     for shard in content.values():
         decoded = read_back(shard)

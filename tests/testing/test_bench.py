@@ -93,7 +93,7 @@ def test_a_run_states_the_machine_and_the_durability_of_both_sides(quick):
 
 
 @pytest.mark.programs
-def test_none_of_our_writers_fails(quick):
+def test_no_writer_of_polaris_spark_fails(quick):
     _, written = quick
     asked = [f for part in written["parts"].values() for f in part if "none failed" in f["bar"]]
     assert len(asked) >= 5

@@ -154,7 +154,11 @@ def archive(catalog: Catalog, number: int) -> None:
 
 
 def reader(view: str, *filters: Filter, columns: Sequence[str] = (), **options: str) -> DataSourceReader:
-    """The reader of a view, as a worker gets it; filters are pushed, if there are any. No columns stand for all."""
+    """Return the reader of a view, pickled and unpickled as for a worker, with pushed filters.
+
+    Args:
+        columns: names of the columns to read; empty for all columns.
+    """
     named = {name.replace("_", "-"): value for name, value in options.items()}
     source = pickle.loads(cloudpickle.dumps(PolarisObjects({"view": view, **named})))
     schema = source.schema()

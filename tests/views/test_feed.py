@@ -1,4 +1,5 @@
-"""The feed without Spark: its reader is asked as Spark asks it, with offsets that went through JSON."""
+"""The feed without Spark. The tests call its reader as Spark does, with offsets that were converted to JSON and
+back."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_realm_without_samples_is_cut_evenly(far: Backend, relay: Relay) -> No
         assert max(sizes) < 2 * size + 10
 
 
-def test_a_large_table_is_cut_where_bigtable_cuts_it(far: Backend, relay: Relay) -> None:
+def test_the_splits_of_a_large_table_begin_at_keys_that_bigtable_samples(far: Backend, relay: Relay) -> None:
     far.write_objects("realm", [ObjectRow(id << 22, 0, b"x") for id in range(1_000)])
     prefix = keys.realm_prefix("realm")
     cuts = [prefix + bytes([hash]) for hash in range(16, 256, 16)]

@@ -56,7 +56,9 @@ def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> N
     narrow.close()
 
 
-def test_what_is_interrupted_leaves_no_transaction_to_the_next(uri: str, backend: Backend) -> None:
+def test_an_interrupted_operation_leaves_no_open_transaction_for_the_next_one(
+    uri: str, backend: Backend
+) -> None:
     narrow = open_backend(with_options(uri, "pool=1"))
 
     def interrupted(session: session_module.MariaDBSession) -> None:

@@ -138,7 +138,7 @@ def test_who_only_reads_does_not_lock_the_writer_out_and_becomes_it_by_writing(
     reader.close()
 
 
-def test_a_reader_may_look_for_news_as_often_as_it_likes(
+def test_a_reader_can_catch_up_any_number_of_times(
     uri: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.write_objects("realm", [ObjectRow(1, 0, b"value")])
