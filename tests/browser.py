@@ -40,7 +40,7 @@ _ANSWER_S: Final = 120
 
 
 class Browser:
-    """A browser of one's own with an empty profile, until `close`."""
+    """A browser process with an empty profile. It runs until `close`."""
 
     def __init__(self) -> None:
         """
@@ -98,11 +98,11 @@ class Browser:
         self._ask("POST", "/url", {"url": url})
 
     def evaluate(self, script: str) -> Any:
-        """What a script of the tester's returns in the page, whatever the page itself allows."""
+        """Run a script in the page and return its result, even if the page's policy forbids scripts."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": []})
 
     def requests(self) -> list[str]:
-        """Every URL that pages asked for since the last call, their own among them."""
+        """Return every URL that pages have requested since the last call, including their own URLs."""
         entries = self._ask("POST", "/se/log", {"type": "performance"})
         events = [json.loads(entry["message"])["message"] for entry in entries]
         return [
@@ -112,7 +112,8 @@ class Browser:
         ]
 
     def complaints(self) -> list[str]:
-        """What pages wrote to the browser's console since the last call, refusals of their policy among them."""
+        """Return the messages in the browser's console since the last call, including violations of the page's
+        policy."""
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def screenshot(self) -> bytes:
@@ -151,7 +152,7 @@ class Browser:
 
 
 def _programs() -> tuple[Path, Path, list[Path]]:
-    """Browser, driver, and where the libraries are that they need besides the machine's."""
+    """Return the paths of the browser and its driver, and the folders of libraries that the machine lacks."""
     driver = shutil.which("chromedriver")
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if driver and program:
@@ -175,7 +176,7 @@ def _version() -> str:
 
 
 def _unpack(directory: Path) -> None:
-    """The packages, and all that they need and this machine lacks."""
+    """Unpack the packages and the packages they need that this machine lacks."""
     plan = _output("apt-get", "install", "--simulate", "--no-install-recommends", *_PACKAGES)
     names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
     if not set(_PACKAGES) <= set(names):
@@ -187,5 +188,5 @@ def _unpack(directory: Path) -> None:
 
 
 def _output(*command: str) -> str:
-    """What a program prints, nothing if it fails."""
+    """Return the output of a program; empty if it fails."""
     return subprocess.run(list(command), capture_output=True, text=True, check=False).stdout

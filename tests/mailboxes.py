@@ -1,4 +1,4 @@
-"""A mailbox in the memory of one test process, in which many processes of a catalog are played."""
+"""A mailbox in memory, for tests that simulate several processes in one process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryMailbox:
         self._heard: set[int] = set()
 
     def open(self) -> None:
-        """Let others reach this process, under its present node number."""
+        """Let other processes reach this process under its current node number."""
         self._office.boxes[self._node()] = self
 
     def send(self, node: int, id: int, intent: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Ctrl-C at every moment of an operation at which Python would raise it, one after another."""
+"""Raises KeyboardInterrupt at every point of an operation at which Python can raise it, one point in each run."""
 
 from __future__ import annotations
 

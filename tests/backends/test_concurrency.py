@@ -1,4 +1,4 @@
-"""Places for operations: who gets one, and that they remain, wherever Ctrl-C comes."""
+"""Permits for concurrent operations: their order, and that Ctrl-C at any point loses none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a store in a directory does: locks, flushed files, and refusals of what the file system cannot do."""
+"""Behavior of stores in a directory: locks, flushed files, and errors for file systems that lack a feature."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def backend(root: Path) -> Iterator[ObjectStoreBackend]:
 
 
 def in_child(work: Callable[[], str]) -> str:
-    """What `work` gives in a forked process, or its error's text."""
+    """Return the result of `work` in a forked process, or the text of its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,5 @@
-"""Many rows at once from stores in files, read in one way or another by how their ids lie: all that are there come."""
+"""Lookups of many rows in stores of files. The backend chooses how to read by the gaps between ids. All existing rows
+are returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the object store does: tombstones, keys, options, and refusals."""
+"""Behavior of object stores: tombstones, keys, options, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.servers.versitygw import VersityGateway
 
 
 def requests_of(uri: str) -> Requests:
-    """Requests beside a backend's own, to look at what it stored."""
+    """A client of the backend's bucket, to inspect what the backend stored."""
     parsed = StoreURI.parse(uri)
     assert parsed.password is not None
     return CloudRequests(Settings.parse(parsed, {**parsed.options, "password": parsed.password}))
@@ -298,7 +298,7 @@ def test_more_rows_than_connections_are_written_and_read(s3_uri: str, backend: O
 
 
 class Careless(BaseHTTPRequestHandler):
-    """Objects in a dictionary, over HTTP, by a server that pays no attention to conditions."""
+    """A server of objects in a dictionary that ignores the conditions of requests."""
 
     stored: dict[str, bytes]
     protocol_version = "HTTP/1.1"
@@ -362,7 +362,7 @@ def test_an_object_that_changes_while_it_is_read_is_to_be_read_again() -> None:
 
 
 class Failing(Careless):
-    """A server that fails after it wrote, and tells of a connection of its own."""
+    """A server that answers a PUT with an error. The error quotes a failed connection of the server to another one."""
 
     def do_PUT(self) -> None:  # http.server's own name
         self.rfile.read(int(self.headers["Content-Length"]))

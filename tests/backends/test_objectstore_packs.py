@@ -1,4 +1,5 @@
-"""Rows of an object store in packs: none is lost or doubled, whatever writers and deleters do to the same packs."""
+"""Rows of an object store in packs. No row is lost or duplicated, whatever order of writes and deletions the same packs
+get."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ NOW: Final = EPOCH_MS + 10**10
 
 @pytest.fixture
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packs that are closed and overflow after a few rows."""
+    """Limits with which packs are full after a few rows."""
     monkeypatch.setattr(packs, "_FULL", 300)
     monkeypatch.setattr(packs, "_MOST", 600)
     monkeypatch.setattr(packs, "LARGEST", 250)
@@ -41,7 +42,7 @@ def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["s3", "file"])
 def openings(request: pytest.FixtureRequest, store_on: StoreOn) -> Iterator[list[ObjectStoreBackend]]:
-    """A store opened several times: each remembers packs for itself, as processes do."""
+    """A store that is opened several times. Like processes, each handle has its own cache of packs."""
     uri = store_on(request.param)
     with ExitStack() as stack:
         found = [stack.enter_context(closing(open_backend(uri))) for _ in range(3)]
@@ -55,13 +56,13 @@ def backend(openings: list[ObjectStoreBackend]) -> ObjectStoreBackend:
 
 
 def near_ids(count: int = 400) -> list[int]:
-    """Ids as processes of two nodes make them within a tenth of a second, many of them in one millisecond."""
+    """Ids that processes of two nodes generate within a tenth of a second, many of them in one millisecond."""
     parts = [IdParts(NOW + i % 97 // 3, i % 2, i) for i in range(count)]
     return [ids.pack(each) for each in parts]
 
 
 def value_of(key: ObjectKey) -> bytes:
-    """What is written under a key: of various sizes, a few of them too large for small packs."""
+    """Return the value of a key. Values have various sizes, and a few are too large for small packs."""
     return bytes([(key.id * 7 + key.part) % 251]) * (key.id * 31 % 100 if key.id % 40 else 280)
 
 
@@ -212,7 +213,7 @@ def test_a_deleted_row_that_another_process_remembers_is_written_again(
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch, openings: list[ObjectStoreBackend]) -> Counter[str]:
-    """How many requests of a kind were sent."""
+    """Return the number of requests of a kind."""
     counts: Counter[str] = Counter()
     for kind in ("get", "put", "put_if"):
         for backend in openings:

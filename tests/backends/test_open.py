@@ -1,4 +1,4 @@
-"""Opening backends by the scheme of a store URI, and what only the memory store does."""
+"""Opening backends by the scheme of a store URI, and behavior of the memory store."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_driver_is_an_extra_and_installed_for_tests(extra: str) -> None:
 
 
 def test_each_database_has_a_store_for_tests() -> None:
-    """One of its schemes: others are aliases, or have tests of their own."""
+    """Each backend is tested with one of its schemes. The others are aliases, or have their own tests."""
     assert {BUILT_IN[scheme] for scheme in DATABASES} == set(BUILT_IN.values())
 
 

@@ -1,4 +1,4 @@
-"""A backend of another package: the example passes the storage contract, found by nothing but its entry point."""
+"""A backend of another package: the example passes the storage contract, and is found by its entry point only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "lmdb_backend"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """That of a process that has the example installed: its module and what tells its entry points."""
+    """Return the environment of a process that has the example installed: its module and its entry points."""
     (points,) = re.findall(
         r'\[project\.entry-points\."polaris_spark\.backends"\]\n((?:\w+ = ".*"\n)+)',
         (EXAMPLE / "pyproject.toml").read_text(),

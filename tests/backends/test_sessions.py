@@ -1,4 +1,4 @@
-"""The pool of sessions, wherever Ctrl-C comes: it loses no place."""
+"""The pool of sessions does not lose a slot if Ctrl-C interrupts a thread at any point."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Session:
 
 
 class _Sessions(Sessions[_Session]):
-    """With a server that is always there."""
+    """A pool for a server that is always available."""
 
     def __init__(self, where: str, timeout: int, pool: int) -> None:
         super().__init__(where, timeout, pool)
@@ -41,7 +41,7 @@ class _Sessions(Sessions[_Session]):
         return session
 
     def make(self) -> None:
-        """There is nothing to make."""
+        """Do nothing: this pool needs no connection."""
 
     def refused(self, error: RefusedError) -> PolarisError:
         return StateError(str(error))

@@ -1,4 +1,4 @@
-"""What SQLite adds to the storage contract: its file, its errors, its turns, and what a kill leaves behind."""
+"""Behavior of SQLite stores: the file, errors, waiting writers, and files after a killed process."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def _read_only(path: str) -> bool:
 
 
 def _as_nobody(check: Callable[[], bool]) -> int:
-    """Exit status of a child without the rights of a superuser, 0 if `check` held."""
+    """Run `check` in a child without the rights of a superuser. Return its exit status, 0 if `check` was true."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -439,7 +439,7 @@ def test_what_a_forked_child_commits_survives_its_parents_close(backend: SQLiteB
 
 
 def _commit_around(backend: SQLiteBackend, wait: Callable[[], object]) -> bool:
-    """Commit once before and 49 times after waiting; whether all were acknowledged."""
+    """Commit once before and 49 times after waiting. Return whether all commits were acknowledged."""
     outcomes = []
     for number in range(1, 51):
         new = ReferenceRow(b"%d" % number, b"%d" % number)

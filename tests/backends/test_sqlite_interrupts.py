@@ -1,4 +1,4 @@
-"""Ctrl-C while SQLite is used: nothing stays locked, and nobody reads the past."""
+"""Ctrl-C during operations of SQLite: no lock stays held, and no later read returns an old state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def backend(path: str) -> Iterator[SQLiteBackend]:
 
 @pytest.fixture
 def other(path: str) -> Iterator[SQLiteBackend]:
-    """Stands for another process."""
+    """A second handle, in the place of another process."""
     with closing(SQLiteBackend(path, _SETTINGS)) as other:
         yield other
 

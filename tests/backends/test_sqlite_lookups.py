@@ -1,4 +1,4 @@
-"""How SQLite finds many rows: by its index, whatever its version's planner thinks of the list."""
+"""SQLite finds many rows by its index, independent of the planner of its version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A SQLite file that is removed while a process has it open: no commit is acknowledged that is lost with it."""
+"""A process has a SQLite file open while the file is removed. A commit that would be lost with the file is not
+acknowledged."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ REPLACED = "was removed or replaced"
 
 @pytest.fixture(autouse=True)
 def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the files at every read, and before every commit."""
+    """Check the files at every read and before every commit."""
     monkeypatch.setattr(files, "LOOK_AGAIN_S", 0)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the store is, in a directory of its own."""
+    """Path of the store, in a directory of its own."""
     (tmp_path / "store").mkdir()
     return tmp_path / "store" / "store.db"
 
@@ -65,7 +66,7 @@ def restore_backup(path: Path) -> None:
 
 
 def copy_back(path: Path) -> None:
-    """Restore the folder by a program that sets its time back."""
+    """Restore the folder with a program that also restores modification times."""
     copy = path.parent.with_name("copy")
     subprocess.run(["cp", "-a", str(path.parent), str(copy)], check=True)
     for file in path.parent.iterdir():
@@ -207,7 +208,7 @@ except Exception as error:
 
 
 def read_elsewhere(path: Path) -> str:
-    """What another process reads."""
+    """Read in another process, and return the result."""
     command = [sys.executable, "-c", READ, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return done.stdout.strip()
@@ -247,7 +248,7 @@ def test_all_that_was_acknowledged_is_there_once_the_files_are_back_and_the_proc
 
 
 def test_a_store_whose_connections_are_closed_and_opened_again_is_the_same_store(path: Path) -> None:
-    """SQLite removes its log with the last connection and makes another one with the next."""
+    """SQLite removes its log when the last connection closes, and creates a new one for the next connection."""
     for number in range(3):
         backend: Backend = open_backend(f"sqlite://{path}")
         backend.setup()

@@ -1,4 +1,4 @@
-"""Operations in progress, and threads that wait for their end, wherever Ctrl-C comes."""
+"""Operations in progress, and threads that wait for their end, if Ctrl-C interrupts them at any point."""
 
 from __future__ import annotations
 

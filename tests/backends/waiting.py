@@ -1,4 +1,4 @@
-"""Work that waits for something in a thread of its own."""
+"""Runs functions that wait in a thread of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from polaris_spark.errors import PolarisError
 
 
 def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """A thread, and what its work gave or raised once it ended."""
+    """Start a thread. Its result or error is available when it has ended."""
     outcome: list[object] = []
 
     def run() -> None:

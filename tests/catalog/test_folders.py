@@ -19,7 +19,7 @@ from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 
 class MemoryFileIO(FsspecFileIO):
-    """Files of fsspec's file system in memory, whose listings give no time that Arrow knows."""
+    """Files in fsspec's memory file system. Its listings contain no time that Arrow understands."""
 
     def get_fs(self, scheme: str, hostname: str | None = None) -> fsspec.AbstractFileSystem:
         return fsspec.filesystem("memory")

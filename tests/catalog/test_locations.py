@@ -1,4 +1,4 @@
-"""Who owns which location."""
+"""Which table or view owns a location."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.rest.client import (
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Client]:
-    """A catalog that writes no files, so that locations may be anywhere."""
+    """A catalog that writes no files, so that any location can be used."""
     client = connect(f"memory:{uuid.uuid4()}", tmp_path, metadata_files="never")
     client.namespace("db")
     yield client
@@ -33,7 +33,7 @@ def catalog(tmp_path: Path) -> Iterator[Client]:
 
 
 def status(catalog: Client, name: str, location: str | None, **properties: str) -> int:
-    """The status of creating a table at a location."""
+    """Create a table at a location, and return the status."""
     rest = {} if location is None else {"location": location}
     body = table_request(name, properties=properties, **rest)
     return catalog.send("POST", tables("db"), body).status

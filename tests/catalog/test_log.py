@@ -52,7 +52,7 @@ def logged(catalog: Client) -> list[LogEntry]:
 
 
 def one_more(catalog: Client, before: int) -> LogEntry:
-    """The only entry after the first `before`."""
+    """Return the only entry that was added after the first `before` entries."""
     log = logged(catalog)
     assert len(log) == before + 1
     return log[-1]
@@ -145,7 +145,7 @@ def test_what_is_refused_or_changes_nothing_is_not_logged(catalog: Client) -> No
 
 
 def replay(log: list[LogEntry]) -> dict[bytes, tuple[int, int]]:
-    """Names with their content and entity, from the log alone."""
+    """Compute the names with their content and entity from the log alone."""
     names: dict[bytes, tuple[int, int]] = {}
     for entry in log:
         if entry.old_key:
@@ -161,7 +161,7 @@ def replay(log: list[LogEntry]) -> dict[bytes, tuple[int, int]]:
 
 
 def undo(log: list[LogEntry], names: dict[bytes, tuple[int, int]]) -> dict[bytes, tuple[int, int]]:
-    """Names before the log began, from those after it."""
+    """Compute the names before the log began from the names after it."""
     for entry in reversed(log):
         if entry.after:
             assert names.pop(entry.key) == (entry.after, entry.entity)
@@ -171,7 +171,7 @@ def undo(log: list[LogEntry], names: dict[bytes, tuple[int, int]]) -> dict[bytes
 
 
 def random_request(rng: random.Random) -> tuple[str, str, object]:
-    """A request that may or may not succeed."""
+    """Return a request that may succeed or fail."""
     namespace = rng.choice([("a",), ("b",), ("a", "x"), ("a", "x", "y")])
     name, other = rng.choice("pqr"), rng.choice("pqr")
     to = rng.choice([("a",), ("b",), ("a", "x")])
@@ -201,7 +201,7 @@ def random_request(rng: random.Random) -> tuple[str, str, object]:
 
 
 def check(catalog: Client) -> None:
-    """The log gives exactly the names, forwards and backwards; the other indexes agree with them."""
+    """Check that the log gives exactly the names, forwards and backwards, and that the other indexes agree."""
     head = catalog.session.catalog.head()
     names = {key: (e.pointer, int.from_bytes(e.value, "big")) for key, e in head.index(NAMES).range()}
     log = logged(catalog)

@@ -1,4 +1,4 @@
-"""Manifest lists and manifests read as they come, beside pyiceberg, which wrote them."""
+"""Manifest lists and manifests are read entry by entry, and compared with those that pyiceberg wrote."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Version = Literal[1, 2]
 
 
 class Elsewhere(PyArrowFileIO):
-    """Files of this machine under a scheme that only this FileIO knows."""
+    """Local files under a URI scheme that only this FileIO knows."""
 
     def new_input(self, location: str) -> PyArrowFile:
         return super().new_input(location.removeprefix("elsewhere://"))
@@ -75,7 +75,8 @@ def a_file(number: int, **more: Any) -> DataFile:
 
 
 def write(folder: Path, version: Version, files: int = 5) -> tuple[str, ManifestFile]:
-    """A manifest list, and its only manifest: of files added, one that was there, and one that was deleted."""
+    """Write a manifest list and its only manifest. The manifest has added files, one existing file, and one deleted
+    file."""
     with write_manifest(
         version, SPEC, SCHEMA, IO.new_output(str(folder / "m.avro")), 77, "deflate"
     ) as writer:

@@ -1,4 +1,4 @@
-"""Permits: which files may be deleted, also if a path changes between decision and deletion."""
+"""Permits: which files a job may delete, even if a path changes between decision and deletion."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Requests for updates of a table that another process can apply: only with equal settings, and only what does not
-depend on the process."""
+"""Table updates as requests that another process can apply. Its settings must be equal, and the updates must not depend
+on the process."""
 
 from __future__ import annotations
 

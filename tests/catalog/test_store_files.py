@@ -1,4 +1,5 @@
-"""Files of a store that this process has open are not read as a table's: it would lose its locks on them."""
+"""Files of a store that this process has open are never read as files of a table. Closing them would release the
+store's locks."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def store_files(catalog: Client, tmp_path: Path) -> list[Path]:
-    """The files on which this process has locks, or could have them."""
+    """Return the files on which this process has locks, or may take locks."""
     scheme = catalog.session.connection.uri.scheme
     return [Path(f"{tmp_path}/store/s{ending}") for ending in OPENED[scheme]]
 
@@ -125,7 +126,7 @@ def test_no_relative_location_leads_to_a_file_of_the_store(
 
 
 def refuse_to_read(location: str, confinement: Confinement | None) -> None:
-    """Fails unless a location can be read in no way."""
+    """Check that no way of reading a location succeeds."""
     files = Files({}, confinement)
     with pytest.raises(REFUSED):
         files.read(location)
@@ -136,7 +137,7 @@ def refuse_to_read(location: str, confinement: Confinement | None) -> None:
 def test_a_store_opened_without_a_catalog_is_protected_too(
     catalog: Client, store_files: list[Path], tmp_path: Path
 ) -> None:
-    """As executors open it, and as it is while it is being opened."""
+    """The store is open without a catalog, as on executors, and while a catalog is being opened."""
     uri = catalog.session.connection.uri
     catalog.session.close()
     backend = open_backend(uri)

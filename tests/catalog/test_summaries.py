@@ -1,4 +1,4 @@
-"""Totals of snapshots counted on from those of another parent."""
+"""Totals in snapshot summaries, computed again from the totals of another parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small catalog to look at, and the command line to look with."""
+"""A small catalog for tests that read, and a function that runs the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = "[red]\x1b[31mtea"
 
 
 class Answer(NamedTuple):
-    """What a command printed, and how it ended."""
+    """The output and exit code of a command."""
 
     code: int
     out: str
@@ -57,7 +57,7 @@ def make_catalog(directory: Path, store: str | None = None, **properties: Any) -
 
 
 def fill(catalog: polaris_spark.Session) -> None:
-    """Make the history that the tests speak of."""
+    """Create the history that the tests refer to."""
     send(catalog, "POST", "namespaces", {"namespace": ["db"]})
     send(catalog, "POST", "namespaces", {"namespace": ["db", "inner"]})
     send(catalog, "POST", "namespaces/db/tables", {"name": "old", "schema": SCHEMA})
@@ -95,7 +95,7 @@ def send(
     body: object = None,
     query: dict[str, str] | None = None,
 ) -> Any:
-    """The answer to a request that succeeds."""
+    """Send a request that succeeds, and return the answer."""
     text = None if body is None else json.dumps(body)
     status, _, answer = catalog.request(method, f"v1/{path}", query=query, body=text)
     assert status < 300, answer

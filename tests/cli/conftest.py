@@ -1,4 +1,4 @@
-"""One store for all tests that only look."""
+"""One store for all tests that only read."""
 
 from __future__ import annotations
 

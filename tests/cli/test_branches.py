@@ -19,7 +19,7 @@ TOKEN = "dddddddddddddddd"
 
 @pytest.fixture(params=["store", "server"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """The arguments that name a store with the table `db.t`, or a server of it."""
+    """The arguments that name a store with the table `db.t`, or a server of this store."""
     store = f"sqlite://{tmp_path}/store.db"
     with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse")) as catalog:
         fill(catalog)
@@ -32,7 +32,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 
 
 def told(command: str, *arguments: str, group: str = "branch") -> Any:
-    """The rows of a command, as JSON."""
+    """Return the rows of a command, from JSON."""
     answer = run(group, command, *arguments, "--json", POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 0, answer.err
     return answer.json

@@ -1,4 +1,4 @@
-"""Processes and commands whose clock is wrong, beside others whose clock is right."""
+"""Processes and commands with a wrong clock, together with processes whose clock is right."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ catalog.close()
 
 
 class Child:
-    """A process that commits on request, with a clock that is wrong by the milliseconds in a file."""
+    """A process that commits on request. A file contains the error of its clock, in milliseconds."""
 
     def __init__(self, directory: Path, store: str, number: int, off_ms: int) -> None:
         self._offset = directory / f"offset{number}"
@@ -51,7 +51,7 @@ class Child:
         )
 
     def is_off_by(self, ms: int) -> None:
-        """Set its clock."""
+        """Set the error of its clock."""
         new = self._offset.with_suffix(".new")
         new.write_text(str(ms))
         os.replace(new, self._offset)
@@ -66,7 +66,7 @@ class Child:
         return status, text
 
     def end(self) -> None:
-        """End the process; it gives its lease back."""
+        """End the process. It releases its lease."""
         self.process.communicate(timeout=60)
 
     def kill(self) -> None:
@@ -97,7 +97,7 @@ def start(tmp_path: Path, store: str) -> Iterator[Start]:
 
 @pytest.fixture
 def off_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A function that makes the clock of this process wrong."""
+    """Return a function that sets the error of this process's clock."""
     right = SystemClock.now_ms
 
     def set_clock(ms: int) -> None:

@@ -84,7 +84,7 @@ def test_other_references_have_a_history_too(store: str) -> None:
 
 
 def changes_of(*arguments: str) -> list[tuple[str, str]]:
-    """(action, name) of each change that the command shows, oldest first."""
+    """Return (action, name) of each change that the command shows, oldest first."""
     listed = run("log", *arguments, "--json").json
     return [(c["action"], c["name"]) for commit in reversed(listed) for c in commit["changes"]]
 
@@ -242,7 +242,7 @@ def test_trimmed_history_is_mentioned() -> None:
 
 
 def drawn_merge(tmp_path: Path, *, known: bool) -> str:
-    """The graph of a history whose newest commit merged another reference's."""
+    """Return the graph of a history whose newest commit merged a commit of another reference."""
     with polaris_spark.connect(store=f"sqlite://{tmp_path}/m.db", warehouse=str(tmp_path)) as session:
         for name in ("a", "b"):
             session.request("POST", "v1/namespaces", body=f'{{"namespace": ["{name}"]}}')

@@ -1,4 +1,4 @@
-"""`polaris-spark maintain`: every job by command line."""
+"""`polaris-spark maintain`: every maintenance job on the command line."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_realm_is_moved_to_a_store_whose_secret_is_in_the_environment(tmp_path
 
 
 class SparkAskedForError(Exception):
-    """A job asked for Spark."""
+    """A job tried to use Spark."""
 
 
 def asks_for_spark(call: Any, given: Any) -> list[tuple[str]]:

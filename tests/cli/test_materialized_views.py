@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> tuple[str, ...]:
 def either(
     request: pytest.FixtureRequest, place: tuple[str, ...], tmp_path: Path
 ) -> Iterator[tuple[str, ...]]:
-    """The arguments that name the store, or a server of it."""
+    """The arguments that name the store, or a server of this store."""
     if request.param == "store":
         yield place
         return
@@ -45,7 +45,7 @@ def either(
 
 
 def told(command: str, *arguments: str) -> Any:
-    """The rows of a command, as JSON."""
+    """Return the rows of a command, from JSON."""
     answer = run("materialized-view", command, *arguments, "--json", POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 0, answer.err
     return answer.json

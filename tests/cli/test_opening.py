@@ -1,4 +1,4 @@
-"""Properties that a command line gives: named ones, options of its own, and the password."""
+"""Properties on the command line: `--property NAME=VALUE`, specific options, and the password."""
 
 from __future__ import annotations
 

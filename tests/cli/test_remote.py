@@ -1,4 +1,4 @@
-"""Commands that a running server carries out: `--server URL`."""
+"""Commands that a server executes: `--server URL`."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_token_without_a_server_is_refused(command: list[str]) -> None:
 
 
 class Scripted:
-    """A server that gives scripted answers, and notes the requests."""
+    """A server that gives scripted answers, and records the requests."""
 
     def __init__(self, *answers: tuple[int, Any], **headers: str) -> None:
         self.seen: list[str] = []
@@ -206,7 +206,7 @@ class Scripted:
         self.stop()
 
     def stop(self) -> None:
-        """Refuse connections."""
+        """Stop the server, so that it refuses connections."""
         self._http.shutdown()
         self._http.server_close()
 
@@ -217,7 +217,7 @@ BUSY = {"error": {"message": "busy", "type": "ServiceUnavailableException", "cod
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polls at once."""
+    """Set the interval between polls to zero."""
     monkeypatch.setattr(remote, "POLL_SECONDS", 0.0)
 
 

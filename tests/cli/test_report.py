@@ -1,4 +1,4 @@
-"""`polaris-spark report`: what is on the page is what is in the store."""
+"""`polaris-spark report`: the page shows the data of the store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Catalog]:
-    """Tables of three namespaces with hostile names, twelve snapshots in all, and one that was dropped."""
+    """Tables in three namespaces with hostile names. They have twelve snapshots in all, and one table was dropped."""
     catalog = Catalog(tmp_path_factory.mktemp("report") / "c.db", clock=clock)
     for namespace, tables in (("sales", ("orders", SCRIPT)), (IMAGE, ("t", MATHS)), ("empty", ())):
         catalog.namespace(namespace)
@@ -74,7 +74,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterat
 
 
 def figures(catalog: Catalog, now: int, seconds: float = 60) -> tuple[CommitFigures, Lake, ObjectFigures]:
-    """What the command measures."""
+    """The figures that the command collects."""
     with open_store(catalog.store) as opened:
         place = opened.realm("default")
         head = place.catalog_head(place.catalog(None), "main")

@@ -1,4 +1,4 @@
-"""Commands that cannot do what was asked, and stores that must stay as they are."""
+"""Commands that fail, and must not change the store."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def rows(directory: Path) -> list[tuple[object, ...]]:
-    """Everything in the database of `make_catalog`."""
+    """Return all rows in the database of `make_catalog`."""
     database = sqlite3.connect(directory / "catalog.db")
     found = [
         row

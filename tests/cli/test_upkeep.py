@@ -1,4 +1,4 @@
-"""The commands that look after a whole store: `fsck` and `realms`."""
+"""The commands for a whole store: `fsck` and `realms`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .support import Add, committer
 
 
 class Pausing(ManualClock):
-    """A clock whose pauses let others act: each calls the next function of `meanwhile`."""
+    """A clock whose pauses call the next function of `meanwhile`, as if another process acted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,11 +45,11 @@ class Rivals:
         return committer(self.backend).read().head
 
     def meanwhile(self, *acts: Callable[[], object]) -> None:
-        """Let these happen while `a` waits for its intent to be decided, one after each look."""
+        """Call these functions, one at each poll, while `a` waits for the decision about its intent."""
         self.clock.meanwhile += acts
 
     def commits(self) -> list[list[str]]:
-        """Return the keys that each commit changed, oldest first, without those that made them rivals."""
+        """Return the keys that each commit changed, oldest first, without the commits that set up the competition."""
         head = committer(self.backend).read()
         found: dict[int, list[str]] = {}
         for _, commit, _, entry in log.entries(head.store, head.head):
@@ -59,7 +59,7 @@ class Rivals:
 
 
 def _overtake(rivals: Rivals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `b` commit as a release that knows no intents."""
+    """Commit from `b` like a release without intents."""
     with monkeypatch.context() as patched:
         patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
         rivals.b.commit(Add("same", 10))

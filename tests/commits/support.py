@@ -1,4 +1,4 @@
-"""A small change to test the commit protocol with, and a reference to commit it to."""
+"""A small change for tests of the commit protocol, and a reference for its commits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _guard = threading.Lock()
 
 
 class OneLease:
-    """A lease that never ends, on a node that no other generator of this process has."""
+    """A lease that never ends. No other generator of this process has its node number."""
 
     def acquire(self, after_ms: int) -> Lease:
         with _guard:
@@ -51,7 +51,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Add(Change[object, int]):
-    """Add to the number in the box of a name; with `expect`, only if it holds that number."""
+    """Add to the number at a name. With `expect`, only if the number is the expected one."""
 
     def __init__(
         self, name: str, amount: int = 1, *, expect: int | None = None, operation: Operation | None = None
@@ -88,7 +88,7 @@ class Add(Change[object, int]):
 
 
 class Requested(Add):
-    """An addition that other processes can make from its request."""
+    """An addition that other processes can apply from its request."""
 
     def as_request(self) -> bytes:
         return msgspec.msgpack.encode((self.name, self.amount, self.expect))
@@ -128,12 +128,12 @@ def references(
 
 
 def committer(backend: Backend | None = None, **settings: object) -> Committer:
-    """The committer of the registry's own reference, which serves as well as any."""
+    """Return a committer of the registry's own reference, which the tests use like any other reference."""
     return references(backend, **settings).root  # type: ignore[arg-type]  # whatever a test sets
 
 
 def number(committer: Committer, name: str) -> int:
-    """What the box of a name holds at a fresh head."""
+    """Return the number at a name in the newest commit."""
     head = committer.read()
     found = head.index("names").get(name.encode())
     return head.store.get(found.pointer, Box).number if found else 0

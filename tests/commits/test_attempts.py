@@ -1,4 +1,4 @@
-"""Batches that overlap: what is computed on a commit that is not in force yet, and leaders that leave."""
+"""Overlapping batches: changes are applied to a commit that is not written yet, and leading threads end early."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .support import Add, committer, number
 
 
 class Held:
-    """A backend whose swaps do as told: each takes the next of `steps`, which gets the swap itself."""
+    """A backend whose swaps call the next function of `steps`, with the swap as argument."""
 
     def __init__(self, *, transactional: bool = True) -> None:
         self.inner = open_backend(f"memory:{uuid.uuid4()}")
@@ -100,7 +100,7 @@ def opened(held: Held, **settings: object) -> Committer:
 
 
 def being_written(held: Held, c: Committer, name: str = "x") -> Caller:
-    """Whose commit is at its swap, and stays there until `held.go` is set."""
+    """Start a commit, and wait until it reaches its swap. It stays there until `held.go` is set."""
     held.steps = [held.hold]
     caller = Caller(c, Add(name))
     assert held.at_swap.wait(PATIENCE_S)
@@ -303,7 +303,7 @@ def test_a_slow_change_delays_the_others_of_its_batch_by_one_run_at_most() -> No
 
 @object_type("test-fan", revision=1)
 class Fan(msgspec.Struct, frozen=True, array_like=True):
-    """An object that points to others."""
+    """An object with pointers to other objects."""
 
     targets: tuple[Strong, ...]
 
@@ -328,7 +328,7 @@ def test_a_change_whose_objects_cannot_be_written_fails_alone() -> None:
 
 
 class Filing(Add):
-    """A change that comes with a file."""
+    """A change that writes a file."""
 
     def apply(self, state: State, prepared: object) -> int:
         state.write_file(f"/{self.name.decode()}", b"content")
@@ -336,7 +336,7 @@ class Filing(Add):
 
 
 class Together:
-    """Writes files; those after the first are written only if several are at once."""
+    """Writes files. All files but the first are written only if several are written at the same time."""
 
     def __init__(self, n: int) -> None:
         self.written: list[str] = []

@@ -1,4 +1,4 @@
-"""The commit protocol on one reference: once, all or nothing, whatever fails."""
+"""The commit protocol on one reference: each change takes effect once or not at all, with any kind of failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_requirement_that_fails_on_an_old_head_is_judged_again_on_the_newest()
 
 
 class Fill(Add):
-    """Make the box hold `amount`; nothing changes if it does."""
+    """Set the number to `amount`; change nothing if it is equal already."""
 
     def apply(self, state: State, prepared: object) -> int:
         found = state.lookup("names", self.name)
@@ -69,7 +69,7 @@ def test_that_nothing_is_to_be_changed_is_judged_on_the_newest_head() -> None:
 
 
 class AddOnce(Add):
-    """An addition whose `prepare` refuses a box that is there."""
+    """An addition whose `prepare` refuses to run if the number exists."""
 
     def prepare(self, view: State) -> object:
         if view.lookup("names", self.name) is not None:
@@ -89,7 +89,7 @@ def test_an_operation_that_would_now_be_refused_gives_its_answer_again() -> None
 
 
 class AddPrepared(Add):
-    """An addition that needs the box's number of the time when it was prepared, from the second time on."""
+    """An addition that, from its second attempt on, needs the number that it read in `prepare`."""
 
     prepared = 0
 
@@ -391,7 +391,7 @@ def test_what_was_done_before_a_reference_took_its_last_commit_is_answered_again
 
 
 def make_newer(backend: Backend, id: int, type: bytes) -> None:
-    """Let an object's row say that a much newer release wrote it."""
+    """Change an object's row so that it says that a much newer release wrote it."""
     key = ObjectKey(id)
     row = backend.read_objects("r", [key])[key]
     newer = row.replace(type + b"\x01", type + b"\x7f", 1)
@@ -411,13 +411,13 @@ def test_after_a_commit_of_a_newer_release_nothing_is_changed() -> None:
 
 
 def shard_of_names(c: Committer) -> int:
-    """The root of the tree of the index `names`, 0 while all of it is embedded in the commit."""
+    """Return the root of the tree of the index `names`; 0 while the commit contains the whole index."""
     commit = c.read().commit
     return commit.index_roots[commit.index_names.index("names")].shard if commit.index_names else 0
 
 
 def add_many(c: Committer) -> None:
-    """Enough new names that the index spills into its shards."""
+    """Add so many names that the index is written to shards."""
     for n in range(200):
         c.commit(Add(f"z{n:04}"))
 

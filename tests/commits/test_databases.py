@@ -1,4 +1,5 @@
-"""The commit protocol over databases: every acknowledged commit once, by threads, processes and broken sessions."""
+"""The commit protocol on databases: every acknowledged commit exists once, with several threads and processes and with
+broken sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
 
 @pytest.fixture
 def backends(uri: str) -> Iterator[list[Backend]]:
-    """The store as two processes have it open."""
+    """The same store, opened twice as by two processes."""
     opened = [open_backend(uri), open_backend(uri)]
     yield opened
     for backend in opened:

@@ -1,4 +1,5 @@
-"""Leaders and followers of a group commit: nobody waits for a thread that is gone, nobody is delayed by another."""
+"""Leaders and followers of a group commit: no thread waits for a thread that has ended, or is delayed by another
+one."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ class Gate:
         return self.settle(batch) if step is None else step(batch, deadline)
 
     def waiting(self, n: int) -> None:
-        """Return when this number of threads wait."""
+        """Wait until this number of threads wait."""
         wait_until(lambda: len(self.group._waiting) >= n, f"{n} wait")
 
 
@@ -113,7 +114,7 @@ class Caller:
 
 
 def idle(gate: Gate) -> bool:
-    """Whether no thread leads, so that the next one leads at once."""
+    """Whether no thread leads, so that the next thread becomes the leader at once."""
     late = pending()
     gate.group.submit(late)
     return late.result is not None

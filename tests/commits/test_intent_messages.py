@@ -1,4 +1,4 @@
-"""Intents and answers that processes send each other: lost, late, repeated or unusable ones change nothing."""
+"""Messages with intents and answers. Lost, late, repeated or invalid messages do not change any outcome."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_intent_whose_message_was_lost_is_written_after_two_commits(backend: 
 
 
 class Nothing(Add):
-    """A change that finds that there is nothing to do."""
+    """A change that turns out to change nothing."""
 
     def apply(self, state: State, prepared: object) -> int:
         found = state.lookup("names", self.name)
@@ -139,7 +139,7 @@ def _counted(read: Callable[..., object], name: str, reads: list[str]) -> Callab
 
 
 def _of_another_intent(answer: bytes) -> bytes:
-    """An answer with the row of a head that has no slot of the intent."""
+    """An answer whose row has a head without the slot of the intent."""
     row, entries, rows = msgspec.msgpack.decode(answer)
     head = msgspec.structs.replace(publication.read_head(ReferenceRow(*row), "main"), slots=())
     return msgspec.msgpack.encode(((row[0], publication.encode_head(head)), entries, rows))

@@ -1,4 +1,4 @@
-"""Slots of competing processes in the row of a reference, and turns that a process asks for."""
+"""Slots of competing processes in the row of a reference, and requests of a process for a turn."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_there_is_a_limit_of_slots(rivals: Rivals, monkeypatch: pytest.MonkeyPat
 
 
 class _OldHead(msgspec.Struct, frozen=True, array_like=True):
-    """The value of a reference's row in a release that knows no slots."""
+    """The value of a reference's row in a release without slots."""
 
     commit: int
     number: int

@@ -1,4 +1,4 @@
-"""Changes that one process publishes and another carries out: once, with the publisher's result, or not at all."""
+"""Changes that one process publishes and another one commits: once and with the publisher's result, or not at all."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_dropped_reference_is_told_and_the_change_is_not_made(backend: Backend
 
 
 class _Blind(Add):
-    """A change that reads only in `prepare`, and writes without looking again, as the load of a lazy import does."""
+    """A change that reads only in `prepare`, and writes without reading again, like the load of a lazy import."""
 
     def prepare(self, view: State) -> object:
         found = view.lookup("names", self.name)
@@ -286,7 +286,7 @@ def test_a_change_that_cannot_be_redone_is_left_out(rivals: Rivals, monkeypatch:
 
 
 class _Restore(Add):
-    """An addition that needs a commit of the history, and that the log has nothing later about the entity 8."""
+    """An addition that requires that a commit is in the history, and that the log has no later entry of entity 8."""
 
     def __init__(self, needed: int) -> None:
         super().__init__("restored")
@@ -301,7 +301,7 @@ class _Restore(Add):
 
 
 class _Log(Add):
-    """An addition that is logged for the entity 8."""
+    """An addition with a log entry of entity 8."""
 
     def apply(self, state: State, prepared: object) -> int:
         after = super().apply(state, prepared)

@@ -1,4 +1,4 @@
-"""An interrupt (Ctrl-C) at every point of a commit at which Python lets one in."""
+"""Ctrl-C at every point of a commit at which Python can raise KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PLACES = {module.__file__ for module in MODULES}
 
 
 class Interruption:
-    """Interrupts the thread that enters it at the n-th of the points where Python looks for signals: when a function
-    begins, and when one written in C has returned."""
+    """Interrupts the thread that enters it at the n-th point where Python checks for signals: when a function begins,
+    and when a function written in C returns."""
 
     def __init__(self, at: int) -> None:
         self._left = at

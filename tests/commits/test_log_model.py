@@ -1,4 +1,4 @@
-"""The history of a reference against a plain list of its commits, while it grows, jumps in time and is trimmed."""
+"""The history of a reference, compared with a list of its commits, while it grows, is trimmed, and times jump."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 86_400_000
 
 
 class History(RuleBasedStateMachine):
-    """Ancestors, commits at a time and log entries are what a list of all commits says, from the floor on."""
+    """Ancestors, commits at a time and log entries are equal to those of a list of all commits, from the floor on."""
 
     @initialize()
     def begin(self) -> None:

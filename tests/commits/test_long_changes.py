@@ -1,4 +1,4 @@
-"""Changes that take long to apply: other changes do not wait for them, and their deadline is kept."""
+"""Changes that take long to apply: other changes do not wait for them, and their deadline is met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between processes of one machine: delivered, or refused at once."""
+"""Messages between processes of one machine are delivered, or refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests for changes that conflict with others: the process that commits applies them, once, or their own does."""
+"""Requests for changes that conflict with others. The process that commits applies them once; otherwise their own
+process does."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def operation(rivals: Rivals, last: bytes = b"\x01") -> Operation:
 
 
 def logged(rivals: Rivals) -> list[bytes]:
-    """The operation of each log entry, oldest first, without those of the changes that made them rivals."""
+    """Return the operation of each log entry, oldest first, without the changes that set up the competition."""
     head = rivals.b.read()
     return [entry.operation for *_, entry in log.entries(head.store, head.head) if entry.key != b"warm"][::-1]
 
@@ -209,7 +210,7 @@ def test_requests_are_left_out_if_they_are_too_large(rivals: Rivals, monkeypatch
 
 
 class Slow(Requested):
-    """A change that takes too long in the commit of another process."""
+    """A change that takes too long when another process applies it."""
 
     def from_request(self, request: bytes, operation: Operation) -> Add:
         return Slow("same", 5, operation=operation)

@@ -1,4 +1,5 @@
-"""Real threads that are interrupted at any point, under a database in trouble: nothing lost, doubled or stuck."""
+"""Threads that are interrupted at any point, on a failing database: no change is lost or duplicated, no thread
+hangs."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ LONG_MS = 30_000.0
 
 
 class Troubled:
-    """A backend that fails at random: certainly, or with an unknown outcome before or after the deed."""
+    """A backend that fails at random: with a certain error, or with an unknown outcome before or after the
+    operation."""
 
     def __init__(self, rng: random.Random, *, transactional: bool, rate: float) -> None:
         self.inner = open_backend(f"memory:{uuid.uuid4()}")
@@ -68,7 +70,7 @@ class Troubled:
 
 
 class Tagged(Add):
-    """An addition whose log entry carries a tag, and that must see at least what was acknowledged before it."""
+    """An addition with a tag in its log entry. It must see all additions that were acknowledged before it."""
 
     def __init__(self, tag: str, name: str, *, floor: int, kind: str, operation: Operation) -> None:
         super().__init__(name, operation=operation)
@@ -99,7 +101,7 @@ class Tagged(Add):
 
 
 class Deed:
-    """A change that somebody asked for, and what came of it as far as is known."""
+    """A requested change and its outcome, as far as the outcome is known."""
 
     def __init__(self, tag: str, kind: str, deadline_ms: float) -> None:
         self.tag, self.kind, self.deadline_ms = tag, kind, deadline_ms
@@ -107,7 +109,7 @@ class Deed:
 
 
 class Stage:
-    """Some processes' committers of one reference, and threads that use them."""
+    """Committers of one reference in several processes, and the threads that use them."""
 
     def __init__(self, seed: int, *, processes: int, transactional: bool, rate: float) -> None:
         self.rng = random.Random(seed)
@@ -124,7 +126,7 @@ class Stage:
                 return committer(self.backend, clock=CLOCK, deadline_ms=LONG_MS, default_quota=600)
 
     def work(self, number: int, seed: float, deeds: int) -> None:
-        """One thread's deeds."""
+        """Commit changes in one thread."""
         with contextlib.suppress(KeyboardInterrupt):  # it came between two deeds
             self._work(number, random.Random(seed), deeds)
 
@@ -170,7 +172,7 @@ class Stage:
             raise AssertionError(f"{tag} was stuck, {late:.0f} ms too late") from deed.outcome
 
     def run(self, threads: int, deeds: int, interrupts_per_s: float) -> None:
-        """Run this number of threads, each of which does this number of deeds and is interrupted at random."""
+        """Run this number of threads. Each of them commits this number of changes, and is interrupted at random."""
         workers = [
             threading.Thread(target=self.work, args=(n, self.rng.random(), deeds), daemon=True)
             for n in range(threads)
@@ -185,7 +187,8 @@ class Stage:
                 self.over.wait(0.01)
 
     def check(self) -> None:
-        """Every acknowledged deed was done once, every refused one not at all, and no group is stuck."""
+        """Check that every acknowledged change was committed once, that no refused change was, and that no group
+        hangs."""
         if self.wrong:
             raise self.wrong[0]
         self.backend._rate = 0.0
@@ -213,7 +216,7 @@ class Stage:
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Raise KeyboardInterrupt in a thread, wherever it is."""
+    """Raise KeyboardInterrupt in a thread, at any point."""
     if thread.ident is not None and thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)

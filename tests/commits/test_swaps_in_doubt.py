@@ -1,4 +1,4 @@
-"""The commit protocol on a database that does not say whether it did what it was asked: once, or not at all."""
+"""The commit protocol on a database that does not report whether a swap took effect: once, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .support import Add, committer, number
 
 
 class Doubtful:
-    """A backend whose swaps fail with an unknown outcome as told: 'before' they take place or 'after'."""
+    """A backend whose swaps fail with an unknown outcome, as planned: 'before' or 'after' they take effect."""
 
     def __init__(self, inner: Backend, *, transactional: bool) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""How processes take turns at one reference: by what the last commits' ids say."""
+"""Processes take turns at one reference, according to the ids of the last commits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class _Node:
 
 
 class Stage:
-    """Turns of a process on node `MINE`, and heads whose last commits were made by given nodes."""
+    """The waiting times of a process on node `MINE`, with heads whose last commits were made by given nodes."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.turns = Turns(IdGenerator(_Node(), self.clock), self.clock, random.Random(1))
 
     def head(self, *nodes: int, ago_ms: int = 0) -> CommitReader:
-        """A head: its commit is of the first node, its parents of the others; all are `ago_ms` older than it."""
+        """Return a head whose commit is of the first node, and its parents of the others. All are `ago_ms` old."""
         now = self.clock.now_ms()
         ids = [
             pack(IdParts(now - (ago_ms if place else 0), node, 50 - place))
@@ -46,7 +46,7 @@ class Stage:
         return CommitReader(None, b"v", Head(ids[0], 9, now), commit)  # type: ignore[arg-type]  # nothing is read
 
     def pause(self, head: CommitReader, attempt: int = 0, age_ms: float = 0.0) -> float:
-        """The mean of many pauses."""
+        """Return the mean of many pauses."""
         return sum(self.turns.pause_ms(head, attempt, age_ms) for _ in range(400)) / 400
 
 

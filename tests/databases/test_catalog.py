@@ -1,4 +1,4 @@
-"""A catalog on every database: a story, thousands of names and random changes."""
+"""A catalog on every database: a fixed sequence of requests, thousands of names, and random changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_thousand_names_are_listed_by_pages_and_half_of_them_go(store: str, op
 
 
 def listed(catalog: Client, size: int) -> list[str]:
-    """Names of the namespaces in `db`, read by pages."""
+    """Return the names of the namespaces in `db`, listed in pages."""
     found: list[str] = []
     token = ""
     while True:

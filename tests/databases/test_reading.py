@@ -1,4 +1,4 @@
-"""The views and the command line on every database."""
+"""The system views and the command line on every database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.views.catalogs import Catalog, rows
 
 @pytest.fixture
 def shop(store: str, tmp_path: Path) -> Catalog:
-    """A catalog with a bit of everything."""
+    """A catalog with objects of many kinds."""
     catalog = Catalog(tmp_path / "shop", store=store, catalog="shop", principal="ann")
     catalog.namespace("sales")
     for number in range(30):
@@ -70,7 +70,7 @@ def test_the_command_line_shows_heads_loses_a_commit_and_recovers(store: str, tm
 
 
 def _delete(store: str, id: int) -> None:
-    """Lose an object of whatever realm."""
+    """Delete the rows of an object in any realm."""
     backend = open_backend(store)
     realms = {found[0] for found in scanned(backend, backend.splits("objects", None, 1)) if found[1] == id}
     for realm in realms:

@@ -1,4 +1,4 @@
-"""Spark on every database: statements of SQL, and views and a job whose rows executors read."""
+"""Spark on every database: SQL statements, system views, and a job whose rows executors read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases and realms on every database, by several processes' views of it."""
+"""Leases and realms on every database, with several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The demo on a server and on an object store, and what the commands that it names show afterwards."""
+"""The demo on a database server and on an object store, and the output of the commands that the demo suggests
+afterwards."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ Run = Callable[..., str]
 
 
 def know(password: str) -> None:
-    """Keep a password where the program is told to find it."""
+    """Store a password in the environment variable that the program reads."""
     os.environ["DEMO_PASSWORD"] = password
 
 
 def outcome(words: tuple[str, ...]) -> tuple[int | str | None, str, str]:
-    """The exit code of the program, called with these words, and what it prints."""
+    """Run the program with these arguments, and return its exit code and its output."""
     from polaris_spark.cli import main
 
     sys.argv = ["polaris-spark", *words]
@@ -40,7 +41,8 @@ def outcome(words: tuple[str, ...]) -> tuple[int | str | None, str, str]:
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Callable[[str], Run]]:
-    """Runs the program in a process beside this one, which keeps its JVM: one for each password in its environment."""
+    """Runs the program in another process, which keeps its JVM. There is one process for each password in the
+    environment."""
     with contextlib.ExitStack() as ends:
         pools: dict[str, ProcessPoolExecutor] = {}
 

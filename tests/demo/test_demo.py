@@ -1,4 +1,4 @@
-"""The demo from end to end, as its first user runs it: from a wheel, in a new environment, without the repository."""
+"""The demo as a new user runs it: from a wheel, in a new environment, without the repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.programs
 
 
 def run(*command: object, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A program that ended with success."""
+    """Run a program that must succeed."""
     environment = {**os.environ, **variables}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(
@@ -37,7 +37,7 @@ def run(*command: object, directory: Path, **variables: str) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is built from the source distribution, with a `mvn` that fails."""
+    """A wheel built from the source distribution, with an `mvn` on the path that fails."""
     directory = tmp_path_factory.mktemp("packages")
     maven = directory / "bin" / "mvn"
     maven.parent.mkdir()
@@ -53,7 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Demo(NamedTuple):
-    """A demo that has run."""
+    """A finished run of the demo."""
 
     program: Path
     directory: Path
@@ -63,7 +63,7 @@ class Demo(NamedTuple):
 
 @pytest.fixture(scope="module")
 def demo(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The demo, run once by the wheel in a new environment."""
+    """The demo, run once from the wheel in a new environment."""
     directory = tmp_path_factory.mktemp("demo")
     run(sys.executable, "-m", "venv", "environment", directory=directory)
     python = directory / "environment" / "bin" / "python"

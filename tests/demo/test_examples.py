@@ -1,4 +1,4 @@
-"""The examples run as they stand."""
+"""The examples run without changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ spark.driver.host 127.0.0.1
 
 
 def run(directory: Path, *command: str) -> str:
-    """What a program prints that ends well."""
+    """Run a program that must succeed, and return its output."""
     settings = directory / "conf"
     settings.mkdir(exist_ok=True)
     (settings / "spark-defaults.conf").write_text(SETTINGS)

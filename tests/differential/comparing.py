@@ -1,4 +1,4 @@
-"""Sequences of requests, committed by both sides, and what must be equal afterwards."""
+"""Sequences of requests that both sides commit, and comparisons of the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AHEAD = 8
 
 
 class Sequence(NamedTuple):
-    """Requests to one table or view, and what this package made of them."""
+    """Requests to one table or view, and the outcomes of this package."""
 
     seed: str
     kind: str
@@ -28,7 +28,7 @@ class Sequence(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first request of a sequence that the sides answer differently."""
+    """The first request of a sequence that has different outcomes on the two sides."""
 
     seed: str
     step: int
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What was compared."""
+    """Counts of the comparisons."""
 
     sequences: int
     requests: int
@@ -84,7 +84,7 @@ def sequence(seed: str, *, wide: bool = False) -> Sequence:
 
 
 def compare(theirs: Theirs, seeds: Iterator[str], *, wide: bool = False, most: int = 5) -> Tally:
-    """Commit the sequences of some seeds on both sides; stops after some differences."""
+    """Commit the sequences of some seeds on both sides. Stop after several differences."""
     waiting: deque[Sequence] = deque()
     exempted: Counter[str] = Counter()
     found: list[Difference] = []
@@ -106,7 +106,7 @@ def compare(theirs: Theirs, seeds: Iterator[str], *, wide: bool = False, most: i
 
 
 def _differences(one: Sequence, theirs: Theirs, exempted: Counter[str]) -> list[Difference]:
-    """The first difference of a sequence, if there is one that is not exempt."""
+    """Return the first difference of a sequence that is not exempt, if any."""
     found: list[Difference] = []
     ended = False
     for step, ours in enumerate(one.outcomes):
@@ -127,7 +127,7 @@ def _differences(one: Sequence, theirs: Theirs, exempted: Counter[str]) -> list[
 
 
 def _minimal(one: Sequence, step: int) -> list[Request]:
-    """The requests that led there: those that were accepted, and the last one."""
+    """Return the accepted requests before a difference, and the request with the difference."""
     kept = [
         request
         for request, outcome in zip(one.requests[:step], one.outcomes, strict=False)
@@ -137,7 +137,7 @@ def _minimal(one: Sequence, step: int) -> list[Request]:
 
 
 def difference(ours: Outcome, theirs: Outcome) -> str:
-    """How two outcomes differ; empty if they do not."""
+    """Describe how two outcomes differ; empty if they are equal."""
     if ours.error or theirs.error:
         same = _kind(ours.error) == _kind(theirs.error)
         return "" if same else f"error {ours.error!r} against {theirs.error!r}"

@@ -1,4 +1,4 @@
-"""Where the two sides may differ, each with its reason."""
+"""Allowed differences between the two sides, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request as both sides get it, and the requirements that come with commits to tables."""
+"""Requests in the form that both sides accept, and the requirements of commits to tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START = 1_700_000_000_000
 
 
 class Request(NamedTuple):
-    """One request to a table or view, as both sides get it."""
+    """One request to a table or view, in the form that both sides accept."""
 
     verb: str
     """`create` or `commit`."""
@@ -28,7 +28,7 @@ class Request(NamedTuple):
 
 
 def random_requirements(rng: Random, metadata: Json, hostile: float) -> list[Json]:
-    """Requirements that hold, and sometimes one that does not."""
+    """Return requirements that hold, and sometimes one that does not."""
     refs = metadata.get("refs", {})
     main = metadata.get("current-snapshot-id")
     name = rng.choice(["main", *refs])
@@ -64,7 +64,7 @@ def random_requirements(rng: Random, metadata: Json, hostile: float) -> list[Jso
 
 
 def _failing(rng: Random) -> Json:
-    """A requirement that hardly holds, or that tables do not have."""
+    """Return a requirement that rarely holds, or that does not exist for tables."""
     wrong: list[Json] = [
         {"type": "assert-table-uuid", "uuid": "00000000-0000-0000-0000-000000000000"},
         {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 4242},

@@ -1,4 +1,4 @@
-"""Random schemas, partition specs and sort orders: mostly valid, sometimes wrong in one place."""
+"""Random schemas, partition specs and sort orders. Most are valid; some have one error."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ WRONG_TRANSFORMS += ["bucket[-1]", "truncate[0]", "bucket[2147483648]", "hash[21
 
 
 class Words:
-    """Names that come back often enough to collide."""
+    """Random names from a small set, so that names often collide."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -124,7 +124,7 @@ def kind_of(type: Any) -> str:
 
 
 def defaults_of(type: Any) -> list[Any]:
-    """Default values for a type, the first one of them right."""
+    """Default values for a type. The first one is valid."""
     right = {"fixed[16]": "00" * 16, "decimal(38, 10)": "0.0000000001", "decimal(5,5)": "0.12345"}
     right["decimal(5, 5)"] = right["decimal(5,5)"]
     found = DEFAULTS.get(kind_of(type), [None, {}, []])
@@ -132,7 +132,7 @@ def defaults_of(type: Any) -> list[Any]:
 
 
 def random_type(rng: Random, version: int, ids: Iterator[int], depth: int, hostile: float) -> Any:
-    """A type; nested ones take their ids from `ids`."""
+    """Return a random type. Nested types take their ids from `ids`."""
     roll = rng.random()
     if rng.random() < hostile:
         return rng.choice(WRONG_TYPES)
@@ -162,7 +162,7 @@ def random_type(rng: Random, version: int, ids: Iterator[int], depth: int, hosti
 
 
 def random_field(rng: Random, version: int, ids: Iterator[int], depth: int, hostile: float) -> Json:
-    """A column, in version 3 often with defaults."""
+    """Return a random column. In version 3, it often has default values."""
     field: Json = {"id": next(ids), "name": Words(rng).name()}
     field["type"] = random_type(rng, version, ids, depth, hostile)
     kind = kind_of(field["type"])
@@ -181,7 +181,7 @@ def random_field(rng: Random, version: int, ids: Iterator[int], depth: int, host
 def random_fields(
     rng: Random, version: int, ids: Iterator[int], depth: int, hostile: float, most: int = 8
 ) -> list[Json]:
-    """Columns; their names rarely collide."""
+    """Return random columns. Their names rarely collide."""
     fields = [random_field(rng, version, ids, depth, hostile) for _ in range(rng.randint(1, most))]
     if rng.random() < 0.97:
         fields = list({field["name"]: field for field in fields}.values())
@@ -189,7 +189,8 @@ def random_fields(
 
 
 def columns(type: Any) -> Iterator[Json]:
-    """The fields of structs at any depth; elements, keys and values as fields with `id` and `type`."""
+    """Yield the fields of structs at any depth. Elements, keys and values are yielded as fields with `id` and
+    `type`."""
     if not isinstance(type, dict):
         return
     if type.get("type") == "struct":
@@ -204,7 +205,7 @@ def columns(type: Any) -> Iterator[Json]:
 
 
 def random_schema(rng: Random, version: int, first_id: int = 1, hostile: float = 0.0) -> Json:
-    """A whole schema, maybe with identifier fields."""
+    """Return a random schema, sometimes with identifier fields."""
     ids = iter(range(first_id, first_id + 10_000))
     schema: Json = {"type": "struct", "fields": random_fields(rng, version, ids, 3, hostile)}
     if rng.random() < 0.7:
@@ -214,7 +215,7 @@ def random_schema(rng: Random, version: int, first_id: int = 1, hostile: float =
 
 
 def add_identifiers(rng: Random, schema: Json) -> None:
-    """Give a schema identifier fields, sometimes ones that cannot be."""
+    """Add identifier fields to a schema, sometimes invalid ones."""
     found = list(columns(schema))
     unfit = ("float", "double", "struct", "list", "map", "variant")
     fit = [
@@ -227,7 +228,7 @@ def add_identifiers(rng: Random, schema: Json) -> None:
 
 
 def changed_schema(rng: Random, version: int, schema: Json, last_column_id: int) -> Json:
-    """A schema evolved by some steps, not all of which are allowed."""
+    """Return a schema after some random changes. Not all of them are allowed."""
     new = copy.deepcopy(schema)
     ids = iter(range(last_column_id + 1, last_column_id + 10_000))
     hostile = 0.02
@@ -276,7 +277,7 @@ def changed_schema(rng: Random, version: int, schema: Json, last_column_id: int)
 
 
 def random_spec(rng: Random, schema: Json, last_partition_id: int, *, with_ids: bool) -> Json:
-    """A partition spec over a schema's columns, often with fields of the right type."""
+    """Return a random partition spec for a schema. Its fields often have a suitable type."""
     found = list(columns(schema)) or [{"id": 1, "name": "x", "type": "int"}]
     fields: list[Json] = []
     usual = _primitives(schema) or found
@@ -301,7 +302,7 @@ def random_spec(rng: Random, schema: Json, last_partition_id: int, *, with_ids: 
 
 
 def random_order(rng: Random, schema: Json) -> Json:
-    """A sort order over a schema's columns."""
+    """Return a random sort order for a schema."""
     found = list(columns(schema)) or [{"id": 1, "name": "x", "type": "int"}]
     fields = []
     usual = _primitives(schema) or found
@@ -320,7 +321,7 @@ def random_order(rng: Random, schema: Json) -> Json:
 
 
 def _primitives(schema: Json) -> list[Json]:
-    """The columns that a spec or order can usually take."""
+    """Return the columns that a spec or sort order can usually use."""
     fields: list[Json] = []
     for field in schema["fields"]:
         if kind_of(field["type"]) == "struct" and isinstance(field["type"], dict):
@@ -335,7 +336,7 @@ def _primitives(schema: Json) -> list[Json]:
 
 
 def _fitting(rng: Random, kind: str) -> str:
-    """A transform, mostly one that takes values of that kind."""
+    """Return a transform, mostly one that accepts this kind of type."""
     if rng.random() < 0.02:
         return rng.choice(WRONG_TRANSFORMS)
     if rng.random() < 0.03:

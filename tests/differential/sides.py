@@ -40,7 +40,7 @@ UUID = "0d8c4a4e-6f0e-4f7e-9a43-3a3b3f3e1a11"
 
 
 class Outcome(NamedTuple):
-    """What a side made of a request."""
+    """The outcome of a request on one side."""
 
     metadata: Json | None
     error: str
@@ -57,12 +57,12 @@ class Ours:
         self.content: Table | View | None = None
 
     def metadata(self) -> Json:
-        """The metadata as clients get it."""
+        """The metadata that clients receive."""
         found: Json = json.loads(self.text())
         return found
 
     def text(self) -> bytes:
-        """The metadata's JSON."""
+        """The metadata as JSON text."""
         if isinstance(self.content, View):
             return render_view(self.content, self.objects)
         assert isinstance(self.content, Table)
@@ -131,14 +131,14 @@ class Theirs:
         pipe.close()
 
     def send(self, kind: str, requests: Sequence[Request]) -> None:
-        """Ask for a sequence on a new table or view; returns at once."""
+        """Send a sequence for a new table or view. Does not wait for the outcomes."""
         lines = [f"new\t{kind}"]
         for request in requests:
             lines += [f"now\t{request.now}", f"uuid\t{UUID}", *_lines(request)]
         self._waiting.put("\n".join([*lines, "flush\n"]).encode())
 
     def answer(self) -> Outcome:
-        """The outcome of the oldest request that is not answered yet."""
+        """Return the outcome of the oldest request whose outcome was not returned yet."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()
         fields = line.rstrip("\n").split("\t")

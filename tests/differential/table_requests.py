@@ -1,4 +1,4 @@
-"""Random requests to tables: what clients send, and what they should not."""
+"""Random requests to tables: valid requests of clients, and invalid ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROPERTIES = [
 
 
 class TableRequests:
-    """Requests to one table, drawn by a seeded generator that sees the table's metadata."""
+    """Requests to one table, drawn by a seeded generator that reads the table's metadata."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -55,7 +55,7 @@ class TableRequests:
         return self._request([], [], "create", body)
 
     def next(self, metadata: Json) -> Request:
-        """A commit to the table as it is."""
+        """Return a commit to the table in its present state."""
         rng = self.rng
         self.now += rng.choice([0, 1, 1000, 1000, 100_000])
         seen = copy.deepcopy(metadata)
@@ -65,11 +65,11 @@ class TableRequests:
         return self._request(random_requirements(rng, metadata, self.hostile), updates)
 
     def kinds(self) -> list[Callable[[Json], list[Json]]]:
-        """The makers of updates."""
+        """The functions that make updates."""
         return [kind for kind, _ in self._weighted()]
 
     def weights(self) -> list[int]:
-        """How often each maker is drawn."""
+        """The weight of each function in the random choice."""
         return [weight for _, weight in self._weighted()]
 
     def _weighted(self) -> list[tuple[Callable[[Json], list[Json]], int]]:
@@ -98,7 +98,7 @@ class TableRequests:
         return self.rng.random() < self.hostile
 
     def _creating(self, version: int, schema: Json, spec: Json | None, order: Json | None) -> list[Json]:
-        """What a client sends at the end of a transaction that creates its table."""
+        """Return the updates that a client sends to commit a transaction that creates its table."""
         rng = self.rng
         updates: list[Json] = [
             {"action": "assign-uuid", "uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1"},
@@ -149,7 +149,7 @@ class TableRequests:
         return 4242 if not ids or self._wrong() else self.rng.choice(ids)
 
     def _append(self, seen: Json) -> list[Json]:
-        """A new snapshot, mostly with the branch that it is for."""
+        """Return the update that adds a snapshot, mostly with the update of its branch."""
         rng = self.rng
         version = seen["format-version"]
         self.last_snapshot += 1
@@ -421,10 +421,10 @@ class WideTableRequests(TableRequests):
         return [{"action": "set-properties", "updates": {name: rng.choice(values) for name in self._names()}}]
 
     def _names(self) -> list[str]:
-        """Hundreds of names, of which earlier ones may be taken; some are long or not ASCII."""
+        """Return hundreds of names. Some of them may be used already, and some are long or not ASCII."""
         prefixes = ["v", "v", "b.", "v naïve ☃ ", "v/" + "long" * 200]
         return [f"{self.rng.choice(prefixes)}{n}" for n in self.rng.sample(range(600), 200)]
 
     def _most_of(self, names: list[str]) -> list[str]:
-        """Half of some names, or nearly all."""
+        """Return half of some names, or almost all of them."""
         return self.rng.sample(names, int(len(names) * self.rng.choice([0.5, 0.99])))

@@ -1,4 +1,4 @@
-"""Random sequences of updates give the same metadata here and by Iceberg's Java builders."""
+"""Random sequences of updates give the same metadata in this package and in Iceberg's Java classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
 
 
 def check(tally: Tally, sequences: int) -> None:
-    """No difference, and enough that could have been one."""
+    """Check that there are no differences, and that enough requests were compared."""
     assert not tally.differences, "\n\n".join(map(str, tally.differences))
     assert tally.sequences == sequences
     assert tally.accepted > 6 * sequences

@@ -14,7 +14,7 @@ _DIALECTS = ["spark", "trino", "Spark", "duckdb"]
 
 
 class ViewRequests:
-    """Requests to one view, drawn by a seeded generator that sees the view's metadata."""
+    """Requests to one view, drawn by a seeded generator that reads the view's metadata."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -23,7 +23,7 @@ class ViewRequests:
         self.hostile = rng.choice([0.0, 0.05, 0.15])
 
     def first(self) -> Request:
-        """The updates that make the view."""
+        """Return the updates that create the view."""
         schema = random_schema(self.rng, 3, hostile=self.hostile / 3)
         updates: list[Json] = [
             {"action": "assign-uuid", "uuid": UUID},
@@ -35,7 +35,7 @@ class ViewRequests:
         return self._request([], updates)
 
     def next(self, metadata: Json) -> Request:
-        """A commit to the view as it is."""
+        """Return a commit to the view in its present state."""
         rng = self.rng
         self.now += rng.choice([0, 1000, 100_000])
         makers = [

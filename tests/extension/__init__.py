@@ -1,1 +1,1 @@
-"""Tests of the routes beside the Iceberg routes."""
+"""Tests of the routes of the extension."""

@@ -1,4 +1,4 @@
-"""Callers of the extension, without HTTP."""
+"""Callers of the extension's routes, without HTTP."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BASE = "polaris-spark/v1"
 
 
 class Asking:
-    """A caller with a role, as the server calls the handler."""
+    """A caller with a role. It calls the handler as the server does."""
 
     def __init__(self, session: Session, role: Role, principal: str = "root") -> None:
         self.session = session
         self.caller = Caller(principal, role)
 
     def send(self, method: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
-        """Status and parsed body of the answer to a request."""
+        """Send a request, and return the status and the parsed body of the answer."""
         response = handle(
             self.session.catalog,
             method,
@@ -34,6 +34,6 @@ class Asking:
         return response.status, json.loads(response.body) if response.body else None
 
     def call(self, procedure: str, arguments: dict[str, Any] | None = None, **more: Any) -> tuple[int, Any]:
-        """Status and body of the answer to a call of a procedure."""
+        """Call a procedure, and return the status and the body of the answer."""
         named = {name.replace("_", "-"): value for name, value in more.items()}
         return self.send("POST", f"procedures/{procedure}", {"arguments": arguments or {}, **named})

@@ -1,4 +1,4 @@
-"""A catalog with its extension, and procedures that tests add."""
+"""A catalog with the extension, and procedures that tests add."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def local(session: Session) -> Asking:
-    """The program that opened the catalog."""
+    """A caller with the role of the program that opened the catalog."""
     return Asking(session, Role.LOCAL, "ann")
 
 
 @pytest.fixture
 def admin(session: Session) -> Asking:
-    """An administrator of a server that serves the catalog."""
+    """A caller with the role of an administrator of a server."""
     return Asking(session.derive(catalog=session.catalog.restricted([])), Role.ADMINISTRATOR)
 
 
 @pytest.fixture
 def add(monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Adds a procedure for the time of a test."""
+    """Adds a procedure until the end of a test."""
     known = dict(registry.procedures())
     monkeypatch.setattr(registry, "procedures", lambda: known)
 

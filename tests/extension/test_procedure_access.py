@@ -1,4 +1,4 @@
-"""Which procedures callers over HTTP may call, and which locations and variables they may name."""
+"""Which procedures callers over HTTP may call, and which locations and environment variables they may name."""
 
 from __future__ import annotations
 

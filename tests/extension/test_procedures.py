@@ -1,4 +1,4 @@
-"""Calls of procedures by routes: in process, and as an administrator's over HTTP."""
+"""Calls of procedures through routes: in process, and by an administrator over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT = {"wait_seconds": 10.0}
 
 
 class Held:
-    """A procedure that waits until the test lets it go on, and reports its progress meanwhile."""
+    """A procedure that waits until the test releases it, and reports its progress meanwhile."""
 
     def __init__(self) -> None:
         self.begun, self.free = threading.Event(), threading.Event()
@@ -48,14 +48,14 @@ def held(add: Add) -> Iterator[Held]:
 
 
 def run_of(asking: Asking, id: str) -> runs.Run:
-    """A run that the session remembers."""
+    """Return a run that the session remembers."""
     run = asking.session.resource(runs.Runs).find(id)
     assert run is not None
     return run
 
 
 def ended(asking: Asking, id: str) -> Any:
-    """The run once it has ended."""
+    """Wait until the run has ended, and return it."""
     run = run_of(asking, id)
     assert run.ended.wait(PATIENCE_S)
     return asking.send("GET", f"runs/{id}")[1]

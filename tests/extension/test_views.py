@@ -1,4 +1,4 @@
-"""Routes of the system views: their description for administrators, and scans for the driver only."""
+"""Routes of the system views: descriptions for administrators, and scans for the driver only."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tests.rest.client import Client, connect
 
 
 class Told:
-    """What the journals of a folder say, by operation id."""
+    """The contents of the journals of a folder, by operation id."""
 
     def __init__(self, folder: Path) -> None:
         self.requests: dict[str, dict[str, Any]] = {}
@@ -60,12 +60,12 @@ class Told:
         return str(dict(Counter(self.verdicts.values())))
 
     def keys(self, *verdicts: str) -> set[str]:
-        """Operations of which this was told last."""
+        """Return the operations whose last journal entry has this kind."""
         return {key for key, verdict in self.verdicts.items() if verdict in verdicts}
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """Events of a journal; the last line may be torn."""
+    """Yield the events of a journal. The last line may be incomplete."""
     for line in path.read_bytes().split(b"\n"):
         try:
             yield json.loads(line)
@@ -74,7 +74,7 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def acknowledged(folder: Path, number: int) -> int:
-    """How many commits a process was told were done."""
+    """Return the number of commits that were acknowledged to a process."""
     path = folder / f"journal-{number}"
     return sum(event["event"] == "done" for event in events(path)) if path.exists() else 0
 
@@ -112,7 +112,7 @@ def check(uri: str, folder: Path) -> Told:
 
 
 def log_of(client: Client) -> list[LogEntry]:
-    """The whole log of the catalog, oldest entry first."""
+    """Return the whole log of the catalog, oldest entry first."""
     head = client.session.catalog.head()
     return [entry for _, _, _, entry in entries(head.store, head.head)][::-1]
 
@@ -137,7 +137,8 @@ def check_log(client: Client, told: Told) -> None:
 
 
 def check_nodes(client: Client, told: Told) -> None:
-    """No two processes made ids of one node at the same time; commits are numbered without gaps."""
+    """Check that no two processes generated ids of one node at the same time, and that commits are numbered without
+    gaps."""
     head = client.session.catalog.head()
     makers: dict[int, int] = {}
     for id, _, _, entry in entries(head.store, head.head):
@@ -163,7 +164,7 @@ def check_nodes(client: Client, told: Told) -> None:
 
 
 def check_references(backend: Backend, realm: str) -> int:
-    """Every strong pointer of all commits of all references resolves; how many objects there are."""
+    """Check that every strong pointer of all commits of all references resolves. Return the number of objects."""
     heads = []
     for _, _, _, value in rows(backend, backend.splits("references", [realm], 1)):
         assert isinstance(value, bytes)

@@ -1,4 +1,4 @@
-"""Workers that are gone after each test."""
+"""Worker processes that are ended after each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.workers import Workers
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
-    """Makes workers that are gone after the test."""
+    """Starts workers, and ends them after the test."""
     with ExitStack() as stack:
 
         def make(uri: str, seed: int, processes: int = 2, calm_uri: str | None = None) -> Workers:

@@ -1,4 +1,4 @@
-"""Kills this process at one of its operations on databases."""
+"""Kills this process at one of its database operations."""
 
 from __future__ import annotations
 

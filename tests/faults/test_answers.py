@@ -1,4 +1,4 @@
-"""A change that was made is never answered as if it were not."""
+"""If a change was committed, the answer never says that it was not."""
 
 from __future__ import annotations
 

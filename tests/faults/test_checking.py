@@ -1,4 +1,4 @@
-"""The checker of these tests notices what it is for."""
+"""The checker of the fault tests detects the errors that it checks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.rest.client import Client, connect, new_key, set_properties, table
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """A store with two commits that are in a journal, one acknowledged and one refused by mistake."""
+    """A store with two commits. In the journal, one of them is acknowledged, and the other one is refused, which is
+    wrong."""
     uri = f"sqlite://{tmp_path}/store.db"
     client = connect(uri, tmp_path / "warehouse", metadata_files="never", principal=PRINCIPAL)
     client.namespace("db")
@@ -26,7 +27,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def send(client: Client, journal: Journal, verdict: str, **properties: str) -> None:
-    """A commit, with what the journal is to say of it."""
+    """Send a commit, and write this event to the journal."""
     key, body = new_key(), {"requirements": [], "updates": [set_properties(**properties)]}
     journal.write(event="sent", key=key, path=table("t"), body=body)
     if verdict != "lost":

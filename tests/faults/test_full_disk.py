@@ -1,4 +1,4 @@
-"""Servers whose disk is full: a small file system in memory holds their files, which only root can mount."""
+"""Database servers whose disk is full. Their files are on a small file system in memory, which only root can mount."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 def cramped(disk: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server whose files are there."""
+    """A server whose files are on the small file system."""
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
     with start(server_class(request.node.callspec.params["disk"])) as server:
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Processes and servers that are killed at any moment, by SIGKILL, under a stream of commits."""
+"""Processes and servers that are killed by SIGKILL at random times while processes commit."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_processes_of_a_release_without_intents_commit_beside_others(
 
 
 class LaterClock(SystemClock):
-    """The clock of a machine on which more time has passed."""
+    """A clock that is ahead of this machine's clock."""
 
     def now_ms(self) -> int:
         return super().now_ms() + LEASE_MS + 60_000
@@ -99,13 +99,13 @@ def test_leases_of_killed_processes_free_themselves(tmp_path: Path, workers: Cal
 
 
 def seed_of_choice(node: int) -> int:
-    """A seed with which leases begin their search at a node."""
+    """Return a seed with which a lease first tries this node."""
     return next(seed for seed in count() if random.Random(seed).sample(range(1_024), 16)[0] == node)
 
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of the test's own, for it is killed."""
+    """A server for this test alone, because the test kills it."""
     with start(server_class(request.param)) as server:
         yield server
 

@@ -32,7 +32,7 @@ APPENDED, CHANGED, SEEN = "appended", "changed", "seen"
 
 
 class Asked(NamedTuple):
-    """An operation, and how others see whether it took effect."""
+    """An operation, and a function that tells whether it took effect."""
 
     prepare: Callable[[Client, int], None]
     """Makes ready what the operation of a number needs."""
@@ -64,7 +64,7 @@ def records(client: Client) -> int:
 
 
 def changed(client: Client, number: int) -> list[bool]:
-    """Whether the state of a client has one record more than the last round left, and the property of this round."""
+    """Whether a client sees one record more than after the last round, and the property of this round."""
     properties = client.load(CHANGED)["metadata"]["properties"]
     more = records(client) - int(client.load(SEEN)["metadata"]["properties"]["records"])
     assert more in (0, 1)
@@ -99,7 +99,7 @@ def commit_staged(client: Client, _: int) -> None:
 
 
 def has_branch(client: Client, number: int) -> list[bool]:
-    """Whether the branch is there. If so, it can be written to and merged."""
+    """Whether the branch exists. If it does, check that it can be changed and merged."""
     try:
         found = at(client, f"dev{number}")
     except NotFoundError:
@@ -110,7 +110,7 @@ def has_branch(client: Client, number: int) -> list[bool]:
 
 
 def set_apart(client: Client, number: int) -> None:
-    """Make a commit of several tables that is to be reverted."""
+    """Make a commit of several tables, for a revert."""
     transact(client, number)
     head = client.session.catalog.head().head.number
     client.set(SEEN, to_revert=str(head))

@@ -1,4 +1,4 @@
-"""A process that dies in the middle of a commit: what it leaves, and which job removes it."""
+"""Rows and files that a process leaves if it dies during a commit, and the job that deletes them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def die_after(step: int, folder: Path, key: str) -> None:
 
 
 def rows_of(client: Client) -> set[ObjectKey]:
-    """Keys of all objects of the catalog's realm."""
+    """Return the keys of all objects of the catalog's realm."""
     store = client.session.catalog.references.store
     splits = store.backend.splits("objects", [store.realm], 1)
     return {ObjectKey(*row[1:3]) for row in rows(store.backend, splits)}

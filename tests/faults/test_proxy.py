@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(params=databases(NETWORKED, ordinary=("postgresql",)))
 def place(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Place]:
-    """A store on each server, behind a proxy that lets everything pass as yet."""
+    """A store on each server, behind a proxy that forwards everything until a test sets faults."""
     server, name = server_of(request.param), f"behind_{uuid.uuid4().hex[:12]}"
     with FaultyProxy("127.0.0.1", server.port, seed=1, faults=NONE) as proxy:
         far_uri = with_options(server.uri(name, port=proxy.port), server.hasty)

@@ -1,4 +1,4 @@
-"""Races of processes for one reference, for longer than the conformance kit has time for."""
+"""Races of processes for one reference that run longer than those in the conformance kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes that commit to one store; what is killed is replaced."""
+"""Several processes that commit to one store. A process that is killed is replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES: Final = ("t0", "t1", "t2")
 
 
 class Workers:
-    """Processes that commit to one store; what is killed is replaced."""
+    """Processes that commit to one store. A process that is killed is replaced."""
 
     def __init__(
         self, uri: str, folder: Path, seed: int, processes: int, calm_uri: str | None = None
@@ -48,7 +48,7 @@ class Workers:
             self.start()
 
     def start(self, *, knows_intents: bool = True) -> int:
-        """One more process; its number."""
+        """Start one more process, and return its number."""
         number = next(self._numbers)
         plan = Plan(self.uri, self.folder, number, self.seed, TABLES, knows_intents=knows_intents)
         self.running[number] = start(plan)
@@ -73,7 +73,7 @@ class Workers:
             assert self.running[number].is_alive(), self.tail(number)
 
     def leader(self) -> int:
-        """The process that made the newest commit, and so commits next for those that wait for it."""
+        """Return the number of the process that made the newest commit. It also commits the intents of the others."""
         with connect(self.uri, None, create=False).session as session:
             node = unpack(session.catalog.head().head.commit).node
             found = system_references(session.connection.backend).read(f"node/{node}", NodeRecord)
@@ -84,12 +84,12 @@ class Workers:
         return self.other()
 
     def other(self) -> int:
-        """Any process."""
+        """Return the number of any process."""
         return self.rng.choice(sorted(self.running))
 
     @contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """Stop a process for the time of the context."""
+        """Stop a process until the block ends."""
         pid = self.running[number].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -114,19 +114,19 @@ class Workers:
         return victim
 
     def stop(self) -> None:
-        """Let all processes end in good order."""
+        """Let all processes finish their work and end."""
         (self.folder / "stop").touch()
         for number, process in self.running.items():
             process.join(PATIENCE_S)
             assert process.exitcode == 0, self.tail(number)
 
     def kill_all(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Kill all processes, in any state."""
         for process in self.running.values():
             process.kill()
             process.join()
 
     def tail(self, number: int) -> str:
-        """The end of a journal, for messages."""
+        """Return the end of a journal, for error messages."""
         path = self.folder / f"journal-{number}"
         return path.read_text()[-2_000:] if path.exists() else "no journal"

@@ -38,7 +38,7 @@ _context.set_forkserver_preload([__name__])
 
 
 class Plan(NamedTuple):
-    """What a process is to do."""
+    """The work of a process."""
 
     uri: str
     folder: Path
@@ -51,17 +51,17 @@ class Plan(NamedTuple):
 
     @property
     def journal(self) -> Path:
-        """Where the process writes down what happens."""
+        """Path of the process's journal."""
         return self.folder / f"journal-{self.number}"
 
     @property
     def stop(self) -> Path:
-        """The file whose existence ends all processes of the folder in good order."""
+        """Path of the file that makes all processes of the folder finish and end."""
         return self.folder / "stop"
 
 
 class Journal:
-    """Lines that are on the disk when `write` returns. Thread-safe."""
+    """A file of lines. A line is on disk when `write` returns. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -73,21 +73,21 @@ class Journal:
 
 
 def start(plan: Plan) -> ForkServerProcess:
-    """A process that works until the file `stop` exists."""
+    """Start a process that works until the file `stop` exists."""
     process = _context.Process(target=work, args=(plan,))
     process.start()
     return process
 
 
 def start_again(plan: Plan, requests: Sequence[dict[str, Any]]) -> ForkServerProcess:
-    """A process that sends requests again, each under its old operation id."""
+    """Start a process that repeats requests with their earlier operation ids."""
     process = _context.Process(target=repeat, args=(plan, requests))
     process.start()
     return process
 
 
 def work(plan: Plan) -> None:
-    """Commit from several threads until told to stop."""
+    """Commit from several threads until the file `stop` exists."""
     journal = Journal(plan.journal)
     if not plan.knows_intents:
         _forget_intents()
@@ -107,14 +107,14 @@ def work(plan: Plan) -> None:
 
 
 def _forget_intents() -> None:
-    """Let this process commit as a release did that knew no intents: its commits drop the slots of others."""
+    """Make this process commit like a release without intents. Its commits drop the slots of others."""
     Handover.base_for_intent = lambda self, *, lost: None  # type: ignore[method-assign]
     Intents.decide = lambda self, applied, published, *, competing: None  # type: ignore[method-assign]
     Turns.has_strangers = lambda self, head: True  # type: ignore[method-assign]  # always takes turns
 
 
 def repeat(plan: Plan, requests: Sequence[dict[str, Any]]) -> None:
-    """Send requests again, until each is answered."""
+    """Repeat requests until each of them has an answer."""
     journal = Journal(plan.journal)
     with opened(plan) as session:
         for request in requests:
@@ -123,7 +123,7 @@ def repeat(plan: Plan, requests: Sequence[dict[str, Any]]) -> None:
 
 
 def opened(plan: Plan) -> Any:
-    """A session, opened as soon as the store lets it."""
+    """Open a session as soon as the store is available."""
     return _until_it_works(
         lambda: (
             connect(plan.uri, plan.folder / "warehouse", metadata_files="never", principal=PRINCIPAL).session
@@ -159,7 +159,7 @@ def _commit(plan: Plan, client: Client, journal: Journal, thread: int) -> None:
 
 
 def _send(client: Client, journal: Journal, request: dict[str, Any]) -> str:
-    """Send a request and write down what came of it."""
+    """Send a request, and write its outcome to the journal."""
     key = request["key"]
     journal.write(event="sent", **request)
     try:

@@ -1,4 +1,4 @@
-"""Fixtures of the import's tests: those of the protocol's, and a tree to import from."""
+"""Fixtures of the import tests: those of the protocol tests, and a directory tree to import from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["catalog", "opened", "root", "shared_store", "store", "warehouse"]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The root of the tree to import."""
+    """The root of the directory tree."""
     folder = tmp_path / "source"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""Metadata files to import, catalogs to import into, and what is in them afterwards."""
+"""Metadata files to import, catalogs to import into, and functions that read the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UUID = "9c12d441-03fe-4693-9a96-%012x"
 
 
 class Entries:
-    """A source of given entries, which ends in an error if there is one among them."""
+    """A source that lists these entries. If one of them is an error, the source raises it."""
 
     def __init__(self, *entries: SourceEntry | ListedNamespace | Exception) -> None:
         self._entries = entries
@@ -77,7 +77,7 @@ def table_metadata(
 
 
 def view_metadata(location: Path) -> Json:
-    """The metadata of a view, with a field that nobody knows."""
+    """The metadata of a view, with an unknown field."""
     return {
         "view-uuid": UUID % 77,
         "format-version": 1,
@@ -92,7 +92,7 @@ def view_metadata(location: Path) -> Json:
 
 
 def write(folder: Path, metadata: Json | str | bytes, file: str = "00001-a.metadata.json") -> str:
-    """Write the metadata of the table in a folder; the location of its file."""
+    """Write the metadata of the table in a folder, and return the file's location."""
     place = folder / "metadata" / file
     place.parent.mkdir(parents=True, exist_ok=True)
     text = metadata if isinstance(metadata, (str, bytes)) else json.dumps(metadata)
@@ -101,6 +101,6 @@ def write(folder: Path, metadata: Json | str | bytes, file: str = "00001-a.metad
 
 
 def table_in(root: Path, *path: str, **metadata: Any) -> str:
-    """Write a table below a root; the location of its metadata file."""
+    """Write a table below a root, and return the location of its metadata file."""
     folder = root.joinpath(*path)
     return write(folder, table_metadata(folder, **metadata))

@@ -1,4 +1,4 @@
-"""Catalogs as sources: pyiceberg's, the tables of Iceberg's JdbcCatalog, and a REST server's."""
+"""Catalogs as sources: pyiceberg's catalogs, the tables of Iceberg's JdbcCatalog, and a REST server."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_table_that_the_source_cannot_load_stops_nothing(
 
 
 class CutOff(SqlCatalog):
-    """A catalog whose database goes away after the first listing."""
+    """A catalog whose database becomes unavailable after the first listing."""
 
     def list_namespaces(self, namespace: Any = ()) -> list[Any]:
         if namespace:

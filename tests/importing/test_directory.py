@@ -1,4 +1,4 @@
-"""Directory trees as sources: what is a table, which metadata file is its newest, and what is left alone."""
+"""Directory trees as sources: which directories are tables, which metadata file is the newest, and what is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def touch(root: Path, *files: str) -> None:
 
 
 def tables(root: Path, *, hadoop: bool = False) -> dict[str, str]:
-    """Names with the names of their metadata files."""
+    """Return the names of tables, each with the name of its metadata file."""
     entries = DirectoryTree(str(root), {}, hadoop=hadoop).entries()
     return {
         ".".join((*one.namespace, one.name)): one.problem or one.metadata_location.rsplit("/", 1)[-1]
@@ -226,7 +226,8 @@ def test_a_directory_that_cannot_be_listed_is_told(root: Path) -> None:
     listed = tree._list
 
     def refusing(location: str) -> Directory:
-        """Root may list every directory, so permissions would not do."""
+        """Make the listing of a directory fail. Permissions do not work for this, because root may list every
+        directory."""
         if location.endswith("/b"):
             raise PermissionError(f"not {location}")
         return listed(location)

@@ -1,4 +1,5 @@
-"""Tables and views that are imported by the location of their metadata file, and loaded when they are first used."""
+"""Lazy imports: the catalog stores only the location of the metadata file, and loads it when the table or view is first
+used."""
 
 from __future__ import annotations
 

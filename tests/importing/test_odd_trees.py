@@ -1,4 +1,4 @@
-"""Trees with names, links and depths that no catalog produces: the import still finds everything else in them."""
+"""Trees with names, links and depths that no catalog produces. The import still finds all other tables."""
 
 from __future__ import annotations
 

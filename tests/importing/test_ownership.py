@@ -1,4 +1,4 @@
-"""Folders that imported tables and views own, and folders in which jobs therefore delete no files."""
+"""Folders that imported tables and views own. Jobs therefore delete no files in these folders."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def precious(tmp_path: Path) -> Path:
 
 
 def stray(file: Path) -> Path:
-    """An old file that no table names."""
+    """An old file to which no table refers."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("x")
     age(file, 10)
@@ -117,13 +117,13 @@ def lying(root: Path, **metadata: Any) -> str:
 
 
 def removed(client: Client, **arguments: Any) -> set[str]:
-    """The files that `remove_orphans` deletes."""
+    """Return the files that `remove_orphans` deletes."""
     rows = call(client.session, "remove_orphans", dry_run=False, **arguments)
     return {row[0].removeprefix("file://") for row in rows if row[4] == "deleted"}
 
 
 def adopted(client: Client, **arguments: Any) -> dict[str, str]:
-    """Locations, each with the outcome of `adopt`."""
+    """Return locations, each with the outcome of `adopt`."""
     rows = call(client.session, "adopt", **{"table": "db.t", **arguments})
     return {location.removeprefix("file://"): reason or outcome for location, outcome, reason in rows}
 
@@ -365,7 +365,7 @@ def test_a_folder_with_another_tables_metadata_behind_a_link_is_not_adopted(
 def test_a_folder_with_another_table_around_this_one_is_not_adopted(
     catalog: Client, root: Path, precious: Path
 ) -> None:
-    """The outer table has a problem of its own for an import: there is a table in its folder."""
+    """The outer table has a problem of its own: its folder contains another table."""
     imports(catalog, root, lying(root, location=f"file://{precious}"))
     outer = write(precious, table_metadata(precious, number=2))
     table_in(precious, "inner")

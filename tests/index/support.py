@@ -1,4 +1,4 @@
-"""A place for shards that counts what is read, and walks over trees."""
+"""A store of shards that counts reads, and functions that traverse trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_ID = 1 << 60
 
 
 class Shelf:
-    """Shards by id, kept as rows: each one read has gone through its encoding. Reads are recorded by batch."""
+    """Shards by id, stored as encoded rows. Every batch of reads is recorded."""
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
@@ -69,7 +69,7 @@ class Shelf:
         return dict(Index(root, self.read).range())
 
     def reads(self) -> set[int]:
-        """Ids read since the last call."""
+        """Return the ids that were read since the last call."""
         ids = {id for batch in self.batches for id in batch}
         self.batches.clear()
         return ids
@@ -104,7 +104,7 @@ def walk(root: IndexRoot, shelf: Shelf) -> Iterator[Placed]:
 
 
 def out_of_bounds(root: IndexRoot, shelf: Shelf, settings: IndexSettings) -> list[Placed]:
-    """Shards over the maximum, and shards besides the root under the minimum."""
+    """Return the shards above the maximum size, and the shards except the root below the minimum size."""
     return [
         placed
         for placed in walk(root, shelf)
@@ -114,7 +114,7 @@ def out_of_bounds(root: IndexRoot, shelf: Shelf, settings: IndexSettings) -> lis
 
 
 def numbered(numbers: Collection[int], tag: int = 0) -> dict[bytes, Entry]:
-    """Entries of keys like those of tables; `tag` makes other pointers."""
+    """Return entries with keys like those of tables. Another `tag` gives other pointers."""
     return {
         b"\x02ns\x01ttable_%06d" % number: Entry(FIRST_ID + 2**32 * (tag + 1) + number) for number in numbers
     }

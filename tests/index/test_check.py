@@ -1,4 +1,4 @@
-"""Finding what is wrong with an index."""
+"""Checks that find errors in an index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.index.support import Placed, Shelf, numbered, walk
 
 
 def check(root: IndexRoot, read: ShardReader) -> Iterator[str]:
-    """What is found in words; each shard that is named is the one that was found."""
+    """Return the problems as text. Each problem must name the id of an existing shard."""
     for fault in faults(root, read):
         assert not fault.shard or str(fault.shard) in fault.message
         yield fault.message

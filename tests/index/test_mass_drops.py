@@ -1,4 +1,4 @@
-"""Dropping most of an index: shards merge, levels go, and bounds hold at every step."""
+"""Removing most entries of an index: shards merge, the tree loses levels, and the size limits hold at every step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NAMESPACES = 40
 
 
 def key_of(number: int, total: int) -> bytes:
-    """The key of a table; those of one namespace follow one another."""
+    """Return the key of a table. The keys of one namespace are consecutive."""
     return b"\x02namespace_%03d\x01ttable_%06d" % (number * NAMESPACES // total, number)
 
 
 def grown(shelf: Shelf, total: int, sizes: IndexSettings) -> IndexRoot:
-    """An index of `total` tables, made a namespace at a time in random order."""
+    """Return an index of `total` tables that were created one namespace at a time, in random order."""
     order = list(range(NAMESPACES))
     random.Random(1).shuffle(order)
     root = IndexRoot()
@@ -33,7 +33,7 @@ def grown(shelf: Shelf, total: int, sizes: IndexSettings) -> IndexRoot:
 
 
 def dropped(total: int, share: float, order: str) -> list[int]:
-    """The tables that are dropped, in the order in which they are: of whole namespaces, or any."""
+    """Return the tables to drop, in their order: all tables of some namespaces, or random tables."""
     numbers = list(range(total))
     if order == "random":
         random.Random(2).shuffle(numbers)
@@ -47,7 +47,7 @@ def dropped(total: int, share: float, order: str) -> list[int]:
 def drop(
     shelf: Shelf, root: IndexRoot, keys: Sequence[bytes], sizes: IndexSettings, *, step: int, quota: int
 ) -> list[IndexRoot]:
-    """The root after each step; bounds and soundness hold after each."""
+    """Yield the root after each step. Check size limits and consistency after each step."""
     roots = []
     for low in range(0, len(keys), step):
         root = shelf.changed(root, dict.fromkeys(keys[low : low + step]), sizes, quota)

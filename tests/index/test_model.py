@@ -1,4 +1,4 @@
-"""An index against a plain dictionary, in any order of operations."""
+"""An index compared with a dictionary, in any order of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards as rows."""
+"""Encoding of shards as rows."""
 
 from __future__ import annotations
 

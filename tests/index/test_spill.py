@@ -1,4 +1,4 @@
-"""Freezing: what stays embedded, which shards are rewritten, and what shape the tree keeps."""
+"""Freezing an index: which changes stay embedded, which shards are rewritten, and the shape of the tree."""
 
 from __future__ import annotations
 

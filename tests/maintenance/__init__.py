@@ -1,1 +1,1 @@
-"""Maintenance: what may go, and what must stay."""
+"""Tests of maintenance: what it may delete, and what it must keep."""

@@ -1,4 +1,4 @@
-"""A lake in memory or in SQLite."""
+"""A catalog in memory or in SQLite."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def lake(opened: Open) -> PolarisCatalog:
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Things happen in the same order each time."""
+    """Run parallel work in one thread, so that the order is always the same."""
     monkeypatch.setattr(marks, "_THREADS", 1)

@@ -61,7 +61,7 @@ def snapshot_updates(id: int, number: int, time: int) -> list[Json]:
 
 
 def fill(client: Client, clock: ManualClock) -> None:
-    """Something of everything."""
+    """Fill the store with objects of every type."""
     client.namespace("db")
     client.namespace("db", "inner")
     client.namespace("large", properties={"text": "x" * (2 * MAX_ROW_BYTES)})
@@ -102,7 +102,7 @@ def fill(client: Client, clock: ManualClock) -> None:
 
 
 class Sound:
-    """A sound store, filled once."""
+    """An undamaged store, filled once."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock(NOW)
@@ -113,7 +113,7 @@ class Sound:
         self.reference = self.client.session.catalog.reference
 
     def copy(self) -> Damaged:
-        """A store of its own with the same rows."""
+        """Return another store with the same rows."""
         backend = MemoryBackend(str(uuid.uuid4()))
         copy_rows(self.client.session.connection.backend, backend)
         return Damaged(backend, self.clock, self.instance, self.reference)
@@ -134,7 +134,7 @@ def copy_rows(source: Backend, target: Backend) -> None:
 
 
 class InParts(LocalEngine):
-    """An engine in this process for which a check divides everything into parts."""
+    """An engine in this process. A check divides all work into parts for it."""
 
     number = 1
 
@@ -144,7 +144,7 @@ class InParts(LocalEngine):
 
 
 class Damaged:
-    """A store whose rows are changed as no writer would."""
+    """A store whose rows are changed in ways that no writer would."""
 
     def __init__(self, backend: Backend, clock: ManualClock, instance: str, reference: str) -> None:
         self.backend = backend
@@ -153,7 +153,7 @@ class Damaged:
         self.reference = reference
 
     def problems(self, *, parts: int = 1, **options: Any) -> list[Problem]:
-        """What a check finds that divides everything into some parts."""
+        """Return the problems that a check finds if it divides the work into this number of parts."""
         own = ObjectStore(self.backend, self.instance, process_cache(), store_key="damaged")
         engine = InParts(Reach(own, Files({})))
         engine.number = parts
@@ -192,7 +192,7 @@ class Damaged:
         return read_head(row, row_name)
 
     def commit(self, back: int = 0, name: str = "") -> tuple[int, Commit]:
-        """The commit so far before the head, with its id."""
+        """Return the commit that is this far before the head, with its id."""
         id = self.head(name).commit
         for _ in range(back):
             id = self.get(id, Commit).parents[0]
@@ -208,11 +208,11 @@ class Damaged:
         return found
 
     def holder(self, key: bytes, index: str = NAMES) -> int:
-        """The object that holds an entry of the head."""
+        """Return the object that contains an entry of the head."""
         return row_of(self.root(index), self.commit()[0], key, self.shards)
 
     def shard(self, index: str, kind: type[Leaf] | type[Branch], position: int = 1) -> tuple[int, Any]:
-        """A shard of an index of the head."""
+        """Return a shard of an index of the head."""
         root = self.root(index)
         level = [root.shard]
         for height in range(root.height, -1, -1):
@@ -226,7 +226,7 @@ class Damaged:
     # Damaging
 
     def put(self, id: int, data: bytes) -> None:
-        """Replace an object by these bytes."""
+        """Replace the row of an object by these bytes."""
         old = self.backend.read_objects(self.instance, [ObjectKey(id, part) for part in range(10)])
         self.backend.delete_objects(self.instance, list(old))
         self.backend.write_objects(self.instance, objects.rows_of(id, data))
@@ -284,7 +284,7 @@ class Damaged:
 
 
 class Planted(NamedTuple):
-    """A corruption: how it is made, which gives the key of the damaged row, and what it is to be called."""
+    """A corruption: a function that makes it and returns the key of the damaged row, and the expected problem."""
 
     name: str
     kind: str
@@ -292,7 +292,7 @@ class Planted(NamedTuple):
 
 
 def texts(piece: bytes) -> Json:
-    """A piece's JSON."""
+    """Return the JSON of a piece."""
     found: Json = json.loads(piece)
     return found
 

@@ -1,4 +1,4 @@
-"""Lakes of small tables with a history, and which of their files are needed, found through pyiceberg alone."""
+"""Catalogs of small tables with a history, and the files that these need, determined with pyiceberg alone."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
 def rows(*ids: int) -> pa.Table:
-    """Rows with these ids."""
+    """Return rows with these ids."""
     return pa.table({"id": list(ids), "text": [f"text {id}" for id in ids]}, schema=SCHEMA)
 
 
 def path(location: str) -> str:
-    """A location as a path of this machine."""
+    """Return a location as a local path."""
     found = local_path(location)
     assert found is not None
     return str(found)
 
 
 def needed(*tables: Table) -> set[str]:
-    """Every file that some snapshot of some of these tables names, but metadata files."""
+    """Return every file that a snapshot of these tables refers to, except metadata files."""
     found: set[str] = set()
     for table in tables:
         for snapshot in table.metadata.snapshots:
@@ -47,13 +47,13 @@ def needed(*tables: Table) -> set[str]:
 
 
 def there(*tables: Table) -> set[str]:
-    """Every file in the locations of these tables, but metadata files and checksums."""
+    """Return every file in the locations of these tables, except metadata files and checksums."""
     files = [file for table in tables for file in Path(path(table.location())).rglob("*") if file.is_file()]
     return {str(file) for file in files if not file.name.endswith((".metadata.json", ".crc"))}
 
 
 def expire(catalog: PolarisCatalog, spark: Any = None, **arguments: Any) -> list[dict[str, Any]]:
-    """Call `expire`; its rows by column."""
+    """Call `expire`, and return its rows by column."""
     from polaris_spark.jobs.expire import PROCEDURE
 
     found = call(catalog._opened, "expire", spark=spark, **arguments)
@@ -62,13 +62,13 @@ def expire(catalog: PolarisCatalog, spark: Any = None, **arguments: Any) -> list
 
 
 def give_up_drops(catalog: PolarisCatalog, clock: ManualClock) -> None:
-    """Let history lose what was dropped before its last commit."""
+    """Trim the history so that it no longer contains the drops before the last commit."""
     clock.advance(30 * 24 * 3_600_000)
     call(catalog._opened, "trim")
 
 
 def make(catalog: PolarisCatalog, name: str, **properties: str) -> Table:
-    """A new table with some history: appends, a delete of whole files, one of rows, and an overwrite."""
+    """Create a table with some history: appends, a delete of whole files, a delete of rows, and an overwrite."""
     table = catalog.create_table(name, SCHEMA, properties=properties)
     for start in range(0, 12, 3):
         table.append(rows(start, start + 1, start + 2))
@@ -80,10 +80,10 @@ def make(catalog: PolarisCatalog, name: str, **properties: str) -> Table:
 
 
 def pause() -> None:
-    """Let the clock reach the next millisecond: snapshots of one would be of one age."""
+    """Wait until the next millisecond, so that snapshots have different times."""
     time.sleep(0.002)
 
 
 def ids(table: Table) -> Iterable[int]:
-    """The ids of the rows that are there, sorted."""
+    """Return the ids of the table's rows, sorted."""
     return sorted(table.scan().to_arrow()["id"].to_pylist())

@@ -1,4 +1,4 @@
-"""Tables whose metadata names files of others, and the jobs that delete files."""
+"""Tables whose metadata refers to files of others, and the jobs that delete files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def name_data_files(table: Table, locations: Iterable[str]) -> None:
 
 
 def defer_purges(lake: Lake) -> None:
-    """Give a catalog another branch, so that `PURGE` leaves the files to maintenance."""
+    """Add a second branch to a catalog, so that `PURGE` leaves the deletion of files to maintenance."""
     catalog = lake.session.catalog
     catalog.references.create(
         head_name(catalog.row, "side"), Operation(b"", "somebody"), source=catalog.head()

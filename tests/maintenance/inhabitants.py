@@ -93,7 +93,7 @@ class Inhabitant:
     # Roles
 
     def writer(self) -> Callable[[], None]:
-        """Appends rows of its own to tables, and sometimes reads one back."""
+        """Appends rows to tables, and sometimes reads one of its rows."""
         numbers = iter(range(10**9))
 
         def act() -> None:
@@ -113,7 +113,7 @@ class Inhabitant:
         return act
 
     def mover(self) -> Callable[[], None]:
-        """Renames tables, changes properties, drops tables, restores some of them, and makes new ones."""
+        """Renames tables, changes properties, drops tables, restores some of them, and creates new ones."""
         numbers = iter(range(10**9))
 
         def act() -> None:
@@ -138,7 +138,7 @@ class Inhabitant:
         return act
 
     def brancher(self) -> Callable[[], None]:
-        """Makes branches of the catalog, works on them, drops them, and brings some back."""
+        """Creates branches of the catalog, changes them, drops them, and restores some of them."""
         session = self.catalog._opened
         references, row = session.catalog.references, session.catalog.row
         numbers = iter(range(10**9))
@@ -170,12 +170,12 @@ class Inhabitant:
 
 
 def opened(uri: str, folder: str, **more: str) -> PolarisCatalog:
-    """The catalog, with short lives of everything."""
+    """Open the catalog with the short periods."""
     return PolarisCatalog("polaris", store=uri, warehouse=f"{folder}/warehouse", **SHORT, **more)
 
 
 def journal(folder: Path) -> Iterator[tuple[str, list[Any]]]:
-    """What all processes wrote down: whose, and what. The last line of each may not be whole as yet."""
+    """Yield the events of all journals, with the process's name. The last line of a journal may be incomplete."""
     for path in sorted(folder.glob("journal-*")):
         for line in path.read_text().split("\n")[:-1]:
             yield path.name.removeprefix("journal-"), json.loads(line)

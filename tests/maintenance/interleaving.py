@@ -1,4 +1,4 @@
-"""A store, the process that sweeps it, and others that stand still at any of their operations on the database."""
+"""A store, a process that sweeps it, and other processes that pause at any of their database operations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _numbers = count()
 
 
 class Stepping(MemoryBackend):
-    """A process's view of a store in memory: `step` is called before each of its operations."""
+    """A process's handle of a store in memory. It calls `step` before each operation."""
 
     def __init__(self, name: str, *, transactional: bool = False) -> None:
         super().__init__(name)
@@ -76,7 +76,7 @@ class Stepping(MemoryBackend):
 
 
 class Merge(Change[dict[bytes, Entry], None]):
-    """Take over what another reference holds, as it is when this is prepared."""
+    """Copy the content that another reference has when this change is prepared."""
 
     def __init__(self, source: str, process: References) -> None:
         self.source = source
@@ -100,7 +100,7 @@ Action = Callable[[References], object]
 
 
 class Place:
-    """A realm with a main reference, one beside it, and one that was dropped; each has a history."""
+    """A realm with a main reference, a second one, and a dropped one. Each has a history."""
 
     def __init__(self, *, transactional: bool = False, dropped: bool = True) -> None:
         """
@@ -128,12 +128,13 @@ class Place:
         self.clock.advance(2 * BRIEF)
 
     def process(self, clock: ManualClock | None = None) -> tuple[References, Stepping]:
-        """Another process, with its backend."""
+        """Return another process, and its handle of the store."""
         backend, clock = Stepping(self.name, transactional=self.transactional), clock or self.clock
         return references(backend, realm=REALM, clock=clock, leases=NodeLeases(backend, clock)), backend
 
     def later(self) -> None:
-        """Time passes, main and side go on, and history is trimmed: what was their head needs nobody any more."""
+        """Let time pass, commit to main and side, and trim history, so that nothing needs their earlier heads any
+        more."""
         for _ in range(2):
             for name in (MAIN, SIDE):
                 for number in range(2):
@@ -150,7 +151,7 @@ class Place:
         grace_ms: int = GRACE,
         dry_run: bool = False,
     ) -> Swept:
-        """A whole sweep."""
+        """Run a whole sweep."""
         policy = Policy(retention_ms, grace_ms)
         return sweep(process or self.process()[0], policy, operation=ME, dry_run=dry_run)
 
@@ -163,7 +164,7 @@ class Place:
                 yield read_head(row, row_name)
 
     def check(self) -> None:
-        """Everything that history needs is there."""
+        """Check that everything that history needs exists."""
         found, backend = self.process()
         completeness = Completeness(backend, REALM)
         for head in self.heads():
@@ -171,17 +172,17 @@ class Place:
             assert completeness.check(ids), completeness.lost_below(head.commit)
 
     def rows(self) -> set[tuple[int, int]]:
-        """Keys of all rows."""
+        """Return the keys of all rows."""
         return set(MemoryBackend(self.name)._tables.objects[REALM])
 
 
 def held(reader: CommitReader) -> dict[bytes, int]:
-    """What a head of a reference holds: pointers by key."""
+    """Return the content of a head of a reference: pointers by key."""
     return {key: entry.pointer for key, entry in reader.index("names").range()}
 
 
 class Held:
-    """What one process does, standing still before the n-th of its operations until it is told to go on."""
+    """An action of one process. It pauses before the n-th database operation until the test continues it."""
 
     def __init__(self, process: tuple[References, Stepping], action: Action, stands_before: int) -> None:
         self._references, self._backend = process
@@ -192,12 +193,12 @@ class Held:
         self._thread = greenlet(self._run)
 
     def begin(self) -> None:
-        """Let it begin, until it stands still or has ended."""
+        """Start the action, and wait until it pauses or has ended."""
         self._backend.step = self._step
         self._thread.switch()
 
     def end(self) -> None:
-        """Let it go on to its end; how it failed is kept in `error`."""
+        """Continue the action to its end. An error is stored in `error`."""
         if not self._thread.dead:
             self._thread.switch()
         assert self._thread.dead

@@ -1,4 +1,4 @@
-"""A catalog with tables and files to clean, in this process."""
+"""A catalog with tables and files to delete, in this process."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Lake:
         self.catalog.create_namespace_if_not_exists("db")
 
     def table(self, name: str = "t", *, appends: int = 2, **properties: str) -> Table:
-        """A new table with some snapshots."""
+        """Create a table with some snapshots."""
         table = self.catalog.create_table(f"db.{name}", ROWS.schema, properties=properties)
         for _ in range(appends):
             table.append(ROWS)
         return table
 
     def old(self, days: float = 10) -> None:
-        """Let every file have been changed last some days ago."""
+        """Set the modification time of every file to some days ago."""
         for file in self.files():
             age(file, days)
 
     def stray(self, name: str | Path, days: float = 10) -> Path:
-        """A file that nothing names, by its path below the warehouse."""
+        """Create a file to which nothing refers, by its path below the warehouse."""
         file = self.warehouse / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"stray")
@@ -59,11 +59,11 @@ class Lake:
         return file
 
     def files(self) -> set[Path]:
-        """Every file in the warehouse."""
+        """Return every file in the warehouse."""
         return {file for file in self.warehouse.rglob("*") if file.is_file()}
 
     def remove(self, **arguments: Any) -> list[tuple[Any, ...]]:
-        """Rows of `remove_orphans`."""
+        """Run `remove_orphans`, and return its rows."""
         return call(self.session, "remove_orphans", **arguments)
 
     def close(self) -> None:
@@ -73,13 +73,13 @@ class Lake:
 
 
 def age(file: Path, days: float) -> None:
-    """Let a file have been changed last some days ago."""
+    """Set the modification time of a file to some days ago."""
     then = time.time() - days * DAY
     os.utime(file, (then, then))
 
 
 def make_too_deep(folder: Path) -> None:
-    """Make nested folders, the last of which have paths that are too long to be opened."""
+    """Create nested folders. The paths of the innermost ones are too long to be opened."""
     deep = os.open(folder, os.O_RDONLY)
     for _ in range(20):
         os.mkdir("d" * 250, dir_fd=deep)
@@ -90,7 +90,7 @@ def make_too_deep(folder: Path) -> None:
 
 
 def folder(table: Table) -> Path:
-    """The directory of a table."""
+    """Return the directory of a table."""
     path = local_path(table.location())
     assert path is not None
     return path
@@ -107,7 +107,7 @@ def table_elsewhere(lake: Lake) -> Path:
 
 
 def name_statistics(table: Table, location: str) -> None:
-    """Let a table name a file, as one of statistics."""
+    """Add a file to a table as a statistics file."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     statistics = StatisticsFile(
@@ -133,7 +133,7 @@ def refuse_to_delete(monkeypatch: pytest.MonkeyPatch, *stuck: str | Path) -> Non
 
 
 def paths(rows: Iterable[tuple[Any, ...]], outcome: str | None = None) -> set[Path]:
-    """The files of a result, or those that one thing came of."""
+    """Return the files of a result, or only the files with one outcome."""
     found = {local_path(row[0]) for row in rows if outcome in (None, row[4])}
     return {path for path in found if path is not None}
 

@@ -1,4 +1,5 @@
-"""What every test of the Bigtable backend starts from: a store of its own, a relay before it, and a raw client."""
+"""Fixtures of the tests of the Bigtable backend: each test has its own store, a relay in front of the emulator, and a
+raw client."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.stores import ServerOf
 
 @pytest.fixture
 def relay(server_of: ServerOf) -> Iterator[Relay]:
-    """Between the emulator and the clients of `far_uri`."""
+    """The relay between the emulator and the clients of `far_uri`."""
     relay = Relay(server_of("bigtable").port)
     yield relay
     relay.close()
@@ -47,7 +48,7 @@ def far(backend: Backend, far_uri: str) -> Iterator[Backend]:
 
 @pytest.fixture
 def hasty(backend: Backend, far_uri: str) -> Iterator[Backend]:
-    """As `far`, but it gives up soon; already connected, so that what it is asked for is all that takes time."""
+    """Like `far`, but with a short time-out. It is already connected, so a test measures only the requests."""
     hasty = open_backend(with_options(far_uri, "timeout=2s"))
     until_it_works(lambda: hasty.read_reference("realm", "name"))
     yield hasty
@@ -74,11 +75,11 @@ def admin(channel: grpc.Channel) -> BigtableTableAdminClient:
 
 @pytest.fixture
 def instance() -> str:
-    """As the API names the instance of all stores here."""
+    """Name of the instance of all stores in these tests, as the API spells it."""
     return "projects/project/instances/instance"
 
 
 @pytest.fixture
 def references(uri: str, instance: str) -> str:
-    """As the API names the table of references."""
+    """Name of the table of references, as the API spells it."""
     return f"{instance}/tables/{StoreURI.parse(uri).path.partition('/')[2]}-references"

@@ -1,4 +1,4 @@
-"""A gRPC server before the emulator: what passes it can be looked at, changed, lost or refused, call by call."""
+"""A gRPC server in front of the emulator. Tests use it to inspect, change, lose or refuse single calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rule = Callable[[bytes, Forward], Iterator[bytes]]
 
 
 class StatusError(Exception):
-    """What a rule answers instead of going on."""
+    """The error that a rule returns instead of forwarding a call."""
 
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
@@ -22,7 +22,7 @@ class StatusError(Exception):
 
 
 class Relay(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC ships no types
-    """Passes calls on as they are, but for those of methods that have a rule."""
+    """Forwards calls unchanged, except calls of methods that have a rule."""
 
     def __init__(self, port: int) -> None:
         """
@@ -42,13 +42,14 @@ class Relay(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC ships no type
         self._server.start()
 
     def service(self, handler_call_details: Any) -> Any:
-        """How gRPC asks who answers a call: all of them as streams, which look the same on the wire."""
+        """Return the handler of a method, as gRPC's servers ask for it. All calls are handled as streams, which look
+        the same on the wire."""
         return grpc.unary_stream_rpc_method_handler(
             lambda request, context: self._answers(handler_call_details.method, request, context)
         )
 
     def close(self) -> None:
-        """Break off everything."""
+        """End the server and all connections."""
         self._server.stop(None).wait()
         self._there.close()
 
@@ -65,7 +66,7 @@ class Relay(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC ships no type
 
 
 def refuse(code: str, words: str = "by a rule") -> Rule:
-    """Refuses every call before it is done."""
+    """Refuses every call without forwarding it."""
 
     def rule(_: bytes, __: Forward) -> Iterator[bytes]:
         raise StatusError(grpc.StatusCode[code], words)
@@ -75,7 +76,7 @@ def refuse(code: str, words: str = "by a rule") -> Rule:
 
 
 def lose(code: str) -> Rule:
-    """Has every call done, and tells of an error instead of the answer."""
+    """Forwards every call, but returns an error instead of the answer."""
 
     def rule(request: bytes, forward: Forward) -> Iterator[bytes]:
         list(forward(request))

@@ -1,4 +1,4 @@
-"""Many rows at once: statuses of entries, answers in pieces, streams that break off."""
+"""Requests with many rows: statuses of single entries, answers in several pieces, and streams that end early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNAVAILABLE, _INVALID = 14, 3
 
 
 class Half:
-    """Has every second entry of a bulk mutation applied, and the others not."""
+    """Applies every second entry of a bulk mutation, and not the others."""
 
     def __init__(self, status: int | None, times: int) -> None:
         """
@@ -108,7 +108,8 @@ def test_a_write_whose_answers_were_lost_before_is_in_doubt_whatever_ends_it(
 
 
 def cut_in_pieces(request: bytes, forward: Forward) -> Iterator[bytes]:
-    """Gives each value in pieces of three bytes, and each row twice, the first time not to its end."""
+    """Return values in pieces of three bytes. Each answer begins with an incomplete copy of its first row, which is
+    then reset."""
     for message in forward(request):
         answer = ReadRowsResponse.deserialize(message)
         pieces = [piece for chunk in answer.chunks for piece in in_pieces(chunk)]

@@ -1,4 +1,4 @@
-"""What a swap's condition looks at: the bytes of the latest cell of a version, and nothing else."""
+"""The condition of a swap compares only the bytes of the newest cell of a version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSIONS = [
 
 
 def keep_all_cells(admin: BigtableTableAdminClient, table: str) -> None:
-    """Have the table remove no older cells."""
+    """Configure the table to keep old cells."""
     family = ColumnFamily(gc_rule=GcRule(max_num_versions=1_000))
     change = ModifyColumnFamiliesRequest.Modification(id="f", update=family)
     admin.modify_column_families(name=table, modifications=[change])

@@ -1,4 +1,4 @@
-"""Row keys, and the ranges that scans and drops make of them."""
+"""Row keys, and the key ranges that scans and drops use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that are reset below gRPC, as proxies do: the library names a status that no server has sent."""
+"""Streams that a proxy resets below gRPC. The library then reports a status that no server has sent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _reset_all(server: socket.socket, code: int) -> None:
 
 @pytest.fixture(params=[2, 7, 8, 11, 12], ids=["internal", "refused", "cancelled", "calm", "insecure"])
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Of a server that resets all streams with an error code of HTTP/2."""
+    """Port of a server that resets all streams with an error code of HTTP/2."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_reset_all, args=(server, request.param), daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""What every test of the Cassandra backend starts from: a store of its own on the session's server."""
+"""Fixtures of the tests of the Cassandra backend: each test has its own store on the server of the test session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans past deleted rows, and realms that are dropped, on a server that reads past few of them in one request."""
+"""Scans over deleted rows, and drops of realms, on a server that reads only few deleted rows in one request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _numbers = count(1)
 
 
 class Strict(Cassandra):
-    """A node that gives up early."""
+    """A node that fails a read after few deleted rows."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ def test_a_realm_is_dropped_whose_rows_a_sweep_deleted(backend: Backend) -> None
 
 
 def test_a_scan_finds_what_sweeps_left_once(backend: Backend) -> None:
-    """Rows that are left fill several pages, so that pages that fail begin among them."""
+    """The remaining rows fill several pages, so some of the pages that fail are not the first."""
     left = []
     for number in range(60):
         backend.write_objects("realm", rows := partition(number, MOST // 4))
@@ -98,7 +98,7 @@ def test_a_scan_finds_what_sweeps_left_once(backend: Backend) -> None:
 
 
 def test_a_partition_of_too_many_deleted_rows_is_scanned_and_dropped(backend: Backend) -> None:
-    """Some rows are left, so that pages fail in its middle, and others' rows lie around it."""
+    """Some rows remain, so pages fail in the middle of the partition. Rows of other realms are around it."""
     backend.write_objects("realm", rows := partition(0, 5 * MOST))
     left = [rows[500], *rows[MOST : MOST + 300], rows[-1]]
     delete(backend, "realm", sorted({*rows} - {*left}))

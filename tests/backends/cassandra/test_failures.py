@@ -1,4 +1,4 @@
-"""What failures of Cassandra are told as, which one node alone does not bring about."""
+"""The errors of this package for failures of Cassandra that a single node does not cause by itself."""
 
 from __future__ import annotations
 

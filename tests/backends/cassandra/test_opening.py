@@ -1,4 +1,4 @@
-"""What a `cassandra://` URI says, what `setup` makes of it, and who is refused."""
+"""The options of a `cassandra://` URI, the schema that `setup` creates, and the clients that are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.servers.cassandra import Cassandra
 
 
 def use(uri: str, *, setup: bool = False) -> None:
-    """Set up the store, or else read from it."""
+    """Set up the store, or read from it."""
     with contextlib.closing(open_backend(uri)) as backend:
         if setup:
             backend.setup()

@@ -1,4 +1,4 @@
-"""How rows and references are asked for, what is never sent, and what becomes of a quorum that is not there."""
+"""The statements for rows and references, statements that are never sent, and reads and writes without a quorum."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_references_are_only_written_by_transactions() -> None:
 
 
 def test_what_has_no_version_is_never_compared_with(backend: Backend, sent: list[Any]) -> None:
-    """`IF version = null` would be true of a missing row, and create it."""
+    """`IF version = null` would be true for a missing row, and would create it."""
     for nothing in (None, b""):
         with pytest.raises(InputError, match="the expected version"):
             backend.swap_reference("realm", "name", nothing, row())  # type: ignore[arg-type]  # the mistake to be caught
@@ -95,7 +95,7 @@ def test_a_row_that_is_written_right_after_its_deletion_is_there(backend: Backen
 def test_a_scan_that_goes_on_knows_where_partitions_lie(
     cassandra: Cassandra, uri: str, backend: Backend
 ) -> None:
-    """A token that were too high would leave rows out."""
+    """A scan would miss rows if the token were too high."""
     for realm in ("realm", "r\u00e9alm \u65e5\u672c", "r" * 300):
         backend.insert_reference(realm, f"{realm}/name", row())
         backend.write_objects(realm, [ObjectRow(id, 0, b"x") for id in (1, 5 << 40, 2**63 - 1)])

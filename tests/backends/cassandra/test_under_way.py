@@ -1,4 +1,4 @@
-"""Requests under way to Cassandra are bounded, wherever Ctrl-C comes."""
+"""The number of concurrent requests to Cassandra is limited, even if Ctrl-C interrupts a request at any point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.backends.waiting import started
 
 
 class _Future:
-    """As the driver's, which calls back at once if it has ended."""
+    """Like the driver's future. It calls back at once if it has already ended."""
 
     def __init__(self) -> None:
         self.ended = False

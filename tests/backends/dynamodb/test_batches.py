@@ -1,4 +1,4 @@
-"""Batches: their limits, what the service leaves unprocessed, and where rows go."""
+"""Batches: their limits, items that the service leaves unprocessed, and the keys of rows."""
 
 from __future__ import annotations
 

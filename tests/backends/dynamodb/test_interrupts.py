@@ -1,4 +1,4 @@
-"""Ctrl-C takes no connection from the requests of a process for good."""
+"""Ctrl-C never leaks a connection of the process's pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONNECTIONS = 2
 
 
 class _Client:
-    """Answers at once, or when all connections are in use."""
+    """A client that answers at once, or when all connections are in use."""
 
     def __init__(self) -> None:
         self._all_in = threading.Barrier(_CONNECTIONS, timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Throttling, failures of the service, refusals, forks, and connections that are shared and waited for."""
+"""Throttling, failures of the service, refusals, forks, and threads that share and wait for connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THROTTLED = [
 
 
 def first(times: int, answer: Answer) -> Rule:
-    """A rule that answers so a number of times, and then passes everything on."""
+    """A rule that gives this answer a number of times, and then forwards all requests."""
     left = iter(range(times))
     lock = threading.Lock()
 

@@ -116,6 +116,6 @@ def google_storage() -> Iterator[str]:
 
 
 def without_log_in(url: str) -> str:
-    """A service account's key, as Google's tools read it, of a server that asks for none."""
+    """A service account's key, in the format of Google's tools, for a server that requires no login."""
     nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
     return json.dumps({"gcs_base_url": url, "disable_oauth": True, **nobody})

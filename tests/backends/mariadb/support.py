@@ -1,4 +1,4 @@
-"""Looking at a store of MariaDB from outside."""
+"""Functions that inspect a store of MariaDB with a connection of their own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Admin:
         self._cursor = self._connection.cursor()
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives."""
+        """Return the rows of a statement."""
         self._cursor.execute(statement)
         return list(self._cursor.fetchall())
 
     def sessions(self, uri: str, *, busy: bool = False) -> set[int]:
-        """The server's numbers of the sessions with a store, or of those that run a statement."""
+        """Return the ids of the server's sessions that use a store, or of those that are running a statement."""
         database = database_of(uri)
         return {
             id
@@ -37,7 +37,7 @@ class Admin:
         }
 
     def blocked(self, uri: str, among: str) -> int:
-        """The session of a store whose statement holds `among` and is under way, once there is one."""
+        """Wait until a session of a store runs a statement that contains `among`, and return the session's id."""
         database, found = database_of(uri), list[int]()
 
         def look() -> bool:
@@ -61,18 +61,18 @@ def database_of(uri: str) -> str:
 
 
 def place_of(uri: str) -> str:
-    """A store's URI without scheme and credentials."""
+    """Return a store's URI without scheme and credentials."""
     return uri.rpartition("@")[2]
 
 
 def of_guest(uri: str, server: MariaDB) -> str:
-    """A store's URI for the user who may only log in."""
+    """Return a store's URI for a user who has only the permission to log in."""
     return uri.replace(f"{ADMIN}:{server.password}", f"{GUEST}:{server.guests_password}")
 
 
 @contextmanager
 def held(server: MariaDB, uri: str, *statements: str) -> Iterator[Admin]:
-    """A transaction of another program that ran statements on the store, and goes on until the block ends."""
+    """Run statements on the store in a transaction of another program, which stays open until the block ends."""
     with Admin(server, database_of(uri)) as other:
         # The list of processes may show a statement for a moment after its answer, so the last one looks like nothing.
         for statement in ("SET autocommit = 0", *statements, "DO 0"):
@@ -84,7 +84,7 @@ def held(server: MariaDB, uri: str, *statements: str) -> Iterator[Admin]:
 
 @contextmanager
 def globally(admin: Admin, variables: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the whole server, for sessions that begin in the block."""
+    """Change settings of the whole server for sessions that begin during the block."""
     before = {name: admin.run(f"SELECT @@GLOBAL.{name}")[0][0] for name in variables}
     try:
         for name, value in variables.items():

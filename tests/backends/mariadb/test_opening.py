@@ -1,4 +1,4 @@
-"""Opening a store of MariaDB: options, credentials, permissions, settings of the server, and who may set up."""
+"""Opening a store of MariaDB: options, credentials, permissions, settings of the server, and users who may set up."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_a_server_of_another_kind_is_told(answer: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a server's `key.pem`, and `cert.pem`, which it signed itself, for 127.0.0.1."""
+    """A directory with a server's `key.pem` and a self-signed `cert.pem` for 127.0.0.1."""
     if shutil.which("openssl") is None:
         unavailable("this test needs the program openssl")
     directory = tmp_path_factory.mktemp("certificate")

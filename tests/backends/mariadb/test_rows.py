@@ -1,4 +1,4 @@
-"""What MariaDB adds to the storage contract of rows: packets, plans, splits by estimates."""
+"""Rows in MariaDB, beyond the storage contract: packets, query plans, and splits by estimates."""
 
 from __future__ import annotations
 

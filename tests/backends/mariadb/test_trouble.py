@@ -1,4 +1,4 @@
-"""Connections that are lost, shared and waited for; locks, deadlocks, and statements that take too long."""
+"""Lost connections, threads that share and wait for connections, locks, deadlocks, and slow statements."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_whatever_moment_a_commit_is_killed_at_what_is_told_of_it_is_true(
 
 
 def _state(backend: Backend, id: int) -> tuple[object, int]:
-    """The reference, and how many rows of an id there are."""
+    """Return the reference, and the number of rows with an id."""
     found = backend.read_reference("realm", "name")
     return found, len(backend.read_objects("realm", [ObjectKey(id, part) for part in range(3)]))
 

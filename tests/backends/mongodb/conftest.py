@@ -12,6 +12,6 @@ from pymongo.database import Database
 
 @pytest.fixture
 def database(uri: str) -> Iterator[Database[dict[str, Any]]]:
-    """The store's database, by the driver alone."""
+    """The store's database, opened by the driver without this package."""
     with MongoClient[dict[str, Any]](uri) as client:
         yield client.get_default_database()

@@ -1,4 +1,4 @@
-"""What failures of the driver and the server are told as; most of them a single server does not bring about."""
+"""The errors of this package for failures of the driver and the server. A single server does not cause most of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a store of MongoDB: options, what the driver is told of them, and databases that hold no store."""
+"""Opening a store of MongoDB: options, the arguments of the driver, and databases without a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polaris_spark.testing.stores import row
 
 
 def _told(text: str, **options: str | Secret) -> dict[str, Any]:
-    """What the driver is told of a store URI."""
+    """Return the driver's arguments for a store URI."""
     uri = StoreURI.parse(text)
     given: dict[str, str | Secret] = {**uri.options}
     if uri.password is not None:

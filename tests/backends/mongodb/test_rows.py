@@ -1,4 +1,4 @@
-"""What MongoDB adds to the storage contract of rows: keys in BSON's order, concerns, splits and scans."""
+"""Rows in MongoDB, beyond the storage contract: keys in BSON's order, concerns, splits and scans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.stores import ServerOf, StoreOn
 
 
 class _Commands(monitoring.CommandListener):
-    """The commands that drivers sent."""
+    """Records the commands that drivers send."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -40,7 +40,7 @@ class _Commands(monitoring.CommandListener):
 
 @pytest.fixture
 def commands(uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Commands]:
-    """What the backends of this test send from now on."""
+    """The commands that the backends of this test send from now on."""
     listener = _Commands()
     registered = monitoring._LISTENERS
     monitoring.register(listener)

@@ -1,4 +1,4 @@
-"""What every test of the PostgreSQL backend starts from: a store of its own on the session's server."""
+"""Fixtures of the tests of the PostgreSQL backend: each test has its own store on the server of the test session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def admin(postgresql: PostgreSQL) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def user(admin: psycopg.Connection[Any]) -> str:
-    """A new user who may log in with the password `correct horse`, and no more."""
+    """A new user whose only permission is to log in, with the password `correct horse`."""
     name = f"user_{next(_numbers)}"
     if admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (GUARDED,)).fetchone() is None:
         admin.execute(f"CREATE ROLE {GUARDED}")

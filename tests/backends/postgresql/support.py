@@ -1,4 +1,4 @@
-"""Looking at a store of PostgreSQL from outside."""
+"""Functions that inspect a store of PostgreSQL with a connection of their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_user(uri: str, user: str) -> str:
 
 @contextmanager
 def held(uri: str, statement: str, *parameters: object) -> Iterator[None]:
-    """A transaction of another program that ran a statement on the store, and goes on until the block ends."""
+    """Run a statement on the store in a transaction of another program, which stays open until the block ends."""
     with psycopg.connect(uri.partition("?")[0]) as connection:
         connection.execute(f"SET search_path = {schema_of(uri)}")
         connection.execute(statement, parameters)
@@ -31,7 +31,7 @@ def held(uri: str, statement: str, *parameters: object) -> Iterator[None]:
 
 
 def blocked(admin: psycopg.Connection[Any], uri: str) -> int:
-    """Process of the store's session that waits for a lock, once there is one."""
+    """Wait until a session of the store waits for a lock, and return its process id."""
     query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     found: list[int] = []
 

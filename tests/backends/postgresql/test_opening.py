@@ -1,4 +1,4 @@
-"""Opening a store of PostgreSQL: options, credentials, permissions, and who may set up."""
+"""Opening a store of PostgreSQL: options, credentials, permissions, and users who may set up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL adds to the storage contract of rows."""
+"""Rows in PostgreSQL, beyond the storage contract."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def test_a_conflict_carries_the_row_that_won(backend: Backend) -> None:
 def test_the_plan_for_rows_of_given_keys_uses_the_whole_key(
     uri: str, admin: psycopg.Connection[Any], statement: str
 ) -> None:
-    """A plan is made once in each session, perhaps for an empty table, and must stay good when the table is large."""
+    """A session makes a plan once, perhaps while the table is empty. The plan must stay good when the table is
+    large."""
     backend = open_backend(uri)
     backend.setup()
     assert isinstance(backend, PostgreSQLBackend)

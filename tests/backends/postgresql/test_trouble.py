@@ -1,4 +1,4 @@
-"""Connections that are lost, shared and waited for; statements that take too long; rows that others hold."""
+"""Lost connections, threads that share and wait for connections, slow statements, and rows that others lock."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
 def test_errors_that_leave_it_open_what_was_done_leave_a_change_in_doubt(
     uri: str, backend: Backend, admin: psycopg.Connection[Any], code: str
 ) -> None:
-    """As a pooler sends them whose own connection ended, or a server of several machines; 08P01 refuses a message."""
+    """A pooler sends these errors if its own connection ended, and so does a cluster of several servers. 08P01 refuses
+    a message."""
     schema = schema_of(uri)
     backend.insert_reference("realm", "name", current := row())
     admin.execute(

@@ -1,4 +1,5 @@
-"""Ctrl-C while RocksDB is used, and operations that do not end: the store can be closed, and others may then write."""
+"""Ctrl-C during operations of RocksDB, and operations that do not end. The store can still be closed, and another
+process can then write."""
 
 from __future__ import annotations
 

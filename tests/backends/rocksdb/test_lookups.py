@@ -1,4 +1,4 @@
-"""Which rows an iterator reads, and which the lookup of many keys."""
+"""Which rows the backend reads with an iterator, and which with a lookup of many keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STORED = range(0, 6_000, 2)
 
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The keys that were."""
+    """Return the keys that were looked up."""
     asked: list[bytes] = []
     look_up = lookups._looked_up
 

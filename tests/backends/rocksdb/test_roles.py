@@ -1,4 +1,4 @@
-"""Who writes a RocksDB store, and who reads it: one process of a machine, and the others."""
+"""One process of a machine writes a RocksDB store, and the others read it."""
 
 from __future__ import annotations
 

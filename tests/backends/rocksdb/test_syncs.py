@@ -1,4 +1,4 @@
-"""Threads that write at the same time share a sync of the log, and nobody goes on before it is done."""
+"""Threads that write at the same time share a sync of the log. No thread returns before the sync is done."""
 
 from __future__ import annotations
 
