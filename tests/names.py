@@ -9,7 +9,7 @@ from unittest import mock
 
 @contextlib.contextmanager
 def unchecked_names() -> Iterator[None]:
-    """Let this process create anything under any name, like releases that had no rule for names."""
+    """Allow any name in this process, like releases without rules for names."""
     with (
         mock.patch("polaris_spark.catalog.entities.problem_of_part", return_value=None),
         mock.patch("polaris_spark.catalog.metadata.table_snapshots.problem_of", return_value=None),

@@ -16,5 +16,5 @@ TIMES = int(os.environ.get("POLARIS_SPARK_TIMES", "1"))
 
 
 def long(rounds: int) -> ParameterSet:
-    """A parameter for the same test of more rounds, which runs only if asked for."""
+    """A parameter for the same test with more rounds, which runs only with the marker `long`."""
     return pytest.param(rounds * TIMES, marks=pytest.mark.long)

@@ -46,14 +46,14 @@ _numbers = count(1)
 
 
 def unavailable(problem: str) -> None:
-    """Skip the test for want of a server, or fail it where servers are required."""
+    """Skip the test because a server is missing, or fail it where servers are required."""
     if os.environ.get("POLARIS_SPARK_REQUIRE_SERVERS"):
         pytest.fail(problem)
     pytest.skip(problem)
 
 
 def databases(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY) -> list[ParameterSet]:
-    """Parameters for tests on several databases: those that are not in `ordinary` run when asked for."""
+    """Return parameters for tests on several databases. Those not in `ordinary` run with the marker `databases`."""
     return [
         pytest.param(scheme, marks=() if scheme in ordinary else pytest.mark.databases) for scheme in among
     ]
@@ -76,7 +76,7 @@ def in_turn(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY
 
 
 def takes_its_turn(item: pytest.Item) -> bool:
-    """Whether a test of `in_turn` runs on its database without the marker `exhaustive`."""
+    """Whether a test of `in_turn` runs on this database without the marker `exhaustive`."""
     marker = item.get_closest_marker("in_turn")
     if marker is None:
         return True
@@ -86,7 +86,7 @@ def takes_its_turn(item: pytest.Item) -> bool:
 
 
 def start(kind: type[S]) -> S:
-    """A server of a test's own, which closes it; the test is skipped or fails where there is none."""
+    """Start a server for one test, which closes it. Skip or fail the test if there is no such server."""
     try:
         return kind()
     except StateError as error:
@@ -95,7 +95,7 @@ def start(kind: type[S]) -> S:
 
 
 def configured(uri: str) -> dict[str, str]:
-    """The properties that name a store where a URI may hold no password, as in Spark's configuration."""
+    """Return the properties for a store whose URI must not contain a password, as in Spark's configuration."""
     parsed = StoreURI.parse(uri)
     secret = {} if parsed.password is None else {"store.password": parsed.password.reveal()}
     return {"store": str(parsed), **secret}
@@ -103,7 +103,7 @@ def configured(uri: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def server_of() -> Iterator[ServerOf]:
-    """Gives the shared server of a scheme; it runs until the end of the run."""
+    """Returns the shared server of a scheme, which runs until the end of the test run."""
     running: dict[str, Server] = {}
     with ExitStack() as ends:
 
@@ -117,7 +117,7 @@ def server_of() -> Iterator[ServerOf]:
 
 @pytest.fixture
 def store_on(server_of: ServerOf, tmp_path: Path) -> StoreOn:
-    """Gives the URI of a store that does not exist yet on a database, by its scheme; another each time."""
+    """Returns the URI of a new store on a database, by its scheme. Each call returns another URI."""
 
     def uri(scheme: str) -> str:
         name = f"test_{next(_numbers)}"

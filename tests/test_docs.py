@@ -1,4 +1,4 @@
-"""What the README and the documentation show exists and runs: commands, options, statements, links, programs."""
+"""The commands, options, statements, links and programs in the README and the documentation exist and run."""
 
 from __future__ import annotations
 
@@ -55,32 +55,32 @@ COMMANDS: dict[str, Any] = {name: commands.load(name) for name in commands.COMMA
 
 
 def blocks(language: str) -> list[str]:
-    """The code blocks of all documents in a language, without repetitions."""
+    """Return the code blocks of all documents in a language, without duplicates."""
     found = (re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) for text in PAGES.values())
     return list(dict.fromkeys(textwrap.dedent(block) for each in found for block in each))
 
 
 def options_of(command: Any) -> set[str]:
-    """The options of a command."""
+    """Return the options of a command."""
     return {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name[:2] == "--"}
 
 
 def shown_commands() -> list[list[str]]:
-    """Every line of a shell block that runs polaris-spark, as words."""
+    """Return every line of a shell block that runs polaris-spark, as words."""
     lines = [part for block in blocks("sh") for line in block.splitlines() for part in line.split("&&")]
     words = [shlex.split(line, comments=True) for line in lines if "polaris-spark " in line]
     return [line for line in words if Path(line[0]).name == "polaris-spark"]
 
 
 def statements() -> list[str]:
-    """Every statement of an SQL block, without comments."""
+    """Return every statement of an SQL block, without comments."""
     text = "\n".join(re.sub(r"--.*", "", block) for block in blocks("sql"))
     return [" ".join(one.split()) for one in text.split(";") if one.strip()]
 
 
 @pytest.fixture(scope="module")
 def generated() -> Any:
-    """The module that makes pages for the site."""
+    """Import the module that generates pages of the site."""
     spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "hooks" / "pages.py")
     assert spec is not None
     assert spec.loader is not None
@@ -257,7 +257,7 @@ def test_modules_that_are_named_can_be_imported() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_source_files_that_are_named_exist(page: str) -> None:
-    """A module is named by the end of its path; `NAME` stands for the one that a recipe adds."""
+    """The end of its path names a module; `NAME` stands for the module that a recipe adds."""
     paths = [f"/{path.relative_to(ROOT)}" for folder in CODE for path in (ROOT / folder).rglob("*.*")]
     named = set(re.findall(r"`([\w./-]+\.(?:py|java))`", PAGES[page]))
     assert [

@@ -1,4 +1,4 @@
-"""Ids: unique, ascending, and each inside the lease that it was made under."""
+"""Ids are unique, ascending, and within the lease under which they were generated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOUR = 3_600_000
 
 
 class Leases:
-    """A lease source that hands out node after node, an hour each, and can be told to fail or to refuse."""
+    """A lease source that returns one node after the other, an hour each, and that can be made to fail or refuse."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock

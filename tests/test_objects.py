@@ -1,4 +1,4 @@
-"""Rows of objects: what comes back, what the header says, and what older and newer releases make of each other."""
+"""Encoding of objects as rows: round trips, headers, and compatibility between releases."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plain(msgspec.Struct, frozen=True, array_like=True):
 def raw_row(
     type: str, revision: int, strong: list[int], weak: list[int], payload: object, format: int = 1
 ) -> bytes:
-    """A row as the format's definition says it, made without the module under test."""
+    """Return a row built from the format's definition, without the module under test."""
     header = msgspec.msgpack.encode([type, revision, strong, weak])
     return struct.pack(">BHI", format, 1, len(header)) + header + msgspec.msgpack.encode(payload)
 

@@ -1,4 +1,4 @@
-"""The one rule for which options are secrets."""
+"""The rule that decides which options are secrets."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def send(client: Client, journal: Journal, verdict: str, **properties: str) -> None:
-    """Send a commit, and write this event to the journal."""
+    """Send a commit, and write this verdict to the journal. The verdict `lost` means that the commit is not sent."""
     key, body = new_key(), {"requirements": [], "updates": [set_properties(**properties)]}
     journal.write(event="sent", key=key, path=table("t"), body=body)
     if verdict != "lost":

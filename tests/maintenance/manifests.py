@@ -1,4 +1,4 @@
-"""Manifests as no writer would make them."""
+"""Manifests that no writer would write."""
 
 from __future__ import annotations
 

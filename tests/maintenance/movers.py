@@ -1,4 +1,4 @@
-"""Programs in other processes that write to a catalog, or move it."""
+"""Programs in other processes that write to a catalog, or move its realm."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from tests.stores import configured
 
 
 def opened(uri: str, **properties: str) -> Session:
-    """The catalog of a store, its password apart from the URI; its procedures may use `TARGET_PASSWORD`."""
+    """Open the catalog of a store. The password is not in the URI, and procedures may use the variable
+    `TARGET_PASSWORD`."""
     properties.setdefault("procedure_variables", "TARGET_PASSWORD")
     return polaris_spark.connect(**configured(uri), **properties)  # type: ignore[arg-type]  # text, all of it
 
 
 def write(session: Session, name: str) -> bool | None:
-    """Create a namespace; whether that was acknowledged, None if the realm has moved."""
+    """Create a namespace. Return whether it was acknowledged; None if the realm has moved."""
     body = json.dumps({"namespace": [name]})
     status, _, answer = session.request("POST", "v1/namespaces", body=body)
     if status == 400 and "was moved to" in answer:
@@ -35,7 +36,7 @@ def write(session: Session, name: str) -> bool | None:
 
 
 def namespaces(session: Session) -> set[str]:
-    """All namespaces of a catalog."""
+    """Return all namespaces of a catalog."""
     _, _, body = session.request("GET", "v1/namespaces")
     return {levels[0] for levels in json.loads(body)["namespaces"]}
 
@@ -45,16 +46,16 @@ _PAUSE_S = 0.05
 
 
 class Writers:
-    """Threads that create namespaces, first in one store, then in the other, until they are told to end.
+    """Threads that create namespaces until they are stopped: first in one store, then in the other.
 
-    For `with`, after which none writes on, whatever becomes of the test.
+    At the end of a `with` block, all threads have stopped, even if the test has failed.
     """
 
     def __init__(self, source: str, target: str, *, name: str, threads: int, enough: int) -> None:
         """
         Args:
-            name: of the namespaces, before their number.
-            enough: so many each thread creates in the target, once it is there.
+            name: prefix of the namespaces' names, before a number.
+            enough: number of namespaces that each thread creates in the target.
         """
         self.acknowledged: list[str] = []
         self._names = source, target
@@ -100,7 +101,8 @@ class Writers:
 
 
 def write_elsewhere(source: str, target: str, name: str, told: Connection) -> None:
-    """Write from a process of its own; tell the number of what is written, then its names."""
+    """Create namespaces until the realm has moved. Send `began` to the pipe, and at the end the names of the
+    namespaces."""
     with Writers(source, target, name=name, threads=2, enough=5) as writers:
         told.send("began")
         # The parent process bounds this wait, from the end of the migration.
@@ -108,7 +110,7 @@ def write_elsewhere(source: str, target: str, name: str, told: Connection) -> No
 
 
 def migrate_and_die(source: str, target: str, left: int) -> None:
-    """Move a realm, and be killed at the `left`-th change of a row of references."""
+    """Move a realm. This process is killed at the `left`-th change of a reference row."""
     session = opened(source)
     references = session.catalog.references
     there = connect_store(*_place(target))
@@ -119,7 +121,7 @@ def migrate_and_die(source: str, target: str, left: int) -> None:
 
 
 def states(source: str, target: str) -> list[RealmState | None]:
-    """Of the realm in both stores."""
+    """Return the states of the realm in both stores."""
     found = []
     for uri in (source, target):
         connection = connect_store(*_place(uri))

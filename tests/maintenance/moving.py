@@ -32,7 +32,7 @@ _numbers = count()
 
 
 class OneThread(LocalEngine):
-    """An engine that does one thing after another, so that a schedule repeats."""
+    """An engine that processes items one after the other, so that a schedule has the same effect in each run."""
 
     def _results(self, function: Any, items: Sequence[Any]) -> Iterator[Any]:
         return (function(self.reach, item) for item in items)
@@ -67,14 +67,15 @@ class AtChange:
 
 
 class Never:
-    """A schedule by which all goes well."""
+    """A schedule without faults."""
 
     def next(self, operation: str) -> Fault:
         return Fault()
 
 
 class World:
-    """A source with a realm, a target with none, and how many commits were acknowledged, by reference."""
+    """A source store with a realm, a target store without one, and the number of acknowledged commits of each
+    reference."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -91,7 +92,7 @@ class World:
         self.writer = Writer(self)
 
     def process(self, side: str, schedule: Schedule | None = None) -> StoreConnection:
-        """A side's store as another process sees it."""
+        """Return the connection of a new process to one of the stores."""
         network = Network(self.inner[side], self.clock)
         return StoreConnection(
             self.uris[side], FaultyBackend(network, schedule or Never(), self.clock), self.clock
@@ -149,7 +150,7 @@ class World:
 
 
 class Writer:
-    """A program that counts, wherever its realm is served."""
+    """A program that increments a number, in the store where its realm is active."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -163,7 +164,7 @@ class Writer:
         self._world.acknowledged[name] = self._world.acknowledged.get(source or "", 0)
 
     def add(self, name: str) -> bool:
-        """Count; whether that was acknowledged."""
+        """Increment the number. Return whether this was acknowledged."""
         for _ in range(2):
             try:
                 self._references.commit(name, Add("n"))
@@ -187,7 +188,8 @@ DECIDED = (RealmState.INACTIVE, RealmState.ACTIVE)
 
 
 def a_world() -> World:
-    """Two references with some history, one that forked and was dropped, and one that came back."""
+    """Two references with some history, a dropped branch of one of them, and a reference that was dropped and
+    restored."""
     world = World()
     world.writer.create(MAIN)
     for _ in range(25):

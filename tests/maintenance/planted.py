@@ -1,4 +1,4 @@
-"""Corruptions of what rows mean, each with the row that it is in; and every corruption there is."""
+"""Corruptions of the meaning of rows, each with the damaged row, and the list of all corruptions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def lost_location(store: Damaged) -> str:
 
 
 def overlap(store: Damaged) -> str:
-    """Two tables say that they lie in each other, and the index agrees."""
+    """Two tables claim overlapping locations, and the index agrees."""
     one, two = content(store, "t010"), content(store, "t011")
     inside = store.get(one, Table).location + "/inside"
     old = store.get(two, Table)
@@ -154,7 +154,7 @@ def ref_to_nowhere(store: Damaged) -> str:
 
 
 def ref_to_another(store: Damaged) -> str:
-    """A tag whose row and whose text name different snapshots."""
+    """A tag whose row and whose JSON text refer to different snapshots."""
     refs = [
         msgspec.structs.replace(ref, snapshot_id=1_005) if ref.name == "v1" else ref
         for ref in store.get(content(store), Table).refs
@@ -262,7 +262,7 @@ def unlisted(store: Damaged) -> str:
 
 
 def registration(store: Damaged) -> str:
-    """A registration that says another number of the commit that a branch began from."""
+    """A registration with a wrong number of the commit from which a branch was created."""
     id, commit = store.commit(0, "root")
     position = commit.index_names.index(REFERENCES)
     root = commit.index_roots[position]
@@ -276,7 +276,7 @@ def registration(store: Damaged) -> str:
 
 
 def lost_catalog(store: Damaged) -> str:
-    """Nothing lists the catalog any more; its references are there."""
+    """The catalog is not listed any more, but its references exist."""
     id, commit = store.commit(0, CATALOGS)
     roots = [
         IndexRoot() if name == NAMES else root

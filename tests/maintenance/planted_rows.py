@@ -1,4 +1,4 @@
-"""Corruptions of rows as such: of their bytes, of what they point to, of commits and of indexes; each with its row."""
+"""Corruptions of rows: of their bytes and pointers, of commits and of indexes, each with the damaged row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def header_of_garbage(store: Damaged) -> str:
 
 
 def unused_pointer(store: Damaged) -> str:
-    """A header that names a pointer more than the payload does."""
+    """A header with one pointer that the payload does not have."""
     id, commit = store.commit(3)
     strong = objects.decode_header(store.row(id), "").strong
     payload = objects.encode(commit)
@@ -104,7 +104,7 @@ def branch(store: Damaged) -> str:
 
 
 def old_content(store: Damaged) -> str:
-    """A version of a table that only history needs."""
+    """A version of a table that only an older commit needs."""
     number = next(n for n in range(20, 60) if _before(store, n))
     return store.delete(_before(store, number))
 
@@ -115,7 +115,7 @@ def _before(store: Damaged, back: int) -> int:
 
 
 def another_type(store: Damaged) -> str:
-    """The entry points to what is no table: the row of the entry is wrong."""
+    """An index entry points to an object that is not a table. The row of the entry is wrong."""
     store.rewrite(content(store), Schema(b"{}"))
     return f"{store.holder(key('t001'))}/0"
 

@@ -1,4 +1,4 @@
-"""Disagreements of a materialized view, its storage table and the snapshots of the table."""
+"""Inconsistencies between a materialized view, its storage table and the snapshots of this table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def alter_storage(store: Damaged, **fields: Any) -> str:
 
 
 def alter_summary(store: Damaged, snapshot_id: int, **summary: str) -> str:
-    """Set entries in the summary of a snapshot of the storage table; the key of the table's row."""
+    """Set entries in the summary of a snapshot of the storage table. Return the key of the table's row."""
     id = store.entry(STORAGE).pointer
     found = Index(store.get(id, Table).snapshots, store.shards).get(key_of(snapshot_id))
     assert found is not None
@@ -108,7 +108,7 @@ def lost_snapshot(store: Damaged) -> str:
 
 
 def rolled_back(store: Damaged) -> str:
-    """The table is at an earlier snapshot, but its document is not."""
+    """The storage table was rolled back to an earlier snapshot, but its document was not."""
     id = store.entry(STORAGE).pointer
     table = store.get(id, Table)
     found = Index(table.snapshots, store.shards).get(key_of(100))

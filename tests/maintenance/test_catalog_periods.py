@@ -1,4 +1,4 @@
-"""Jobs of a realm keep history, rows and dropped branches for as long as each catalog says."""
+"""The jobs of a realm keep history, rows and dropped branches for the periods of each catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = 24 * HOUR
 
 
 class Realm:
-    """Two catalogs of a realm: `long`, which keeps all for ten days, and `short`, which says nothing."""
+    """Two catalogs of a realm: `long` keeps everything for ten days, and `short` has no setting."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,14 +42,14 @@ class Realm:
         return self._opened[-1]
 
     def change(self) -> None:
-        """One more commit of each catalog."""
+        """Commit once to each catalog."""
         for session in (self.long, self.short):
             number = session.catalog.head().commit.number
             status, _, _ = session.request("POST", "v1/namespaces", body=f'{{"namespace": ["n{number}"]}}')
             assert status == 200
 
     def drop_branches(self) -> None:
-        """Drop a branch of each catalog that has a commit of its own."""
+        """In each catalog, create a branch, commit to it, and drop it."""
         for session in (self.long, self.short):
             references, name = session.catalog.references, head_name(session.catalog.row, "dev")
             references.create(name, ME, source=session.catalog.head())

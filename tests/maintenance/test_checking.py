@@ -1,4 +1,4 @@
-"""`fsck` finds what is wrong, names the row that it is in, and nothing where nothing is wrong."""
+"""`fsck` finds each problem and names the damaged row. It reports nothing for an undamaged store."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_the_procedure_tells_what_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_the_simulation_leaves_has_no_errors(seed: int) -> None:
-    """Processes died and were stalled, references dropped, history trimmed and swept."""
+    """Processes died or paused, references were dropped, and history was trimmed and swept."""
     found: list[Problem] = []
 
     def inspect(world: World) -> None:
@@ -216,7 +216,7 @@ def test_what_the_simulation_leaves_has_no_errors(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_any_bit_may_be_wrong(sound: Sound, seed: int) -> None:
-    """What a flipped bit makes of a row is told, or is a row that could have been written; it ends no check."""
+    """A flipped bit is either reported, or gives a row that a writer could have written. It never ends the check."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     backend = sound.copy().backend

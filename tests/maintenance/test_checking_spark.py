@@ -1,4 +1,4 @@
-"""The check as Spark jobs finds what the check without Spark finds."""
+"""The check as Spark jobs finds the same problems as the check without Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def on_disk(sound: Sound, path: Path) -> tuple[str, Damaged]:
 
 
 class ThreeParts(SparkEngine):
-    """Executors that a check gives three parts of everything."""
+    """Executors for which a check divides all work into three parts."""
 
     @property
     def parts(self) -> int:
@@ -90,7 +90,7 @@ def test_executors_find_the_same_problems(spark: SparkSession, sound: Sound, tmp
 def test_garbage_that_points_to_nothing_is_not_a_problem(
     spark: SparkSession, sound: Sound, tmp_path: Path
 ) -> None:
-    """A sweep deletes by age: what is left of something unneeded may point to what is gone."""
+    """A sweep deletes rows by age. An unneeded row that remains may therefore point to a deleted one."""
     uri, store = on_disk(sound, tmp_path)
     id, commit = store.commit()
     garbage = store.row(id).replace(commit.entries.to_bytes(8, "big"), (99).to_bytes(8, "big"))

@@ -1,4 +1,4 @@
-"""Compaction makes indexes smaller and changes nothing else, while commits go on."""
+"""Compaction makes indexes smaller and changes nothing else, also while other processes commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 
 
 def grown(client: Client) -> None:
-    """Many tables made in a random order, of which two in three are dropped again."""
+    """Create many tables in random order, and drop two thirds of them."""
     rng = random.Random(1)
     client.namespace("db")
     numbers = list(range(TABLES))
@@ -49,7 +49,7 @@ def grown(client: Client) -> None:
 
 
 def content(client: Client) -> dict[str, list[tuple[bytes, Entry]]]:
-    """Everything that the head's indexes hold."""
+    """Return all entries of the head's indexes."""
     head = client.session.catalog.head()
     return {name: list(head.index(name).range()) for name in head.commit.index_names}
 
@@ -134,7 +134,7 @@ def test_it_goes_on_while_others_commit(catalog: Client) -> None:
 
 
 def test_a_change_that_fails_beside_it_takes_nothing_of_it_back(catalog: Client) -> None:
-    """In one group commit, between savepoints."""
+    """The compaction and other changes are in one group commit, between savepoints."""
     before = content(catalog)
     references, reference = catalog.session.catalog.references, catalog.session.catalog.reference
     done: list[object] = []

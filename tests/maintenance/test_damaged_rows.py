@@ -1,4 +1,4 @@
-"""Jobs that delete files name damaged rows, and delete nothing that these might need."""
+"""Jobs that delete files report damaged rows, and keep all files that these rows might need."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def spark_or_none(request: pytest.FixtureRequest) -> SparkSession | None:
 
 
 def found(lake: Lake, action: str) -> tuple[int, Commit]:
-    """The newest commit with such an action in its log."""
+    """Return the newest commit whose log has this action."""
     head = lake.session.catalog.head()
     return next(
         (id, commit)
@@ -69,14 +69,14 @@ def found(lake: Lake, action: str) -> tuple[int, Commit]:
 
 
 def content(lake: Lake, name: str) -> int:
-    """The row of a table of namespace `db`."""
+    """Return the object id of the content of a table of namespace `db`."""
     entry = lake.session.catalog.head().index(NAMES).get(table_key(TableName(("db",), name), TABLE))
     assert entry is not None
     return entry.pointer
 
 
 def row_key(lake: Lake, id: int) -> str:
-    """How messages name a row."""
+    """Return the key of a row as messages spell it."""
     return str(lake.session.catalog.references.store.key(id))
 
 

@@ -23,7 +23,7 @@ JOB = pytest.mark.parametrize("job", JOBS)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A catalog whose grace is over at once."""
+    """A catalog with a grace period of 0 s."""
     lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse", grace="0s")
     lake.warehouse.mkdir(exist_ok=True)
     yield lake

@@ -1,4 +1,4 @@
-"""No job deletes files of a store, wherever they are and however a table names them."""
+"""No job deletes files of a store, wherever they are and however a table spells their locations."""
 
 from __future__ import annotations
 

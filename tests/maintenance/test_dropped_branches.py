@@ -1,4 +1,4 @@
-"""What a dropped branch alone needs: there as long as it can be brought back, and no longer."""
+"""Files and rows that only a dropped branch needs exist as long as the branch can be restored, and no longer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 class Dropped:
-    """A catalog whose branch `dev` was dropped, which alone has the table `db.v`; grace is three hours."""
+    """A catalog with a dropped branch `dev`. Only this branch has the table `db.v`. The grace period is three hours."""
 
     def __init__(self, opened: Open, folder: Path) -> None:
         self._opened, self._folder = opened, folder

@@ -1,4 +1,4 @@
-"""Which snapshots, branches and tags expire, and whose retention holds."""
+"""Which snapshots, branches and tags expire, and which retention setting applies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEP_NOTHING = Retention(NOW, 1, 2**63 - 1)
 
 
 def chain(*days: float, parent: int | None = None, first: int = 1) -> list[SnapshotFacts]:
-    """Snapshots of these ages in days, each the child of the one before, numbered from `first` on."""
+    """Return snapshots of these ages in days. Each is the child of the one before. Ids begin at `first`."""
     found = []
     for id, age in enumerate(days, first):
         found.append(SnapshotFacts(id, int(NOW - age * DAY), parent))
@@ -101,7 +101,8 @@ def test_the_nearest_that_says_it_holds() -> None:
 
 
 def clocked(opened: Open, **properties: Any) -> tuple[PolarisCatalog, ManualClock]:
-    """A catalog with the namespaces `db` and `db.below`, ten days after its tables will have been made."""
+    """A catalog and its clock. In the namespace `db`, snapshots expire after 20 days; the namespace `db.below` has no
+    setting."""
     clock = ManualClock(int(time.time() * 1_000))
     lake = opened(clock=clock, **properties)
     lake.create_namespace("db", {"history.expire.max-snapshot-age-ms": str(20 * DAY)})

@@ -1,4 +1,5 @@
-"""`expire` run after run, where something stays: what is gone is neither counted again nor stands in others' way."""
+"""Several runs of `expire` if some files cannot be deleted. Deleted files are not counted again, and do not block other
+files."""
 
 from __future__ import annotations
 
@@ -91,13 +92,13 @@ def test_only_what_is_certainly_not_there_counts_as_gone(tmp_path: Path) -> None
 
 
 def counted(rows: list[dict[str, Any]]) -> int:
-    """How many files were deleted, or would be."""
+    """Return the number of files that were deleted, or would be deleted."""
     kinds = ("data_files", "position_delete_files", "manifests", "manifest_lists", "statistics_files")
     return sum(row[kind] for row in rows for kind in kinds)
 
 
 def recorded(lake: PolarisCatalog) -> Counter[tuple[str, str]]:
-    """How often each file was recorded, with what came of it."""
+    """Return the number of records of each file, by outcome."""
     catalog = lake._opened.catalog
     head = catalog.references.read(deletions_reference(catalog.row))
     batches = [head.store.get(entry.pointer, DeletedFiles) for _, entry in head.index(DELETIONS).range()]

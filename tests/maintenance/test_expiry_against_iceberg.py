@@ -32,7 +32,7 @@ Sql = Callable[..., list[Row]]
 
 
 class Left(NamedTuple):
-    """What an expiry left of a table, and what it says that it deleted."""
+    """The files that an expiry left of a table, and those that it reports as deleted."""
 
     files: set[str]
     snapshots: list[int]

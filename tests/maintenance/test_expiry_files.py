@@ -1,4 +1,4 @@
-"""`expire` deletes the files of expired snapshots, and no other."""
+"""`expire` deletes the files of expired snapshots, and no others."""
 
 from __future__ import annotations
 
@@ -347,12 +347,12 @@ def test_what_cannot_be_deleted_is_told_recorded_and_tried_again(lake: PolarisCa
 
 
 def data(files: set[str]) -> set[str]:
-    """The data files among files."""
+    """Return the data files among these files."""
     return {file for file in files if file.endswith(".parquet")}
 
 
 def last(table: Table) -> set[str]:
-    """The data files of the current snapshot."""
+    """Return the data files of the current snapshot."""
     return {path(task.file.file_path) for task in table.scan().plan_files()}
 
 

@@ -1,4 +1,4 @@
-"""`expire` keeps what tables come to need between its look at the store and the deletion of files."""
+"""`expire` keeps files that a table begins to need between the first read of the store and the deletion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARED = "files are left that another table, branch or catalog needs"
 def expire(
     catalog: PolarisCatalog, during: str, meanwhile: Callable[[], object], **arguments: Any
 ) -> dict[str, Any]:
-    """Expire everything; when a step begins, something else happens, once. Gives the row of `db.t`."""
+    """Expire everything, and call a function once when a given step begins. Return the row of `db.t`."""
     happened: list[str] = []
 
     def watch(doing: str, done: int, total: int) -> None:
@@ -43,7 +43,7 @@ def expire(
 
 
 def branch(catalog: PolarisCatalog, name: str, source: CommitReader) -> None:
-    """A branch of the catalog that begins at an old commit."""
+    """Create a branch of the catalog that begins at an old commit."""
     opened = catalog._opened.catalog
     opened.references.create(head_name(opened.row, name), Operation(b"", "test"), source=source)
 
@@ -180,12 +180,13 @@ def data(files: set[str]) -> set[str]:
 
 
 def needed_now(table: Table) -> set[str]:
-    """The data files of the current snapshot."""
+    """Return the data files of the current snapshot."""
     return {path(task.file.file_path) for task in table.scan().plan_files()}
 
 
 def needed_of(metadata_file: str, lake: PolarisCatalog) -> set[str]:
-    """What a metadata file's snapshots name, as far as it can be read: data files, manifests and lists."""
+    """Return the files of the snapshots in a metadata file, as far as they can be read: data files, manifests and
+    lists."""
     from pyiceberg.manifest import read_manifest_list
     from pyiceberg.table import StaticTable
 

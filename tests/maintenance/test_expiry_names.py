@@ -1,4 +1,4 @@
-"""Files have one key, however their locations are spelled."""
+"""Each file has one key, independent of the spelling of its location."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_run_finds_links_as_they_are(lake: PolarisCatalog, tmp_path: Path) -> 
 def test_executors_without_the_drivers_links_keep_what_is_needed(
     lake: PolarisCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, check_files: str
 ) -> None:
-    """The driver sees a folder by a link to where executors, and tables, have the folder itself."""
+    """The driver reaches a folder through a link, and executors and tables use the folder itself."""
     linked, real = tmp_path / "lake", tmp_path / "mount"
     real.mkdir()
     linked.symlink_to(real)

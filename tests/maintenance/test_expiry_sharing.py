@@ -1,4 +1,4 @@
-"""`expire` deletes no file that another table names, wherever the file lies and whichever table it is."""
+"""`expire` never deletes a file that another table needs, wherever the file is and whichever table it is."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_name_that_is_not_a_uri_does_not_stop_the_expiry_of_other_tables(lake:
 
 
 def shared_file(table: Table, adders: Iterable[Table], name: str = "shared") -> str:
-    """A data file in the place of a table that some tables add."""
+    """Create a data file in the location of a table, and add it to several tables."""
     file = Path(path(table.location())) / "data" / f"{name}.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows(SHARED), file)
@@ -347,7 +347,7 @@ def shared_file(table: Table, adders: Iterable[Table], name: str = "shared") -> 
 
 
 def forget(table: Table, file: str | None = None) -> None:
-    """Let the current snapshot of a table name a file, or all shared ones, no more."""
+    """Remove a file, or all shared files, from the current snapshot of a table."""
     found = [task.file for task in table.refresh().scan(row_filter=f"id = {SHARED}").plan_files()]
     with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
         for one in found:
@@ -365,12 +365,12 @@ def manifests(table: Table) -> list[Path]:
 
 
 def expected_data(table: Table) -> set[str]:
-    """The data files that a table needs."""
+    """Return the data files that a table needs."""
     return {one for one in needed(table) if one.endswith(".parquet")}
 
 
 def count(files: set[str]) -> int:
-    """How many of some files are data files."""
+    """Return the number of data files among these files."""
     return sum(one.endswith(".parquet") for one in files)
 
 

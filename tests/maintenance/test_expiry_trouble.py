@@ -1,4 +1,4 @@
-"""Expiry that is interrupted, or that others come between."""
+"""Expiry that is interrupted, or during which other processes commit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path,
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Raised where the simulated process ends."""
 
 
 class Life:
-    """Counts steps, and ends at one."""
+    """Counts steps, and raises `Crash` at one of them."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -45,7 +45,7 @@ class Life:
 
 
 class Mortal(LocalEngine):
-    """An engine in this process, which may end after any item."""
+    """An engine in this process, which may crash after any item."""
 
     def __init__(self, reach: Reach, progress: Progress, life: Life) -> None:
         super().__init__(reach, progress)
@@ -60,7 +60,7 @@ class Mortal(LocalEngine):
 def run(
     catalog: PolarisCatalog, life: Life, before_commits: Callable[[], None] = lambda: None
 ) -> list[ExpiryResult]:
-    """Expire everything, as long as life lasts."""
+    """Expire everything, until the run crashes."""
     session = catalog._opened
     store = session.catalog.references.store
     reach = Reach(store, session.catalog.files)
@@ -312,7 +312,7 @@ def metadata_files(table: IcebergTable) -> set[str]:
 
 
 def named_metadata_files(table: IcebergTable) -> set[str]:
-    """The metadata files that a table names: its own, and those before."""
+    """Return the current and previous metadata files of a table."""
     before = (entry.metadata_file for entry in table.metadata.metadata_log)
     return {path(location) for location in (table.metadata_location, *before)}
 

@@ -23,7 +23,7 @@ Open = Callable[..., Lake]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Opens a catalog; grace is over at once."""
+    """Opens a catalog with a grace period of 0 s."""
     lakes: list[Lake] = []
 
     def open(**properties: Any) -> Lake:
@@ -37,7 +37,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 
 class Tables:
-    """Tables whose files may be deleted, and others, by what they or what they lie in say."""
+    """Tables whose files may be deleted and tables whose files may not, according to `gc.enabled` at each level."""
 
     def __init__(self, lake: Lake) -> None:
         lake.catalog.create_namespace("no", NO)

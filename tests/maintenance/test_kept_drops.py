@@ -1,4 +1,5 @@
-"""What was dropped without PURGE can be registered again: `expire` and PURGE keep its files while history has it."""
+"""A table that was dropped without PURGE can be registered again. `expire` and PURGE keep its files while history has
+the drop."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ SHARED = "files are left that another table, branch or catalog needs"
 
 
 class DiedError(Exception):
-    """A run ended here."""
+    """Raised where a simulated run ends."""
 
 
 def expire_until(lake: PolarisCatalog, step: str, then: Callable[[], object]) -> None:
-    """Expire everything; when a step begins, something happens once."""
+    """Expire everything, and call a function once when a given step begins."""
     happened: list[str] = []
 
     def watch(doing: str, done: int, total: int) -> None:
@@ -49,7 +50,7 @@ def expire_and_die(lake: PolarisCatalog) -> None:
 
 
 def register_over(lake: PolarisCatalog, name: str, metadata_file: str) -> Table:
-    """Register a metadata file in place of a table."""
+    """Replace a table by registering a metadata file."""
     catalog = lake._opened.catalog
     operation, target = Operation(b"", "test"), TableName(("db",), name)
     catalog.commit(
@@ -59,7 +60,7 @@ def register_over(lake: PolarisCatalog, name: str, metadata_file: str) -> Table:
 
 
 def twins(opened: Open, tmp_path: Path) -> tuple[PolarisCatalog, PolarisCatalog, Table, Table]:
-    """Two catalogs, and a table of the first that is registered in the second, too."""
+    """Two catalogs. A table of the first one is also registered in the second one."""
     shared = {"shared-locations": "allow"}
     lake = opened(grace="0 s")
     pond = opened("pond", grace="0 s", warehouse=str(tmp_path / "lake"), **shared)

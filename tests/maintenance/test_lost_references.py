@@ -1,4 +1,4 @@
-"""No file goes while the database has lost a reference: nobody can say what that needs."""
+"""Jobs delete no files while the database has lost a reference, because nobody knows which files it needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def branch(catalog: PolarisCatalog, name: str) -> str:
 
 
 def forget(catalog: PolarisCatalog, name: str) -> None:
-    """Let the database lose the row of a reference."""
+    """Delete the row of a reference from the database."""
     references = catalog._opened.catalog.references
     found = references.lookup(name)
     assert found is not None

@@ -43,7 +43,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 
 def send(lake: Lake, method: str, path: str, body: Any = None) -> Any:
-    """The answer to a request that succeeds."""
+    """Send a request that succeeds, and return the answer."""
     text = None if body is None else json.dumps(body)
     status, _, answer = lake.session.request(method, f"v1/{path}", body=text)
     assert status < 300, answer
@@ -59,7 +59,7 @@ def rename(lake: Lake, source: str, target: str) -> None:
 
 
 def loaded(lake: Lake, name: str = "db.v") -> Any:
-    """The answer to a request for a view."""
+    """Load a view, and return the answer."""
     namespace, _, last = name.rpartition(".")
     return send(lake, "GET", f"namespaces/{namespace}/views/{last}")
 
@@ -89,14 +89,14 @@ def require_sound(lake: Lake, rows: list[int], name: str = "db.v") -> None:
 
 
 def below(lake: Lake, name: str = "db.v") -> Path:
-    """The folder of a view."""
+    """Return the folder of a view."""
     folder = local_path(loaded(lake, name)["metadata"]["location"])
     assert folder is not None
     return folder
 
 
 def needed(lake: Lake, name: str = "db.v") -> set[Path]:
-    """The files that a view and its storage table need, as pyiceberg finds them."""
+    """Return the files that a view and its storage table need, as determined by pyiceberg."""
     table, view = storage_of(lake, name), loaded(lake, name)
     found = {table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)}
     for snapshot in table.snapshots():
@@ -109,7 +109,7 @@ def needed(lake: Lake, name: str = "db.v") -> set[Path]:
 
 
 def run_now(lake: Lake, job: str, **arguments: Any) -> list[tuple[Any, ...]]:
-    """Run a job that keeps no history and nothing that was just dropped."""
+    """Run a job that keeps no history and no recently dropped objects."""
     with connect(store=lake.store, warehouse=str(lake.warehouse), catalog="lake", **AT_ONCE) as session:
         return call(session, job, **arguments)
 

@@ -1,4 +1,4 @@
-"""A realm moves to another store, with every commit."""
+"""A realm moves to another store with all its commits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ids_made_in_the_target_are_above_all_that_were_copied() -> None:
 
 
 def unknown(world: World) -> list[ObjectRow]:
-    """Rows of an object of two parts, and of one that it points to, of a type that no program here knows."""
+    """Rows of an object of two parts, and of an object to which it points. No program here knows their type."""
     world.here.read(MAIN)  # as every change does: ids are above its fence then
     opaque, further = world.here.ids.next_ids(2)
     header = b"\x93\xa7unknown\x05\x91\xcf" + further.to_bytes(8, "big")  # type, revision, strong pointers

@@ -1,4 +1,4 @@
-"""Moving between databases while threads and other processes commit."""
+"""Migration between databases while threads and other processes commit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAIRS = [*ORDINARY, *(pytest.param(*pair, marks=pytest.mark.databases) for pair 
 
 
 def arguments(uri: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """How a procedure is told of a target: its password by a variable of the environment."""
+    """Return the arguments that name a target for a procedure. The password is in an environment variable."""
     given = configured(uri)
     if "store.password" not in given:
         return {"target": given["store"]}

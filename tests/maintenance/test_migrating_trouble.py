@@ -1,4 +1,5 @@
-"""Processes die or sleep while a realm moves to another store: one of the two stores always serves every commit."""
+"""Processes die or pause while a realm moves to another store. One of the two stores always has every acknowledged
+commit."""
 
 from __future__ import annotations
 
@@ -246,7 +247,8 @@ def test_references_that_an_attempt_wrote_and_that_are_gone_by_the_next_leave_no
 
 
 def test_an_attempt_that_was_ended_removes_no_rows_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sleeps before it looks at the target's rows, while another run writes its own and decides."""
+    """The run pauses before it reads the target's rows. Meanwhile another run writes its own rows and decides the
+    switch."""
     world = a_world()
     remove, slept = steps.Switch._remove_others, []
 

@@ -1,4 +1,5 @@
-"""Where realms share a folder, the store that one was moved away from deletes no file that it may need by now."""
+"""Two realms share a folder, and one of them was moved to another store. The old store deletes no file that the moved
+realm may need."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.maintenance.histories import SCHEMA, ids, path, rows
 
 
 def deleted(catalog: PolarisCatalog, warehouse: Path) -> list[str]:
-    """Age every file, remove orphans, and say which went."""
+    """Age every file, remove orphans, and return the deleted files."""
     for file in warehouse.rglob("*"):
         if file.is_file():
             os.utime(file, (time.time() - 10 * 86_400,) * 2)

@@ -1,4 +1,4 @@
-"""Runs of `remove_orphans` in one process: where they look, how much they delete, and what comes between."""
+"""Runs of `remove_orphans` in one process: where they search, how much they delete, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_path_known_under_another_scheme_only_is_what_the_mode_says(lake: Lake
 
 
 def watched(lake: Lake, watch: Callable[[str, int, int], None], **arguments: object) -> list[tuple[Any, ...]]:
-    """Rows of a run that somebody watches."""
+    """Run `remove_orphans` with the progress function `watch`, and return its rows."""
     return call(lake.session, "remove_orphans", watch=watch, dry_run=False, **arguments)
 
 

@@ -1,4 +1,4 @@
-"""`remove_orphans` in one process: what goes, and what stays."""
+"""`remove_orphans` in one process: which files it deletes, and which it keeps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(lake:
 
 
 def branch(lake: Lake, name: str) -> None:
-    """A branch of the catalog, of its newest commit."""
+    """Create a branch of the catalog from its newest commit."""
     catalog = lake.session.catalog
     operation = Operation(b"", "somebody")
     catalog.references.create(head_name(catalog.row, name), operation, source=catalog.head())

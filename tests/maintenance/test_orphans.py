@@ -1,4 +1,4 @@
-"""Which files are orphans: names, places, ages."""
+"""Which files are orphans: names, locations and ages."""
 
 from __future__ import annotations
 

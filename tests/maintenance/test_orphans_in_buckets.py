@@ -50,7 +50,7 @@ class Bucket:
         )
 
     def put(self, name: str) -> str:
-        """A stray object, by its name below the warehouse."""
+        """Create an orphan object, by its name below the warehouse."""
         path = f"{self.folder}/{name}"
         with self.system.open_output_stream(path) as stream:
             stream.write(b"stray")
@@ -61,7 +61,7 @@ class Bucket:
         return {info.path for info in found if info.type == FileType.File}
 
     def remove(self, **arguments: Any) -> dict[str, str]:
-        """Outcomes by object."""
+        """Run `remove_orphans`, and return the outcome of each object."""
         rows = call(self.session, "remove_orphans", **{**NOW, **arguments})
         return {row[0].partition("://")[2]: row[4] for row in rows}
 

@@ -1,4 +1,4 @@
-"""Tables whose refs and properties are in an index: everything that reads, keeps, copies or checks rows knows it."""
+"""Tables whose refs and properties are in an index. All code that reads, keeps, copies or checks rows supports them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def wide(tmp_path: Path) -> Iterator[Wide]:
 
 
 def fresh(store: Damaged) -> StoredObjects:
-    """What a process reads that has nothing in its cache."""
+    """Return a reader with an empty cache."""
     return StoredObjects(ObjectStore(store.backend, store.instance, ObjectCache(), store_key="fresh"))
 
 
@@ -155,7 +155,7 @@ def wrong_count(store: Damaged, table: Table) -> str:
 
 
 def with_entry(others: Overflow | None, key: bytes, entry: Entry, size: int) -> Overflow:
-    """The index with one more entry in its embedded part."""
+    """Return the index with one more entry in its embedded part."""
     assert others is not None
     root = others.index
     index = IndexRoot(
@@ -377,7 +377,7 @@ def test_a_session_opened_before_the_upgrade_keeps_the_indexes_and_commits(tmp_p
 
 
 def allow_tables_up_to(uri: str, revision: int) -> None:
-    """Make a realm one of an earlier release."""
+    """Set the format of a realm to that of an earlier release."""
     backend = open_backend(StoreURI.parse(uri), {})
     references = system_references(backend)
     found = references.read("realm/default", RealmRecord)
@@ -428,7 +428,7 @@ def test_metadata_files_hold_everything(tmp_path: Path) -> None:
 
 
 def test_rows_without_their_index_are_missing(wide: Wide) -> None:
-    """The pointers that mark and copy are those of headers."""
+    """Marking and copying follow the pointers in headers."""
     store = wide.damaged()
     others = wide.table().more_refs
     assert others is not None

@@ -1,4 +1,4 @@
-"""`purge_dropped`: files of tables dropped with PURGE, where that was left to maintenance."""
+"""`purge_dropped` deletes the files of tables that were dropped with PURGE, if the drop left them to maintenance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.maintenance.lakes import ROWS, Lake, folder, paths, refuse_to_delete
 
 @pytest.fixture(params=["every-commit", "never"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
-    """A catalog with another branch, `side`, which forked before there were tables; grace is over at once."""
+    """A catalog with a grace period of 0 s and a second branch, `side`, which was created before the tables."""
     lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse", metadata_files=request.param, grace="0s")
     branch(lake, "side")
     yield lake

@@ -1,4 +1,4 @@
-"""A purged realm leaves nothing behind, whatever happens on the way, and nobody else loses anything."""
+"""A purged realm leaves no rows behind, even after failures. No other realm loses anything."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Rowwise(MemoryBackend):
 
 
 class Died(BaseException):
-    """The process ended."""
+    """Raised where the simulated process ends."""
 
 
 def test_a_realm_that_others_go_on_writing_is_purged_when_they_are_gone(

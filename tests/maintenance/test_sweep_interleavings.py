@@ -1,4 +1,4 @@
-"""Whatever others do at any step of a sweep, wherever they stand still meanwhile: nothing is lost that is needed."""
+"""Other processes act at any step of a sweep, and pause at any of their own steps. Nothing that is needed is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ACTIONS: dict[str, Action] = {
 
 
 def _length(action: Action) -> int:
-    """How many operations an action has."""
+    """Return the number of database operations of an action."""
     place = Place()
     alone = Held(place.process(), action, 0)
     alone.begin()
@@ -162,7 +162,8 @@ BROKEN = {
 
 
 def _loses(name: str, *, meanwhile: bool) -> bool:
-    """Whether something is lost wherever a sweep is when a process stands still late in an action."""
+    """Whether some run loses data. In each run, an action begins at one step of a sweep, and pauses late at one of its
+    own."""
     length, steps = _length(ACTIONS[name]), _sweep_steps()
     for stands in range(length, length // 4, -1):
         for begins in range(1, steps + 1):

@@ -1,4 +1,4 @@
-"""A sweep by executors deletes what one without Spark deletes."""
+"""A sweep on executors deletes the same rows as a sweep without Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def session(tmp_path: Path, clock: ManualClock) -> Iterator[Session]:
-    """A catalog with garbage of many kinds, all of it old."""
+    """A catalog with old garbage of many kinds."""
     with connected(tmp_path, clock) as session:
         post(session, "v1/namespaces", '{"namespace": ["db"]}')
         for n in range(12):
@@ -89,7 +89,7 @@ def create(session: Session, n: int) -> None:
 
 
 def keys(session: Session) -> dict[ObjectKey, int]:
-    """Keys of all rows, with the bytes of each."""
+    """Return the keys of all rows, with the bytes of each row."""
     store = session.catalog.references.store
     found = {}
     for split in store.backend.splits("objects", [store.realm], 1):

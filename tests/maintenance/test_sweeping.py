@@ -1,4 +1,4 @@
-"""What a sweep deletes, what it keeps, and what it refuses."""
+"""Which rows a sweep deletes, which it keeps, and when it refuses to run."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from tests.maintenance.interleaving import (
 
 @object_type("test-holder", revision=1)
 class Holder(msgspec.Struct, frozen=True, array_like=True):
-    """Points to another object; may be large."""
+    """An object that points to another one. It may be large."""
 
     target: Strong
     text: str = ""
 
 
 class Hold(Change[None, int]):
-    """Put a box behind a holder."""
+    """Replace an entry by a holder that points to the box."""
 
     def __init__(self, key: str, text: str = "") -> None:
         self.key = key.encode()
@@ -76,7 +76,7 @@ class Hold(Change[None, int]):
 
 
 class Drop(Hold):
-    """Take it away again."""
+    """Remove the entry."""
 
     def apply(self, state: State, prepared: None) -> int:
         found = state.lookup("names", self.key)
@@ -96,7 +96,7 @@ def ids(place: Place) -> set[int]:
 
 
 def old(place: Place) -> None:
-    """Let everything that is not needed now be history that is trimmed, and older than grace."""
+    """Trim all history that is not needed, and make it older than the grace period."""
     place.later()
     place.clock.advance(RETENTION + SECOND)
     for name in (MAIN, SIDE):

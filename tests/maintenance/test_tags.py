@@ -1,4 +1,4 @@
-"""A tag keeps the files and rows that its state needs."""
+"""A tag keeps the files and rows of its state."""
 
 from __future__ import annotations
 

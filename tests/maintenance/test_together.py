@@ -1,4 +1,4 @@
-"""All jobs in a loop under a catalog in full use: nothing acknowledged is lost, and no garbage is left."""
+"""All jobs in a loop while processes use a catalog: no acknowledged change is lost, and no garbage is left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATER_S = 6
 
 
 class LaterClock(SystemClock):
-    """The clock of a machine on which more time has passed."""
+    """A clock that is ahead of this machine's clock."""
 
     def __init__(self, seconds: int) -> None:
         self.later_ms = seconds * 1_000
@@ -75,14 +75,14 @@ def test_nothing_is_lost_and_no_garbage_is_left(store_on: StoreOn, tmp_path: Pat
 
 
 def _later(uri: str, folder: str, seconds: int) -> Session:
-    """The catalog some seconds later."""
+    """Open the catalog with a clock that is some seconds ahead."""
     return polaris_spark.connect(
         store=uri, warehouse=f"{folder}/warehouse", clock=LaterClock(seconds), **SHORT
     )
 
 
 def _maintain(session: Session) -> Iterator[tuple[str, int]]:
-    """Run every job once; what each did."""
+    """Run every job once, and return their results."""
     yield "trim", len(call(session, "trim"))
     now = datetime.fromtimestamp(session.connection.clock.now_ms() / 1_000, timezone.utc)
     old = now - timedelta(seconds=3)
@@ -92,7 +92,7 @@ def _maintain(session: Session) -> Iterator[tuple[str, int]]:
 
 
 def _swept(rows: list[Any]) -> int:
-    """How many objects went."""
+    """Return the number of deleted objects."""
     return sum(row[2] for row in rows)
 
 
@@ -134,7 +134,7 @@ def _told(folder: Path, what: str) -> int:
 
 @contextmanager
 def _inhabitants(uri: str, folder: Path) -> Iterator[None]:
-    """Processes of all roles, at work within the block."""
+    """Run processes of all roles during the block."""
     with ExitStack() as stack:
         running = []
         for seed, role in enumerate(ROLES):

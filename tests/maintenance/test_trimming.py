@@ -1,4 +1,4 @@
-"""History is given up by age, in every live reference, and never sooner than others rely on it."""
+"""History is trimmed by age in every live reference, but never while other functions need it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def change(session: Session, name: str) -> None:
 
 
 def days(session: Session, clock: ManualClock, n: int) -> None:
-    """A change a day."""
+    """Commit once a day, for `n` days."""
     for day in range(n):
         change(session, f"day{day}")
         clock.advance(DAY)
 
 
 def kept(session: Session) -> list[Commit]:
-    """The commits of the catalog's branch, newest first."""
+    """Return the commits of the catalog's branch, newest first."""
     head = session.catalog.head().head
     return [commit for _, commit in commits(session.catalog.references.store, head)]
 

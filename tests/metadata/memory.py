@@ -1,4 +1,4 @@
-"""Objects in memory, written and read through their rows, with counts of both."""
+"""An object store in memory that encodes and decodes rows, and counts reads and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables to test with: requests, snapshots, and one object that commits to a table as a catalog would."""
+"""Requests, snapshots, and an object that commits to one table as a catalog would."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def point(name: str, id: int, type: str = "branch", **others: Any) -> Json:
 
 
 class Catalog:
-    """One table, with the objects that hold it."""
+    """One table, and its object store."""
 
     def __init__(self, table: Table | None = None, objects: MemoryObjects | None = None) -> None:
         self.objects = objects or MemoryObjects()
@@ -122,7 +122,7 @@ class Catalog:
         return self
 
     def commit(self, *updates: Json, requirements: tuple[Json, ...] = ()) -> TableDraft:
-        """Commit at a time one second later than the last one."""
+        """Commit one second after the last commit."""
         self.now += 1000
         draft = self.draft()
         check_all(draft, requirements)

@@ -90,7 +90,8 @@ def appending(catalog: Catalog, id: int) -> list[Json]:
 
 
 def parsed(text: bytes) -> Json:
-    """Without what the time of the commit decides, and without two fields of version 1 that pyiceberg leaves stale."""
+    """Parse metadata, without fields that depend on the commit time, and without two fields of version 1 that pyiceberg
+    does not update."""
     found = TableMetadataUtil.parse_raw(text.decode())
     fields: Json = found.model_dump(exclude={"last_updated_ms", "metadata_log", "schema_", "partition_spec"})
     return fields

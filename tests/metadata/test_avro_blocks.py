@@ -1,4 +1,4 @@
-"""Avro files that decode to far more than their size are refused before they are decoded."""
+"""Avro files that decode to far more bytes than their size are refused before they are decoded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATH = {"name": "manifest_path", "type": "string", "field-id": 500}
 
 
 def listing(*fields: Any) -> Any:
-    """The schema of a manifest list with further fields."""
+    """The schema of a manifest list with additional fields."""
     return {"type": "record", "name": "manifest_file", "fields": [PATH, *fields]}
 
 
@@ -50,7 +50,7 @@ def text(value: str) -> bytes:
 
 
 def file_of(schema: Any, *blocks: tuple[int, bytes], codec: str = "null") -> bytes:
-    """An Avro file of blocks that are packed already."""
+    """Return an Avro file of blocks that are already encoded."""
     header = {"avro.schema": json.dumps(schema), "avro.codec": codec}
     written = b"".join(text(name) + text(value) for name, value in header.items())
     body = b"".join(avro_long(count) + avro_long(len(data)) + data + SYNC for count, data in blocks)
@@ -58,7 +58,7 @@ def file_of(schema: Any, *blocks: tuple[int, bytes], codec: str = "null") -> byt
 
 
 def deflated(data: bytes) -> bytes:
-    """Raw deflate, as Avro uses it."""
+    """Compress bytes with raw deflate, as in Avro."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
@@ -97,7 +97,7 @@ def test_records_that_contain_themselves_are_refused() -> None:
 
 
 def nested(levels: int, innermost: Any) -> Any:
-    """A record that has twice the record of the level below, once by its name: 2**levels of the innermost."""
+    """Return a record type in which each level contains the next one twice, so the innermost occurs 2**levels times."""
     found: Any = {"type": "record", "name": "level0", "fields": [innermost]}
     for level in range(1, levels + 1):
         again = {"name": "again", "type": f"level{level - 1}"}

@@ -1,4 +1,4 @@
-"""What the log says about a change of a table, and how large it may be."""
+"""The details of a table's change in the log, and their maximum size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.metadata.tables import snapshot as snapshot_of
 
 
 def details(catalog: Catalog, *updates: Json) -> dict[str, str]:
-    """What the log would say about updates, without the names of the updates."""
+    """Return the log's details of updates, without the names of the updates."""
     draft = catalog.draft()
     apply_all(draft, updates)
     found = draft.summary()

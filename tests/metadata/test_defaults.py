@@ -1,4 +1,4 @@
-"""Default values: what fits a column's type, and how it is written."""
+"""Default values: which ones are valid for a column's type, and how they are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a request or file holds, it is carried out or refused, never answered by an accident."""
+"""Random requests and files are either accepted or refused with a clear error. They never cause an internal error."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def spoiled(value: Any, dice: random.Random) -> Any:
-    """The value with something in it removed or replaced."""
+    """Return the value with some part removed or replaced."""
     value = copy.deepcopy(value)
     path = dice.choice(list(paths(value)))
     junk = copy.deepcopy(dice.choice(JUNK))

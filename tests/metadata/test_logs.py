@@ -1,4 +1,4 @@
-"""Logs: few pieces, cheap to append to, cut at the old end only; and names of metadata files."""
+"""Logs have few pieces, are cheap to append to, and are trimmed only at the old end; and names of metadata files."""
 
 from __future__ import annotations
 

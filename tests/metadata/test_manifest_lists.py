@@ -1,4 +1,4 @@
-"""Manifest lists are taken apart and put together without losing anything, whatever wrote them."""
+"""Manifest lists of any writer are split and joined without loss."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def manifest(number: int, **more: Any) -> Json:
 
 
 def written(*records: Json, schema: Json | None = None, codec: str = "deflate") -> bytes:
-    """A list as another writer writes it."""
+    """Return a list as another writer writes it."""
     out = io.BytesIO()
     given = schema or list_schema(3)
     fastavro.writer(out, given, records, codec=codec, metadata={"snapshot-id": "7"}, sync_interval=500)

@@ -1,4 +1,4 @@
-"""No number is stored that Iceberg's Java classes cannot read; they hold numbers in 32 or 64 bits."""
+"""No stored number exceeds the 32 or 64 bits that Iceberg's Java classes use for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refs and properties that are too many for a table's row are in an index, and nobody notices but the row."""
+"""If a table has too many refs and properties for its row, they are stored in an index. Clients see no difference."""
 
 from __future__ import annotations
 
@@ -417,7 +417,7 @@ def commit_draft(catalog: Catalog, draft: Any, updates: list[Any]) -> None:
 
 
 def require_consistent(catalog: Catalog) -> None:
-    """The counts that a row keeps of its indexes are those of their entries."""
+    """Check that the counts in the row are equal to the counts of index entries."""
     table = catalog.table
     assert encode(table) == catalog.objects.rows[catalog.id]
     for others, codec in ((table.more_refs, REF_CODEC), (table.more_properties, PROPERTY_CODEC)):

@@ -1,4 +1,4 @@
-"""Metadata as JSON: readable by others, complete, and the same after import and export."""
+"""Metadata as JSON: it is complete, other programs can read it, and it survives export and import."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZES = {"file-size-in-bytes": 9, "file-footer-size-in-bytes": 4, "blob-metadata
 
 
 def imported(version: int) -> Json:
-    """A metadata file with fields that nobody knows, at every place that can hold one."""
+    """A metadata file with unknown fields at every place that can have one."""
     ref = {"snapshot-id": 11, "type": "branch", "later": 1}
     value: Json = {
         "format-version": version,

@@ -1,4 +1,4 @@
-"""What a commit and a load cost does not grow with the number of snapshots."""
+"""The cost of a commit and of a load does not grow with the number of snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ FEW, MANY = 10, 1000
 
 @pytest.fixture(scope="module")
 def costs() -> dict[int, dict[str, int]]:
-    """The most rows that one of the commits, and a lean load after it, read and wrote, around both sizes."""
+    """Return the highest number of rows that one commit and the following load without snapshots read and wrote, near
+    both sizes."""
     found = {FEW: {"read": 0, "written": 0, "load": 0}, MANY: {"read": 0, "written": 0, "load": 0}}
     catalog = Catalog().create()
     objects = catalog.objects

@@ -1,4 +1,4 @@
-"""Schemas: ids, equality, what a format version allows, names that must not collide."""
+"""Schemas: ids, equality, features of format versions, and names that must not collide."""
 
 from __future__ import annotations
 

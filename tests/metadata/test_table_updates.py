@@ -155,7 +155,7 @@ def test_an_unpartitioned_unsorted_table_is_built_from_nothing() -> None:
 
 
 def creating(version: int) -> list[Json]:
-    """What Iceberg's REST client sends when a create transaction commits."""
+    """Return the updates that Iceberg's REST client sends to commit a create transaction."""
     return [
         {"action": "assign-uuid", "uuid": UUID},
         {"action": "upgrade-format-version", "format-version": version},

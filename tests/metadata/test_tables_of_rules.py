@@ -1,4 +1,4 @@
-"""The tables of rules in the docstrings name every update, and tests that exist."""
+"""The tables of rules in docstrings contain every update, and the tests that they name exist."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def add_schema(value: Json) -> Json:
 
 
 class Views:
-    """One view, with the objects that hold it."""
+    """One view, and its object store."""
 
     def __init__(self) -> None:
         self.objects = MemoryObjects()

@@ -42,7 +42,7 @@ def call_of(session: Session, spark: SparkSession | None, told: list[tuple[str, 
 
 
 def items(directory: Path) -> list[list[str]]:
-    """Files of which every other one exists."""
+    """Paths of files. Every second file exists."""
     for n in range(0, ITEMS, 2):
         (directory / f"file{n}").touch()
     return [[f"file://{directory}/file{n}"] for n in range(ITEMS)]

@@ -1,4 +1,4 @@
-"""`export_metadata`: what is written, where, and what is left alone."""
+"""`export_metadata`: which files it writes, where, and which it does not overwrite."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def catalog(tmp_path: Path) -> Iterator[Client]:
 
 
 def export(client: Client, **arguments: Any) -> dict[str, tuple[str, Path, str]]:
-    """Kind, file and outcome by name."""
+    """Return kind, file and outcome by name."""
     done = call(client.session, "export_metadata", **arguments)
     return {name: (kind, Path(where.removeprefix("file://")), outcome) for name, kind, where, outcome in done}
 

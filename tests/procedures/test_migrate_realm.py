@@ -1,4 +1,4 @@
-"""A realm moves by a Spark job, and both sides are compared as DataFrames."""
+"""A Spark job moves a realm, and the tests compare both stores as DataFrames."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from polaris_spark.rest.session import Session
 
 
 def echo(**changes: Any) -> Procedure:
-    """A procedure that gives its arguments back."""
+    """A procedure that returns its arguments."""
     facts: dict[str, Any] = {
         "name": "echo",
         "parameters": (

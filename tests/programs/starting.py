@@ -1,4 +1,4 @@
-"""Starting programs with the README's configuration, and seeing that they leave nothing behind."""
+"""Starts programs with the configuration of the README, and checks that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Place:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The Spark settings among them."""
+        """The Spark settings among these arguments."""
         words = self.arguments
         pairs = [words[at + 1] for at, word in enumerate(words) if word == "--conf"]
         return dict(pair.split("=", 1) for pair in pairs)
 
     def unreleased(self) -> list[str]:
-        """Who holds a lease of this store that was not given back."""
+        """Return the holders of leases of this store that were not released."""
         leases = polaris_spark("info", self.store, "--no-sizes", "--json").json["node-leases"]
         assert leases, "nobody ever wrote to the store"
         return [lease["holder"] for lease in leases if not lease["released"]]
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """A running program, with everything that it prints in a file."""
+    """A running program. Its output goes to a file."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -103,7 +103,7 @@ class Program:
         return self.text()
 
     def others(self) -> list[int]:
-        """Processes that it started and that still run."""
+        """Return the running processes that the program started."""
         return [process for process in _marked(self.mark) if process != self.process.pid]
 
 

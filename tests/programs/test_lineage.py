@@ -1,4 +1,4 @@
-"""The listener of OpenLineage, as Maven Central carries it, finds the datasets of the catalog."""
+"""The OpenLineage listener from Maven Central finds the datasets of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that know the catalog by configuration alone: each does the same work and leaves nothing behind."""
+"""Programs that know only the configuration of the catalog. All do the same work and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATEMENTS = [*WORK, *QUESTIONS]
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Place]:
-    """An empty place; afterwards nobody holds a lease of its store."""
+    """An empty directory. After the test, no process may hold a lease of its store."""
     made = Place(tmp_path)
     yield made
     wait_until(lambda: not made.unreleased(), "all leases are released", every_s=0.05)

@@ -82,7 +82,7 @@ class Place(NamedTuple):
     store: str
 
     def run(self, statement: str) -> list[list[Any]]:
-        """The rows of a statement."""
+        """Return the rows of a statement."""
         return self.trino.execute(statement.format(self.name))
 
     def objects(self) -> set[str]:
@@ -97,7 +97,7 @@ class Place(NamedTuple):
         return {info.path for info in found if info.type == FileType.File}
 
     def properties(self) -> dict[str, str]:
-        """What a program needs to reach the warehouse."""
+        """Return the properties with which a program reaches the warehouse."""
         return {
             "s3.endpoint": self.bucket.endpoint,
             "s3.access-key-id": self.bucket.user,

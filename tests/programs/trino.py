@@ -35,7 +35,7 @@ catalog.management=dynamic
 
 
 class Trino(ProcessServer):
-    """One node with no plugin but the Iceberg connector."""
+    """One node. Its only plugin is the Iceberg connector."""
 
     name = "Trino"
     durability = "it has no data of its own"

@@ -1,4 +1,4 @@
-"""Catalogs of pyiceberg's interface, over every kind of store and with and without metadata files."""
+"""Catalogs with pyiceberg's interface, on every kind of store, with and without metadata files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Materialized views through pyiceberg: the stored rows, and the documents of both texts, field by field."""
+"""Materialized views through pyiceberg: the stored rows, and each field of the documents in both formats."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DOCUMENT = "materialized_view_metadata"
 
 @pytest.fixture(params=["in process", "over HTTP"])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """pyiceberg's catalog with the table `db.t` and the materialized view `db.v`, refreshed twice: in this process, or
-    as a client of a server."""
+    """A pyiceberg catalog with the table `db.t` and the materialized view `db.v`, which was refreshed twice. It is open
+    in this process, or as a client of a server."""
     given = {"store": f"sqlite://{tmp_path}/c.db", "warehouse": str(tmp_path / "warehouse")}
     with connect(**given) as session, PolarisCatalog("polaris", **given) as opened:
         opened.create_namespace("db")

@@ -1,4 +1,4 @@
-"""How the catalog is opened, configured, closed and sent elsewhere."""
+"""Opening, configuring, closing and pickling the catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPL = "polaris_spark.pyiceberg.PolarisCatalog"
 
 
 def properties(folder: Path) -> dict[str, Any]:
-    """What a program gives to `load_catalog`."""
+    """Return the properties that a program passes to `load_catalog`."""
     return {"py-catalog-impl": IMPL, "store": f"sqlite://{folder}/s.db", "warehouse": str(folder / "w")}
 
 
@@ -153,7 +153,7 @@ def test_several_catalogs_live_in_one_process(opened: Open, tmp_path: Path) -> N
 
 
 def append_elsewhere(table: Table) -> None:
-    """Runs in another process."""
+    """Append to a table in another process."""
     table.append(rows((2, "there")))
     table.catalog.close()
 

@@ -341,6 +341,6 @@ def test_an_outcome_that_stays_unknown_is_told(
 
 
 def _log(catalog: PolarisCatalog) -> list[str]:
-    """The actions of the catalog's log, oldest first."""
+    """Return the actions in the catalog's log, oldest first."""
     head = catalog._opened.catalog.head()
     return [entry.action for _, _, _, entry in entries(head.store, head.head)][::-1]

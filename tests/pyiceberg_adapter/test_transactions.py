@@ -1,4 +1,4 @@
-"""Transactions of the whole catalog by pyiceberg."""
+"""Transactions of several tables through pyiceberg's interface."""
 
 from __future__ import annotations
 

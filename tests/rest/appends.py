@@ -68,12 +68,12 @@ class ListFile(NamedTuple):
 
 
 def path_of(location: str) -> Path:
-    """The local path of a location."""
+    """Return a location as a local path."""
     return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
 class Storage(Protocol):
-    """Where the files of tables are."""
+    """Reads and writes the files of tables."""
 
     def read(self, location: str) -> bytes:
         """The content of a file."""
@@ -128,7 +128,7 @@ def new_append(*counts: int, branch: str = "main") -> Append:
 
 
 class Attempt(NamedTuple):
-    """An append as it was made on one base."""
+    """An append that was prepared on one base."""
 
     requirements: list[Json]
     updates: list[Json]
@@ -140,7 +140,7 @@ class Attempt(NamedTuple):
         return snapshot
 
     def changed(self, **fields: Any) -> Attempt:
-        """With other fields in the snapshot."""
+        """Return the attempt with other fields in the snapshot."""
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         first = {**self.updates[0], "snapshot": {**self.snapshot, **named}}
         return Attempt(self.requirements, [first, *self.updates[1:]])
@@ -154,7 +154,7 @@ def attempt(
     now_ms: int | None = None,
     **more_values: Any,
 ) -> Attempt:
-    """What a client sends that has loaded `metadata`; its manifest list is written."""
+    """Write the manifest list of an append to a table with this metadata, and return what a client sends."""
     version, ref = metadata["format-version"], metadata.get("refs", {}).get(append.branch)
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", [])}
     parent = snapshots[ref["snapshot-id"]] if ref else None
@@ -305,7 +305,7 @@ def send(client: Client, made: Attempt, name: str = "t", **rest: Any) -> Answer:
 
 
 def appendable(client: Client, name: str = "t", *, version: int = 2, **properties: str) -> Json:
-    """Create a table in the namespace `db` and return its metadata."""
+    """Create a table in the namespace `db`, and return its metadata."""
     given = {"format-version": str(version), "polaris.append-rebase": "true", **properties}
     created = client.create(name, properties=given)
     metadata: Json = created["metadata"]

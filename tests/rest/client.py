@@ -1,4 +1,5 @@
-"""A client of the protocol for tests: JSON in and out, statuses checked, requests as Iceberg's clients send them."""
+"""A client of the REST protocol for tests. It sends and receives JSON, checks statuses, and sends requests like
+Iceberg's clients."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Answer(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, str]:
-        """Status and type of a refusal."""
+        """Status and error type of a refusal."""
         return self.status, self.error["type"]
 
 
@@ -77,7 +78,7 @@ class Client:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """An answer, whatever it is; `body` is JSON text or what is to be written as it."""
+        """Send a request, and return the answer with any status. `body` is JSON text, or a value to be encoded."""
         sent = {**(headers or {}), **({"Idempotency-Key": key} if key else {})}
         text = body if body is None or isinstance(body, str) else json.dumps(body)
         status, answered, out = self.session.request(method, path, query, text, sent)
@@ -90,7 +91,7 @@ class Client:
         return properties
 
     def ok(self, method: str, path: str, body: Any = None, **rest: Any) -> Any:
-        """The body of an answer that is not a refusal."""
+        """Send a request that must succeed, and return the body of the answer."""
         answer = self.send(method, path, body, **rest)
         assert answer.status < 300, answer
         return answer.body
@@ -181,7 +182,7 @@ def new_key() -> str:
 
 
 def connect(store: str, warehouse: Path | str | None, **properties: Any) -> Client:
-    """A client of a catalog that is opened now."""
+    """Open a catalog, and return a client of it."""
     where = None if warehouse is None else str(warehouse)
     return Client(polaris_spark.connect(store=store, warehouse=where, **properties))
 
@@ -192,7 +193,7 @@ def files_below(folder: Path) -> set[str]:
 
 
 def at_once(works: list[Callable[[], T]]) -> list[T]:
-    """What functions give that are called at once, each in its own thread."""
+    """Call functions at the same time, each in its own thread, and return their results."""
     barrier = threading.Barrier(len(works))
     results: list[Any] = [None] * len(works)
 

@@ -1,4 +1,4 @@
-"""Catalogs to test the protocol on."""
+"""Catalogs for tests of the protocol."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def catalog(opened: Open, warehouse: Path) -> Client:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that stands still."""
+    """A clock that only the test advances."""
     return ManualClock(int(time.time() * 1_000))
 
 
 @pytest.fixture
 def open_branch(tmp_path: Path) -> Iterator[OpenBranch]:
-    """Opens sessions of a branch of one catalog. At the end, every row of its store must be sound."""
+    """Opens sessions of a branch of one catalog. At the end of the test, `fsck` must find no problem in the store."""
     store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
     sessions: list[Session] = []
 

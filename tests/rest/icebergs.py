@@ -1,4 +1,4 @@
-"""Tables of pyiceberg: on top of a catalog of ours, and made elsewhere to be registered."""
+"""Tables of pyiceberg: in a catalog of this package, and of another catalog, to be registered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": pa.array(["x", "y", 
 
 
 class _Committing:
-    """What pyiceberg's `Table` needs of its catalog."""
+    """The methods of a catalog that pyiceberg's `Table` calls."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -41,7 +41,7 @@ class _Committing:
 
 
 def open_table(client: Client, name: str = "t") -> Table:
-    """A table of the namespace `db` as pyiceberg sees it."""
+    """Return a table of the namespace `db` as a pyiceberg table."""
     loaded = TableResponse.model_validate_json(json.dumps(client.load(name)))
     location = loaded.metadata_location or ""
     io = load_file_io({}, location)
@@ -49,7 +49,7 @@ def open_table(client: Client, name: str = "t") -> Table:
 
 
 def elsewhere(folder: Path, name: str = "t", *, appends: int = 2, **properties: str) -> Table:
-    """A table with data that another catalog made, below `folder`."""
+    """Create a table with data in another catalog, below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("other", uri=f"sqlite:///{folder}/other.db", warehouse=f"file://{folder}")
     catalog.create_namespace_if_not_exists("db")

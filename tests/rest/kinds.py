@@ -1,4 +1,4 @@
-"""Every kind of request that can be made larger, for measuring how its cost grows; see `growth`."""
+"""Every kind of request whose size can grow. `growth` measures how its cost grows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def wide(size: int) -> Json:
 
 
 def pairs(size: int, first: Json, second: Json) -> list[Json]:
-    """Two updates that alternate."""
+    """Return the two updates, repeated in turns."""
     return [first, second] * size
 
 

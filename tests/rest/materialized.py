@@ -1,4 +1,4 @@
-"""Materialized views made without Spark."""
+"""Materialized views that are created and refreshed without Spark."""
 
 from __future__ import annotations
 

@@ -20,5 +20,5 @@ def register(catalog: Client, location: str, name: str = "r", **rest: object) ->
 
 
 def metadata_of(catalog: Client, name: str = "t") -> dict:
-    """The metadata that a load gives."""
+    """Load a table, and return its metadata."""
     return catalog.load(name)["metadata"]

@@ -10,14 +10,14 @@ from tests.rest.client import (
 
 
 def staged(catalog: Client, name: str, **rest: object) -> dict:
-    """The metadata of a staged creation."""
+    """Return the metadata of a staged creation."""
     body = catalog.ok("POST", tables("db"), {**table_request(name, **rest), "stage-create": True})
     assert "metadata-location" not in body
     return body["metadata"]
 
 
 def creation(metadata: dict) -> list[dict]:
-    """The updates by which Java's client commits a staged creation."""
+    """Return the updates by which Java's client commits a staged creation."""
     return [
         {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
         {"action": "upgrade-format-version", "format-version": metadata["format-version"]},

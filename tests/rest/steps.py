@@ -1,4 +1,4 @@
-"""Transactions that a test steps through, and the tables that they read and write."""
+"""Transactions whose steps a test calls one by one, and the tables that they read and write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOTH = pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 
 
 def two_tables(client: Client) -> Client:
-    """Create the tables `db.t` and `db.u`, both with the value 0; the same client."""
+    """Create the tables `db.t` and `db.u`, both with the value 0, and return the client."""
     client.namespace("db")
     for name in ("t", "u"):
         appendable(client, name)
@@ -34,7 +34,7 @@ def read(client: Client, name: str) -> int:
 
 
 class Tx:
-    """A transaction that a test steps through."""
+    """A transaction whose steps a test calls one by one."""
 
     def __init__(self, client: Client, isolation: str) -> None:
         self._context: AbstractContextManager[Session] = client.session.transaction(isolation=isolation)

@@ -1,4 +1,4 @@
-"""Requests beyond a bound are refused before any work on them begins, by every route."""
+"""A request that exceeds a limit is refused on every route before the server begins to work on it."""
 
 from __future__ import annotations
 

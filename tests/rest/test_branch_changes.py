@@ -1,4 +1,4 @@
-"""Changes of branches that exist: rename, move, protect, and change owner and comment."""
+"""Changes of existing branches: rename, move, protect, and change owner and comment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ME = Operation(b"", "me")
 
 @pytest.fixture
 def main(open_branch: OpenBranch) -> Client:
-    """The branch `main` with the namespace `a`; the branch `dev` began there."""
+    """The branch `main` with the namespace `a`. The branch `dev` was created from it."""
     client = open_branch()
     client.namespace("a")
     call(client.session, "create_branch", name="dev", comment="trial")
@@ -49,19 +49,19 @@ def main(open_branch: OpenBranch) -> Client:
 
 
 def nothing(id: int, source: Head) -> BeginBranch:
-    """The first change of a branch that was moved."""
+    """Return the change that begins the history of a branch that was moved."""
     return BeginBranch(id, Contained(source.number, source.commit))
 
 
 def names(client: Client, state: str = "") -> list[str]:
-    """The namespaces at the root of a state of a catalog."""
+    """Return the namespaces at the root of a catalog in some state."""
     answer = client.send("GET", "v1/namespaces", headers={"Polaris-State": state} if state else {})
     assert answer.status == 200, answer
     return [one[0] for one in answer.body["namespaces"]]
 
 
 def described(client: Client, name: str) -> dict[str, Any]:
-    """The row of a branch, by column."""
+    """Return the row of a branch, by column."""
     [row] = call(client.session, "describe_branch", name=name)
     assert row in call(client.session, "show_branches")
     return dict(zip([column.name for column in SHOW.columns], row, strict=True))
@@ -269,7 +269,7 @@ def test_protection_does_not_pass_to_other_branches(main: Client, open_branch: O
 
 
 class _Late(CreateNamespace):
-    """A change that does something else between its preparation and its commit."""
+    """A change that calls a function between its preparation and its commit."""
 
     def __init__(self, client: Client, name: str, then: Callable[[], object]) -> None:
         super().__init__(client.session.catalog.context, ME, (name,), {})

@@ -1,4 +1,4 @@
-"""Branches of a catalog, and catalogs that show a state of the past."""
+"""Branches of a catalog, and catalogs that show an earlier state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of a catalog: they bind all sessions, and a session can only be stricter about what is deleted."""
+"""Properties of a catalog apply to all sessions. A session can only be stricter about deletions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sqlite(tmp_path: Path) -> str:
 
 
 def purge(client: Client, name: str = "t") -> int:
-    """The status of a request to drop a table and its files."""
+    """Send a request to drop a table and its files, and return the status."""
     return client.send("DELETE", table(name), query={"purgeRequested": "true"}).status
 
 
@@ -45,7 +45,7 @@ def filled(client: Client, name: str = "t") -> None:
 
 
 def set_row_only(client: Client, **updates: str) -> None:
-    """What is left if a process dies after it changed the row, before any branch has a copy."""
+    """Change only the catalog's row, like a process that dies before a branch has a copy."""
     catalog = client.session.catalog
     change = SetProperties(catalog.context, WHO, catalog.row, _dotted(updates), ())
     catalog.references.commit(CATALOGS, change)
@@ -56,7 +56,7 @@ def _dotted(updates: dict[str, str]) -> dict[str, str]:
 
 
 def branch(client: Client, name: str) -> str:
-    """Make a branch of the catalog from its head; the name of its reference."""
+    """Create a branch of the catalog from its head, and return the name of its reference."""
     catalog = client.session.catalog
     reference = catalog.reference.removesuffix("main") + name
     catalog.references.create(reference, WHO, source=catalog.head())
@@ -64,7 +64,7 @@ def branch(client: Client, name: str) -> str:
 
 
 def actions(client: Client) -> list[tuple[str, dict[str, str]]]:
-    """Actions and summaries of the log of the branch, newest first."""
+    """Return the actions and summaries in the log of the branch, newest first."""
     head = client.session.catalog.head()
     return [(entry.action, entry.summary) for _, _, _, entry in entries(head.store, head.head)]
 
@@ -392,8 +392,8 @@ def test_a_row_of_a_newer_release_can_be_read_and_not_changed(
 
 
 def undropped_while_open(opened: Open, sqlite: str, warehouse: Path) -> tuple[Client, Client]:
-    """A session of `main`, and one of a branch with a table, which is dropped while the catalog forbids deletion, and
-    brought back. The session was open all the time."""
+    """A session of `main`, and a session of a branch with a table. The branch was dropped while the catalog forbade
+    deletion, and restored, while its session was open."""
     client = opened(sqlite, warehouse)
     client.namespace("db")
     name = branch(client, "dev")
@@ -468,7 +468,7 @@ def test_a_process_that_is_held_up_does_not_bring_old_properties_back(
     set_row_only(first, grace="1 d")
 
     class HeldUp(CopyRow):
-        """Others set properties after it read the row for the first time."""
+        """A change of properties. Other processes set properties after it has read the row for the first time."""
 
         times = 0
 

@@ -1,4 +1,4 @@
-"""How a transaction of the whole catalog is carried out, and how it ends."""
+"""How a transaction of several tables is committed or rolled back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_renames_and_views_and_drops_are_carried_out_together(main: Client) -> N
 def test_a_commit_has_the_same_effect_whether_or_not_its_branch_has_changed(
     main: Client, clock: ManualClock, moved: bool, swept: bool
 ) -> None:
-    """A branch that has not changed takes over what the transaction computed; another one is merged."""
+    """An unchanged branch gets the rows that the transaction computed. If the branch has changed, the transaction is
+    merged."""
     main.create("other", properties={"my.value": "0"})
     main.create("gone")
     main.create("swapped", properties={"my.value": "3"})
@@ -124,7 +125,7 @@ def test_a_commit_has_the_same_effect_whether_or_not_its_branch_has_changed(
 
 
 def content_id(client: Client, name: bytes) -> int:
-    """The object id of the content of the entity whose key ends with this name."""
+    """Return the object id of the content of the entity whose key ends with this name."""
     state = reading_state(client.session.catalog.head())  # which a transaction does not record as read
     [found] = [id for key, id in contents(state) if key.endswith(name)]
     return found
@@ -235,7 +236,7 @@ def rows(backend: Backend) -> list[object]:
 def test_objects_of_a_transaction_get_ids_above_the_fence_of_a_sweep(
     main: Client, clock: ManualClock
 ) -> None:
-    """A sweep that ran meanwhile may still delete unreachable rows below its fence."""
+    """A concurrent sweep may still delete unreachable rows below its fence."""
     tx = Tx(main, "snapshot")
     tx.client.create("made", properties={"my.value": "1"})
     appendable(tx.client, "appended")
@@ -263,7 +264,7 @@ def test_objects_of_a_transaction_get_ids_above_the_fence_of_a_sweep(
 
 
 def contents(state: State) -> list[tuple[bytes, int]]:
-    """The key and the id of the content of each table, view and namespace."""
+    """Return the key and the content's object id of each table, view and namespace."""
     return [(key, entry.pointer) for key, entry in state.scan(NAMES, b"", None)]
 
 

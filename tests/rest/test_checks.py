@@ -1,4 +1,4 @@
-"""Checks that must hold before a merge into a protected branch, without Spark."""
+"""Checks that must pass before a merge into a protected branch, without Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ TRUE = "SELECT true"
 
 @pytest.fixture
 def main(open_branch: OpenBranch) -> Client:
-    """The protected branch `main` with the table `db.t`; the branch `dev` began there and has the table `db.new`."""
+    """The protected branch `main` with the table `db.t`. The branch `dev` was created from it, and has the table
+    `db.new`."""
     client = open_branch()
     client.namespace("db")
     appendable(client)
@@ -53,7 +54,7 @@ def main(open_branch: OpenBranch) -> Client:
 
 
 class Evaluator:
-    """Evaluates checks by a function, and keeps the merged states that it saw."""
+    """Evaluates checks by a function, and records the merged states."""
 
     has_own_checks = False
 

@@ -1,4 +1,5 @@
-"""Notes on a change: a message and further texts, given by a session or a request, in the log entries of the change."""
+"""Notes on a change: a session or request gives a message and other texts, which the log entries of the change
+contain."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ HEADERS = {"X-Polaris-Commit-Message": "Backfill March", "X-Polaris-Commit-Ticke
 
 
 def notes(client: Client) -> list[dict[str, str]]:
-    """The notes of each entry of the log, oldest first."""
+    """Return the notes of each log entry, oldest first."""
     head = client.session.catalog.head()
     logged = [entry for _, _, _, entry in entries(head.store, head.head)][::-1]
     return [{k: v for k, v in entry.summary.items() if k.startswith("commit.")} for entry in logged]

@@ -1,4 +1,4 @@
-"""The functions that a commit passes on its way from the bridge to the database."""
+"""The function calls of a commit, from the bridge to the database."""
 
 from __future__ import annotations
 

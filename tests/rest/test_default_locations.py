@@ -1,4 +1,4 @@
-"""The default location of a namespace: answered like a property, never stored."""
+"""The default location of a namespace: it is part of answers, like a property, but never stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.rest.staging import CREATE, creation
 
 
 def loaded(catalog: Client, *name: str) -> dict[str, str]:
-    """The properties of a namespace, as they are answered."""
+    """Return the properties of a namespace in the answer to a load."""
     found: dict[str, str] = catalog.ok("GET", path(*name))["properties"]
     return found
 
 
 def stored(catalog: Client, *name: str) -> dict[str, str]:
-    """The properties of a namespace that are stored."""
+    """Return the stored properties of a namespace."""
     view = catalog.session.catalog.view()
     found = require_namespace(view, name)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Requests that are wrong: each is answered by the error model, and changes nothing."""
+"""Invalid requests: each gets an error response in Iceberg's format, and changes nothing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ POSTS = [
 
 
 def unchanged(catalog: Client) -> tuple[bytes, list[str]]:
-    """The version of the head, and what is logged."""
+    """Return the version of the head, and the log."""
     return catalog.session.catalog.head().version, catalog.names("db")
 
 

@@ -1,4 +1,4 @@
-"""What the catalog reads and writes in a warehouse: registration, metadata files."""
+"""Files that the catalog reads and writes in a warehouse: registered metadata files, and its own."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ VIEW = {
 
 
 def requests(folder: Path) -> list[tuple[str, str, object]]:
-    """One request of each kind that changes something, in an order in which all succeed."""
+    """One request of each kind that changes something. In this order, all succeed."""
     made = elsewhere(folder / "elsewhere", appends=1)
     view_file = folder / "elsewhere" / "view.metadata.json"
     view_file.write_text(json.dumps(VIEW))

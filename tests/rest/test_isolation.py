@@ -24,7 +24,7 @@ def main(open_branch: OpenBranch, clock: ManualClock) -> Client:
 def test_changes_are_seen_by_nobody_before_the_commit_and_take_effect_in_one(
     main: Client, open_branch: OpenBranch, clock: ManualClock, isolation: str
 ) -> None:
-    """G0, G1a, G1b and G1c: no dirty write, aborted read, intermediate read or circular flow of information."""
+    """G0, G1a, G1b and G1c: no dirty write, aborted read, intermediate read or circular information flow."""
     other = open_branch(clock=clock)
     before = main.session.catalog.head().head.number
     tx = Tx(main, isolation)
@@ -69,7 +69,7 @@ def test_an_update_is_not_lost(main: Client, isolation: str) -> None:
 
 
 def test_write_skew_is_forbidden_by_serializable_and_allowed_by_snapshot(main: Client) -> None:
-    """G2-item: each reads both tables, and changes another one."""
+    """G2-item: each transaction reads both tables, and changes a different one."""
     for isolation in ("serializable", "snapshot"):
         one, two = Tx(main, isolation), Tx(main, isolation)
         for tx in (one, two):
@@ -87,7 +87,7 @@ def test_write_skew_is_forbidden_by_serializable_and_allowed_by_snapshot(main: C
 
 
 def test_phantoms_are_forbidden_by_serializable_and_allowed_by_snapshot(main: Client) -> None:
-    """G2: each lists the namespace, and adds to it what the other one did not see."""
+    """G2: each transaction lists the namespace, and adds a table that the other one did not see."""
     for isolation in ("serializable", "snapshot"):
         one, two = Tx(main, isolation), Tx(main, isolation)
         for name, tx in ((f"one_{isolation}", one), (f"two_{isolation}", two)):
@@ -141,7 +141,8 @@ def test_appends_of_snapshot_transactions_do_not_conflict(main: Client) -> None:
 
 
 def test_what_a_change_requires_counts_as_read(main: Client) -> None:
-    """A request that changes a table without loading it, and a refused creation of what exists."""
+    """The tables in the requirements of a request count as read. So does an existing object that makes a creation
+    fail."""
     tx = Tx(main, "serializable")
     tx.client.ok(
         "POST",

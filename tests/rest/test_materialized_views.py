@@ -288,7 +288,7 @@ def test_a_purge_that_is_tried_again_keeps_the_files_of_a_view_that_another_drop
     assert place is not None
 
     class Lost(DropContent[View]):
-        """A drop whose first try is in vain."""
+        """A drop whose first attempt raises TryAgainError."""
 
         tries = 0
 

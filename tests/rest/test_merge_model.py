@@ -46,7 +46,7 @@ class Node(NamedTuple):
 
 
 class ConflictError(Exception):
-    """The model says that two states cannot be merged."""
+    """In the model, the two states cannot be merged."""
 
 
 class Model:
@@ -78,7 +78,7 @@ class Model:
         return self.nodes[self.branches[branch]].state
 
     def bases(self, one: str, other: str) -> list[Node]:
-        """The common ancestors that no other common ancestor contains."""
+        """Return the common ancestors that are not contained in other common ancestors."""
         a, b = (self.nodes[self.branches[name]] for name in (one, other))
         common = (a.ancestors | {a.id}) & (b.ancestors | {b.id})
         return [self.nodes[id] for id in common if not any(id in self.nodes[o].ancestors for o in common)]
@@ -124,7 +124,7 @@ class Model:
             return (o if strategy == "theirs" else m)._replace(name=name)
 
     def fields(self, b: Content, m: Content, o: Content) -> Content:
-        """The merged properties and snapshots."""
+        """Return the merged properties and snapshots."""
         before, mine, other = (dict(one.properties) for one in (b, m, o))
         properties = {
             key: _three(before.get(key), mine.get(key), other.get(key)) for key in before | mine | other
@@ -150,7 +150,7 @@ def _three(base: str | None, mine: str | None, other: str | None) -> str | None:
 
 
 class Lake:
-    """A catalog with its branches, as clients see them."""
+    """A catalog and its branches, as clients see them."""
 
     def __init__(self, folder: Path) -> None:
         self.store, self.warehouse = f"sqlite://{folder / 'store.db'}", str(folder / "warehouse")
@@ -167,7 +167,7 @@ class Lake:
             client.session.close()
 
     def state(self, branch: str) -> dict[str, tuple[tuple[tuple[str, str], ...], frozenset[int]]]:
-        """The properties and snapshots of each table by name."""
+        """Return the properties and snapshots of each table by name."""
         client = self.open(branch)
         found = {}
         for name in client.names("db"):
@@ -195,7 +195,7 @@ def expected(state: State) -> dict[str, tuple[tuple[tuple[str, str], ...], froze
 
 
 def change(rng: random.Random, lake: Lake, model: Model, branch: str, names: Iterator[int]) -> None:
-    """Make a random change of a branch, in the lake and in the model."""
+    """Make a random change of a branch, in the catalog and in the model."""
     client, state = lake.open(branch), dict(model.state(branch))
     id = rng.choice(list(state)) if state else None
     dropped = model.dropped[branch]
@@ -235,7 +235,7 @@ def change(rng: random.Random, lake: Lake, model: Model, branch: str, names: Ite
 
 
 def run(seed: int, lake: Lake) -> dict[str, int]:
-    """Run a random history, and return how often each outcome of a merge came."""
+    """Run a random history, and return how often each outcome of a merge occurred."""
     rng, model, names = random.Random(seed), Model(), count()
     outcomes = dict.fromkeys(["merged", "nothing", "conflict", "criss-cross", "ours", "theirs"], 0)
     main = lake.open("main")
@@ -263,7 +263,7 @@ def run(seed: int, lake: Lake) -> dict[str, int]:
 
 
 def merge(lake: Lake, model: Model, branch: str, source: str, strategy: str = "fail") -> str:
-    """Merge a branch in the lake and in the model, and return the outcome."""
+    """Merge a branch in the catalog and in the model, and return the outcome."""
     bases = model.bases(branch, source)
     node = model.branches[source]
     contained = node in model.nodes[model.branches[branch]].ancestors

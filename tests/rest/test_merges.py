@@ -73,13 +73,13 @@ def opened(tmp_path: Path, clock: ManualClock) -> Any:
 
 
 def make(client: Client, procedure: str, **arguments: Any) -> list[dict[str, Any]]:
-    """The rows of a procedure, as dicts."""
+    """Call a procedure, and return its rows as dicts."""
     names = [column.name for column in procedures()[procedure].columns]
     return [dict(zip(names, row, strict=True)) for row in call(client.session, procedure, **arguments)]
 
 
 def merge(client: Client, source: str, **options: Any) -> dict[str, str]:
-    """The action for each name after a merge."""
+    """Merge, and return the action for each name."""
     return {row["name"]: row["action"] for row in make(client, "merge", source=source, **options)}
 
 
@@ -111,7 +111,8 @@ def append(client: Client, name: str, *rows: int) -> Json:
 
 
 def ids(client: Client, name: str) -> list[int]:
-    """The snapshots of the branch main of a table, oldest first; of a copy, the snapshot that was copied."""
+    """Return the snapshots of a table's branch main, oldest first. For a copied snapshot, return the id of the
+    original."""
     metadata = client.load(name)["metadata"]
     by_id = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
     found, at = [], metadata.get("current-snapshot-id")
@@ -209,7 +210,7 @@ def test_the_base_is_found_through_other_branches_when_history_is_trimmed(
 
 
 def log_of(client: Client) -> list[LogEntry]:
-    """The log entries of the branch, the oldest first."""
+    """Return the log entries of the branch, oldest first."""
     catalog = client.session.catalog
     return [entry for *_, entry in entries(catalog.references.store, catalog.head().head)][::-1]
 
@@ -779,7 +780,7 @@ def test_a_table_is_merged_though_the_clock_of_its_other_writer_is_ahead(tmp_pat
 def test_rows_whose_snapshot_has_expired_are_not_picked_again(
     main: Client, opened: Opened, clock: ManualClock, is_copy: bool
 ) -> None:
-    """The table was empty where the branches parted, so they have no common snapshot."""
+    """The table was empty when the second branch was created, so its versions have no common snapshot."""
     dev, first = opened("dev"), opened("first")
     append(first if is_copy else main, "t", 1)
     if is_copy:

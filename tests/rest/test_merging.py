@@ -1,4 +1,4 @@
-"""Requests that were made on an older state and do not overlap with what others did since."""
+"""Requests that are based on an older state, and do not overlap with later changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def catalog(opened: Open, warehouse: Path) -> Client:
 
 @pytest.fixture
 def base(catalog: Client) -> Json:
-    """The table `t` as it was created."""
+    """The table `t` after its creation."""
     metadata: Json = catalog.create("t", schema=SCHEMA)["metadata"]
     return metadata
 
@@ -72,7 +72,8 @@ def struct(*fields: Json) -> Json:
 
 
 def with_columns(base: Json, *added: Json, at: int | None = None, inside: str | None = None) -> Json:
-    """The current schema with more columns, at a position, in the table, the struct `s` or the list `l` of structs."""
+    """Return the current schema with more columns at a position in the table, the struct `s` or the list `l` of
+    structs."""
     [current] = [s for s in base["schemas"] if s["schema-id"] == base["current-schema-id"]]
     schema: Json = deepcopy(current)
     fields = schema["fields"]
@@ -85,7 +86,7 @@ def with_columns(base: Json, *added: Json, at: int | None = None, inside: str | 
 
 
 def evolve(catalog: Client, base: Json, schema: Json, *more: Json) -> Any:
-    """The answer to a schema change as Iceberg's Java client sends it."""
+    """Send a schema change like Iceberg's Java client, and return the answer."""
     return catalog.commit(
         "t",
         {"action": "add-schema", "schema": schema, "last-column-id": base["last-column-id"] + 1},
@@ -176,7 +177,7 @@ def test_columns_that_pyiceberg_adds_at_once_are_merged(catalog: Client) -> None
 
 
 def changed(base: Json, position: int, **fields: Any) -> Json:
-    """The current schema with a column that says otherwise."""
+    """Return the current schema with one changed column."""
     schema = with_columns(base, column("mine"))
     schema["fields"][position].update(fields)
     return schema

@@ -1,4 +1,4 @@
-"""Metrics reports: which are taken, how many are kept, and that they are no part of the catalog's history."""
+"""Metrics reports: which are accepted and how many are kept. They are not part of the catalog's history."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def db(catalog: Client) -> Client:
 
 
 def send(client: Client, report: object, place: str = PLACE) -> int:
-    """Send a report; the status."""
+    """Send a report, and return the status."""
     return client.session.request("POST", place, body=json.dumps(report))[0]
 
 
 def kept(client: Client) -> list[dict[str, Any]]:
-    """The reports that the catalog keeps, the oldest first."""
+    """Return the reports that the catalog keeps, oldest first."""
     catalog = client.session.catalog
     catalog.metrics.flush()
     head = catalog.references.read(metrics_reference(catalog.row))

@@ -1,4 +1,4 @@
-"""Locations of tables in several catalogs of a realm: they never overlap."""
+"""Locations of tables in several catalogs of a realm never overlap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def both(opened: Open, store: str, tmp_path: Path) -> tuple[Client, Client]:
 
 
 def refused(client: Client, location: Path | str, name: str = "u") -> str:
-    """Why a table cannot be created at a location."""
+    """Return the error of creating a table at a location."""
     answer = client.send("POST", tables("db"), table_request(name, location=str(location)))
     assert answer.kind == (403, "ForbiddenException")
     message: str = answer.error["message"]

@@ -19,7 +19,7 @@ from tests.rest.conftest import Open
 
 
 def pages(catalog: Client, where: str, size: int, field: str, **query: str) -> list[list]:
-    """All pages of a listing."""
+    """Return all pages of a listing."""
     found, token = [], ""
     while token is not None:
         answer = catalog.ok("GET", where, query={"pageSize": str(size), "pageToken": token, **query})
@@ -30,7 +30,7 @@ def pages(catalog: Client, where: str, size: int, field: str, **query: str) -> l
 
 @pytest.fixture
 def tokened(catalog: Client) -> str:
-    """The second page's token of five tables, two a page."""
+    """List five tables, two a page, and return the token of the second page."""
     for name in "abcde":
         catalog.create(name)
     return catalog.ok("GET", tables("db"), query={"pageSize": "2"})["next-page-token"]
@@ -126,7 +126,7 @@ def test_a_token_of_another_catalog_is_refused(opened: Open, warehouse) -> None:
 
 
 def forged(token: str, **changes: object) -> str:
-    """A token with some of its fields replaced."""
+    """Return a token with some of its fields replaced."""
     names = ["reference", "number", "commit", "key"]
     fields = msgspec.msgpack.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""Purges over the protocol: which files go with a table that is dropped, and which do not."""
+"""DROP with purge over the protocol: which files are deleted with the table, and which are not."""
 
 from __future__ import annotations
 

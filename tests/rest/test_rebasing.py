@@ -1,4 +1,4 @@
-"""Appends that others came before: put on top of the others, exactly as the client's own retry would."""
+"""Appends after a concurrent commit. They are rebased on it, with the same result as the client's own retry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load(client: Client, name: str = "t") -> Json:
 
 
 def accepted(client: Client, made: Attempt, name: str = "t") -> Json:
-    """The metadata after an attempt that must not fail."""
+    """Send an attempt that must succeed, and return the metadata afterwards."""
     answer = send(client, made, name)
     assert answer.status == 200, answer
     metadata: Json = answer.body["metadata"]
@@ -36,7 +36,7 @@ def accepted(client: Client, made: Attempt, name: str = "t") -> Json:
 
 
 def refusal(client: Client, made: Attempt) -> str:
-    """Why an attempt is a conflict; the table is as before."""
+    """Send an attempt that must conflict, check that the table is unchanged, and return the message."""
     before = load(client)
     answer = send(client, made)
     assert answer.kind == (409, "CommitFailedException"), answer
@@ -46,7 +46,7 @@ def refusal(client: Client, made: Attempt) -> str:
 
 
 def comparable(metadata: Json, id: int) -> tuple[Any, ...]:
-    """What a snapshot and its manifest list say, without names of files and times."""
+    """Return the content of a snapshot and its manifest list, without names of files and times."""
     snapshot = dict(snapshot_of(metadata, id))
     found = read_list(snapshot.pop("manifest-list"))
     snapshot.pop("timestamp-ms")
@@ -251,14 +251,14 @@ def test_an_append_to_one_branch_is_rebased_whatever_others_did_to_another_one(
 
 @pytest.fixture
 def base(catalog: Client) -> Json:
-    """The table `t` as a client knows it that others have come before: it had one snapshot then."""
+    """The table `t` with one snapshot, as a client has loaded it. Another commit has changed the table since."""
     base = accepted(catalog, attempt(appendable(catalog), new_append(1)))
     accepted(catalog, attempt(base, new_append(1)))
     return base
 
 
 def rewritten(made: Attempt, **changes: Any) -> Attempt:
-    """An attempt whose first manifest has other values."""
+    """Return an attempt with changed values in its first manifest."""
     listed = read_list(made.snapshot["manifest-list"])
     listed.manifests[0].update(changes)
     appends.write_list(made.snapshot["manifest-list"], listed.schema, listed.metadata, listed.manifests)

@@ -1,4 +1,4 @@
-"""How often a catalog asks its database."""
+"""How many requests a catalog sends to its database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening catalogs: what is created, what is refused, and who sees what."""
+"""Opening catalogs: what is created, what is refused, and which changes other sessions see."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sqlite(tmp_path: Path) -> str:
 
 
 def in_processes(work: Callable[..., Any], arguments: list[tuple]) -> list:
-    """What a function gives for each tuple of arguments, in a process each."""
+    """Call a function with each tuple of arguments, in one process each, and return the results."""
     with multiprocessing.get_context("spawn").Pool(len(arguments)) as pool:
         return pool.starmap(work, arguments, chunksize=1)
 
@@ -360,7 +360,7 @@ def test_of_concurrent_openings_all_get_the_same_catalog(opened: Open, store: st
 
 
 def _open_and_work(store: str, warehouse: str, number: int, n: int) -> tuple[int, int]:
-    """Open a catalog, maybe creating it; commit to a common table and create some of one's own."""
+    """Open a catalog, and create it if it does not exist. Commit to a common table, and create namespaces."""
     client = connect(store, warehouse, metadata_files="never")
     try:
         client.send("POST", "v1/namespaces", {"namespace": ["db"]})

@@ -1,4 +1,4 @@
-"""Snapshots on demand: answers that leave them out, and asking for the rest by version."""
+"""Loading snapshots on demand: answers without them, and requests for the rest of a version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFS = {"snapshots": "refs"}
 
 
 def add(id: int) -> Json:
-    """Add a snapshot that no branch names."""
+    """Add a snapshot to which no branch refers."""
     snapshot = {
         "snapshot-id": id,
         "sequence-number": id,
@@ -37,7 +37,7 @@ def remove(*ids: int) -> Json:
 
 
 class Pin(NamedTuple):
-    """What an answer says of the snapshots that it left out."""
+    """The reference to the omitted snapshots in an answer."""
 
     table: str
     version: str
@@ -63,7 +63,7 @@ def ids(snapshots: list[Json]) -> list[int]:
 
 
 def commit(catalog: Client, *updates: Json, name: str = "t") -> Pin:
-    """Commit; the pin of the new version, from the answer itself."""
+    """Commit, and return the pin of the new version from the answer."""
     answer = catalog.commit(name, *updates, query=REFS)
     assert answer.status == 200, answer
     return Pin(*answer.headers["Polaris-Snapshots"].split("-", 3))
@@ -71,7 +71,7 @@ def commit(catalog: Client, *updates: Json, name: str = "t") -> Pin:
 
 @pytest.fixture
 def long(catalog: Client) -> Client:
-    """A catalog whose table `t` has snapshots 1 to 5, of which branches name the last."""
+    """A catalog whose table `t` has snapshots 1 to 5. Branches refer to the last ones."""
     catalog.create()
     for id in range(1, 6):
         assert catalog.commit("t", *append(id)).status == 200

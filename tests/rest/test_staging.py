@@ -1,4 +1,4 @@
-"""Staging areas: changes of many sessions that one commit brings to a branch."""
+"""Staging areas: several sessions stage changes, and one commit applies them to the branch."""
 
 from __future__ import annotations
 

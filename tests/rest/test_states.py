@@ -1,4 +1,4 @@
-"""Requests that say which state of a catalog they mean: by a header, a prefix, or the name of a table."""
+"""Requests that choose a state of a catalog: by a header, a prefix, or the name of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.server.servers import Server
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Client]:
-    """A catalog with the table `db.t`, and the branch `dev`, in which the table has the property `branch`."""
+    """A catalog with the table `db.t`, and the branch `dev`, where the table has the property `branch`."""
     store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
     with polaris_spark.connect(store=store, warehouse=warehouse) as session:
         client = Client(session)
@@ -32,7 +32,7 @@ def catalog(tmp_path: Path) -> Iterator[Client]:
 
 
 def branch_of(client: Client, path: str, **headers: str) -> str:
-    """The property `my.branch` of the table that a request loads."""
+    """Load a table, and return its property `my.branch`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     answer = client.send("GET", path, headers=named)
     assert answer.status == 200, answer

@@ -137,7 +137,8 @@ def test_a_commit_to_a_missing_table_is_refused(catalog: Client) -> None:
 
 
 def test_a_table_is_created_with_its_data_at_once(catalog: Client) -> None:
-    """CREATE TABLE AS SELECT: files are written to the staged location, one commit creates and fills."""
+    """CREATE TABLE AS SELECT: the client writes files to the staged location. One commit creates the table with its
+    data."""
     metadata = staged(catalog, "t")
     snapshot = {
         "snapshot-id": 7,

@@ -163,7 +163,7 @@ def test_a_table_of_a_tag_is_read_by_its_name(main: Client) -> None:
 
 
 def test_a_tag_whose_creator_died_before_it_wrote_the_row_is_completed(main: Client) -> None:
-    """The later commits of the branch do not prove that the tag had a row."""
+    """Later commits of the branch do not prove that the tag had a row."""
     catalog = main.session.catalog
     for name in "cdefg":
         main.namespace(name)

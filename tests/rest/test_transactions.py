@@ -23,7 +23,7 @@ from tests.rest.staging import CREATE, creation, staged
 
 
 def change(name: str, *updates: dict, requirements: tuple[dict, ...] = ()) -> dict:
-    """A table's part of a transaction."""
+    """Return one table's part of a transaction."""
     return {"identifier": identifier(name), "requirements": list(requirements), "updates": list(updates)}
 
 
@@ -197,7 +197,8 @@ def test_a_request_of_a_transaction_names_no_other_state(catalog: Client) -> Non
 def test_racing_transactions_of_requests_are_as_if_one_came_after_the_other(
     opened: Open, tmp_path: Path
 ) -> None:
-    """Each creates a namespace, unless it exists, and counts in a property of a table that only one of them may win."""
+    """Each transaction creates a namespace, unless it exists, and increments a property of a table. Only one of them
+    may succeed."""
     clients = [opened(f"sqlite://{tmp_path / 's.db'}", tmp_path / "w") for _ in range(4)]
     catalog = clients[0]
     catalog.namespace("db")

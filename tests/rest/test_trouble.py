@@ -1,4 +1,4 @@
-"""Databases and disks in trouble: nothing is lost, nothing is done twice, nobody waits for ever."""
+"""Failing databases and disks: no change is lost or made twice, and no request waits forever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _short_deadlines(catalog: Client) -> None:
 def swapping(
     catalog: Client, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Callable[[Call, Any], Any]], None]:
-    """Puts a function around each swap of the database."""
+    """Return a function that wraps each swap of the database."""
     backend = catalog.session.connection.backend
 
     def put(around: Callable[[Call, Any], Any]) -> None:

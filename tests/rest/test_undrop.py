@@ -51,7 +51,7 @@ def catalog(connected: Connected) -> Iterator[Client]:
 
 @pytest.fixture
 def connected(tmp_path: Path, clock: ManualClock) -> Iterator[Connected]:
-    """Open the catalog once more, as another process does."""
+    """Open the catalog again, like another process."""
     store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
     with ExitStack() as stack:
         yield lambda **more: Client(
@@ -89,7 +89,7 @@ def trim(client: Client) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let something happen once, when the next undrop is prepared and before it is applied."""
+    """Call a function once, after the next undrop was prepared and before it is applied."""
     prepare = MergeStates.prepare
 
     def interrupted(self: MergeStates, view: State) -> Difference:
@@ -102,7 +102,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
 
 
 def refused(client: Client, kind: type[PolarisError], match: str, name: str, **more: Any) -> None:
-    """Check that a call fails and changes nothing."""
+    """Check that a call is refused and changes nothing."""
     before = number(client)
     with pytest.raises(kind, match=match):
         undrop(client, name, **more)

@@ -1,4 +1,4 @@
-"""Responses 304 that a session remembers."""
+"""Responses 304 (Not Modified), and the versions that a session remembers for them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.rest.conftest import Open
 
 
 def ask(client: Client, tag: str, name: str = "t", **query: str) -> Answer:
-    """Load a table of which a version is known."""
+    """Load a table, with the tag of a known version."""
     return client.send("GET", table(name), query=query, headers={"If-None-Match": tag})
 
 
 def tag_of(client: Client, name: str = "t") -> str:
-    """The tag of the newest version."""
+    """Return the tag of the newest version."""
     return client.send("GET", table(name)).headers["ETag"]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
-    """Arguments of the calls of a method from now on."""
+    """Record the arguments of all later calls of a method."""
     calls: list[Any] = []
     called = getattr(owner, name)
 

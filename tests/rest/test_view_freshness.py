@@ -1,4 +1,4 @@
-"""Whether a materialized view is fresh, what refreshes record, and what expiry keeps for them."""
+"""Whether a materialized view is fresh, what refreshes record, and which snapshots expiry keeps for them."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_an_ordinary_view_is_never_dropped_as_a_materialized_one(catalog: Client
 
 
 def test_a_view_that_an_ordinary_one_has_replaced_is_not_dropped(catalog: Client) -> None:
-    """Whether the view is materialized is decided in the commit that drops it."""
+    """The commit that drops the view decides whether it is materialized."""
     create(catalog)
     within, name = catalog.session.catalog, TableName(("db",), "v")
     change = DropContent(within.context, Operation(b"", "me"), name, View, only_materialized=True)

@@ -160,7 +160,7 @@ def at_location(folder: Path) -> dict[str, Any]:
 
 
 def procedure(catalog: Client, name: str, **arguments: str) -> list[list[Any]]:
-    """The rows of a procedure that an administrator calls over HTTP."""
+    """Call a procedure as an administrator over HTTP, and return its rows."""
     session = catalog.session
     body = json.dumps({"arguments": arguments, "wait-seconds": 10})
     where = f"polaris-spark/v1/procedures/{name}"

@@ -27,7 +27,7 @@ def create(
 
 
 def loaded(catalog: Client) -> dict[str, Any]:
-    """The metadata of the view `db.v`, and its location as the field `at`."""
+    """Load the view `db.v`. Return its metadata, with its location in the field `at`."""
     answer = catalog.ok("GET", view("v"))
     return {**answer["metadata"], "at": answer["metadata-location"]}
 
@@ -59,7 +59,7 @@ def state(catalog: Client) -> tuple[bool, str]:
 def how(
     catalog: Client, uuid: str, version: int = 1, outside: Sequence[dict[str, Any]] = (), **session: str
 ) -> dict[str, Any]:
-    """How an engine that has loaded this version of the view reads it."""
+    """Return how an engine that has loaded this version of the view reads it."""
     body = {"uuid": uuid, "version-id": version, "session": session, "catalog": "c", "outside": list(outside)}
     path = "polaris-spark/v1/namespaces/db/materialized-views/v/read"
     found: dict[str, Any] = catalog.ok("POST", path, body)

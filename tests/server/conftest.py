@@ -1,4 +1,4 @@
-"""One server for all tests of a run that can share it, with a store of its own."""
+"""A server for all tests that can share it, with its own store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the shared server keeps everything."""
+    """Folder of the shared server's files."""
     return tmp_path_factory.mktemp("server")
 
 
@@ -36,7 +36,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def ann(server: Server) -> Client:
-    """A client that the server knows."""
+    """A client with a valid token, as the principal `ann`."""
     return client(server, TOKENS["ann"])
 
 

@@ -1,4 +1,5 @@
-"""A server on the event loop of a test, and connections that exchange raw bytes. The test advances the deadlines."""
+"""A server on the event loop of a test, and connections that exchange raw bytes. The test advances the server's
+deadlines."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ class Served:
         await eventually(lambda: len(self.server.connections) == number)
 
     def later(self, seconds: float) -> None:
-        """Make the server enforce its deadlines as if so much time had passed."""
+        """Make the server enforce its deadlines as if this time had passed."""
         self.server.expire(asyncio.get_running_loop().time() + seconds)
 
 

@@ -1,4 +1,4 @@
-"""Servers as users start them, as processes of their own, and clients of them."""
+"""Server processes, started as users start them, and clients of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = float(PATIENCE_S)
 
 
 class Server:
-    """A process of `polaris-spark serve` on a port of its own."""
+    """A process of `polaris-spark serve` on a free port."""
 
     def __init__(
         self, store: str, *options: str, env: Mapping[str, str] | None = None, files: int | None = None
@@ -65,13 +65,13 @@ class Server:
             self.errors += line
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """End it as an operator does; its exit code."""
+        """Stop the server as an operator does, and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self._ended()
 
     def _ended(self) -> int:
-        """Its exit code, once it has ended and all is read that it complained of."""
+        """Wait until the server has ended and its standard error was read, and return its exit code."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
@@ -122,7 +122,7 @@ class Remote:
     def raw(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], str]:
-        """Send exactly this."""
+        """Send exactly these bytes."""
         connection = self.connection()
         try:
             connection.request(method, target, body, dict(headers or {}))
@@ -136,7 +136,8 @@ class Remote:
         return response.status, dict(response.headers.items()), content.decode()
 
     def connection(self) -> http.client.HTTPConnection:
-        """This thread's connection, begun anew when it was idle for so long that the server may close it."""
+        """Return this thread's connection. A connection that was idle for so long that the server may close it is
+        replaced."""
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if found is not None and time.monotonic() - self._local.used > _IDLE_S:
             found.close()
@@ -152,13 +153,13 @@ class Remote:
 
 
 def client(server: Server | str, token: str | None = None, **rest: Any) -> Client:
-    """The tests' client of the protocol, over HTTP."""
+    """A client for tests that sends requests over HTTP."""
     uri = server.uri if isinstance(server, Server) else server
     return Client(Remote(uri, token, **rest))  # type: ignore[arg-type]  # all that it needs of a session
 
 
 def refused(*arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """The complaint of a server that does not start, which it tells in one line with exit code 2."""
+    """Start a server that must fail with exit code 2 and one line of output, and return this line."""
     command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "serve", *arguments]
     done = subprocess.run(
         command,
@@ -174,14 +175,14 @@ def refused(*arguments: str, env: Mapping[str, str] | None = None) -> str:
 
 
 def error_of(body: str) -> dict[str, Any]:
-    """The error model of a refusal."""
+    """Return the error of a refusal."""
     model: dict[str, Any] = json.loads(body)["error"]
     assert set(model) == {"message", "type", "code"}
     return model
 
 
 def token_file(folder: Path, tokens: Mapping[str, str]) -> Path:
-    """A file of tokens that only its owner reads; principals to tokens."""
+    """Write a token file that only its owner can read, from principals to tokens."""
     path = folder / "tokens"
     path.touch(mode=0o600)
     path.write_text("# who: token\n\n" + "".join(f"{who}:{token}\n" for who, token in tokens.items()))
@@ -189,5 +190,5 @@ def token_file(folder: Path, tokens: Mapping[str, str]) -> Path:
 
 
 def options(warehouse: Path | str, *more: str) -> Sequence[str]:
-    """Options of a server that lets in everyone on this machine."""
+    """Options of a server that needs no token, on loopback."""
     return ["--warehouse", str(warehouse), "--insecure", *more]

@@ -1,4 +1,4 @@
-"""Each state of a connection has a deadline and a bound, so every connection ends whatever its client does."""
+"""Each state of a connection has a deadline and a limit, so every connection ends, whatever its client does."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_an_empty_line_after_a_large_body_is_not_taken_for_a_large_head(tmp_path
 
 
 class Waiting:
-    """An application that answers a request once it is allowed to."""
+    """An application that answers a request when the test allows it."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -1,4 +1,4 @@
-"""A server under a flood of connections keeps file descriptors for its store, and its log stays small."""
+"""Under a flood of connections, a server keeps file descriptors for its store, and its log stays small."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 4
 
 @pytest.fixture
 def hard_limit(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Limits that replace the process's own in a test; the last one is in force."""
+    """Replace the process's limits during a test. Return the list of limits; the last one is in force."""
     limits: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
@@ -112,7 +112,7 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Seconds."""
+    """The time in seconds."""
     return Clock()
 
 

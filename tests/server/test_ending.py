@@ -1,4 +1,4 @@
-"""A server shuts down promptly whatever its clients do, and logs only what an operator can use."""
+"""A server shuts down promptly whatever its clients do, and logs only messages that help an operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPT = 10.0
 
 @contextlib.contextmanager
 def connected(server: Server, sent: bytes) -> Iterator[socket.socket]:
-    """A connection on which this was sent."""
+    """Open a connection and send these bytes."""
     host, port = server.uri.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PROMPT) as connection:
         connection.sendall(sent)

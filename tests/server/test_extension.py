@@ -1,4 +1,4 @@
-"""Procedures and the description of views over HTTP: for administrators' tokens only."""
+"""Procedures and the description of views over HTTP require an administrator's token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = [
 
 
 def ask(remote: Remote, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """Status and parsed body of an answer of the extension."""
+    """Send a request to the extension, and return the status and the parsed body of the answer."""
     status, _, text = remote.request(
         method, f"{BASE}/{path}", body=None if body is None else json.dumps(body)
     )

@@ -1,4 +1,4 @@
-"""Clients that mean harm, or are broken: the error model or a closed connection, never a 5xx, and the server lives."""
+"""Hostile or broken clients get an error response or a closed connection, never a 5xx. The server keeps running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _the_server_lives(server: Server) -> Iterator[None]:
 
 
 def exchange(server: Server, sent: bytes, *, end: bool = False) -> bytes:
-    """What comes back for bytes, until the server closes the connection or `end` closes our side of it."""
+    """Send bytes, and return everything received until the server closes the connection. If `end`, close the sending
+    side first."""
     host, port = server.uri.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
         try:
@@ -46,7 +47,7 @@ def exchange(server: Server, sent: bytes, *, end: bool = False) -> bytes:
 
 
 def statuses(received: bytes) -> list[int]:
-    """Statuses of answers on one connection."""
+    """Return the statuses of all answers on one connection."""
     parts = received.split(b"HTTP/1.1 ")[1:]
     return [int(part[:3]) for part in parts]
 
@@ -54,7 +55,7 @@ def statuses(received: bytes) -> list[int]:
 def ask(
     server: Server, method: str, target: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, str]:
-    """Status and type of a refusal."""
+    """Send a request that is refused, and return status and error type."""
     sent = {**AUTHORIZED, **{name.replace("_", "-"): value for name, value in headers.items()}}
     status, _, text = Remote(server.uri).raw(method, target, body, sent)
     return status, error_of(text)["type"] if status >= 400 else ""

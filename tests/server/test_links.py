@@ -1,4 +1,4 @@
-"""A server refuses symbolic links below the warehouse, unless it is started to follow those that stay inside."""
+"""A server refuses symbolic links below the warehouse, unless it was started to follow links to targets inside."""
 
 from __future__ import annotations
 

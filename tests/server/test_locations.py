@@ -1,4 +1,4 @@
-"""Over HTTP, clients name locations below the warehouse and the allowed ones only; in process they name any."""
+"""Over HTTP, clients may only name locations in the warehouse and in allowed folders. In process, they may name any."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def outside(folder: Path) -> list[str]:
 
 
 def unsound(folder: Path) -> list[str]:
-    """Locations that are no sound ones, in process either."""
+    """Locations that are invalid in process, too."""
     return [
         f"{folder}/warehouse/../x",
         f"file://{folder}/allowed/a/../../../etc",
@@ -131,7 +131,7 @@ def test_an_allowed_file_does_not_lead_outside(ann: Client, namespace: str, fold
 
 
 def append(ann: Client, namespace: str, id: int, manifest_list: object, parent: int | None = None) -> int:
-    """Append a snapshot to the table `t`, as if `parent` were current; the status."""
+    """Append a snapshot to the table `t`, as if `parent` were current, and return the status."""
     metadata = ann.load("t", (namespace,))["metadata"]
     snapshot = {
         "snapshot-id": id,
@@ -151,7 +151,7 @@ def append(ann: Client, namespace: str, id: int, manifest_list: object, parent: 
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """A file outside; a read of it waits for ever."""
+    """A named pipe outside the warehouse. Reading it would block forever."""
     os.mkfifo(tmp_path / "fifo")
     return tmp_path / "fifo"
 

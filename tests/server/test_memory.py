@@ -1,4 +1,4 @@
-"""All requests together take bounded memory, and refused requests leave nothing in memory."""
+"""All requests together use a bounded amount of memory, and refused requests leave nothing in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/j
 
 
 class Refused(NamedTuple):
-    """A request that is refused, with the statuses that are expected."""
+    """A request that must be refused, with the expected statuses."""
 
     path: str
     body: bytes
@@ -49,12 +49,12 @@ class Refused(NamedTuple):
 
 
 def with_text(size: int, **rest: object) -> bytes:
-    """A JSON object that contains a text of this number of bytes."""
+    """Return a JSON object that contains a text of this number of bytes."""
     return json.dumps({**rest, "properties": {"x": "a" * size}}).encode()
 
 
 def updates(item: bytes) -> bytes:
-    """A commit whose update holds an array of as many items as fit."""
+    """Return a commit whose update contains an array with as many of these items as the maximum body size allows."""
     return b'{"requirements":[],"updates":[{"a":[' + item * (BODY // len(item)) + b"0]}]}"
 
 
@@ -109,16 +109,16 @@ class Measured:
         self.address = server.uri.removeprefix("http://")
 
     def bytes(self, field: str = "VmRSS") -> int:
-        """Memory of the process: the present value, or the highest one (`VmHWM`) since `forget`."""
+        """Memory of the process: the present value, or the highest value (`VmHWM`) since `forget`."""
         status = Path(f"/proc/{self.server.process.pid}/status").read_text()
         return int(status.split(f"{field}:")[1].split()[0]) * 1024
 
     def forget(self) -> None:
-        """Begin a new highest value."""
+        """Reset the highest value."""
         Path(f"/proc/{self.server.process.pid}/clear_refs").write_text("5")
 
     def send(self, refused: Refused) -> int:
-        """The status of the answer."""
+        """Send a request, and return the status."""
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE)
         with contextlib.closing(connection):
             with contextlib.suppress(ConnectionError):  # it was refused before its end
@@ -126,7 +126,7 @@ class Measured:
             return connection.getresponse().status
 
     def drive(self, refused: Refused, seconds: float) -> None:
-        """Send a request again and again, from several clients, at least twice from each."""
+        """Send a request many times from several clients, at least twice from each."""
         until = time.monotonic() + seconds
 
         def send() -> set[int]:

@@ -1,4 +1,4 @@
-"""Every name that can be created, or that an earlier release created, can be addressed by every kind of client."""
+"""Every kind of client can address every name that this or an earlier release accepts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ COMMIT = {"requirements": [], "updates": [set_properties(a="1")]}
 
 
 def short(name: str) -> str:
-    """A name as the id of a test."""
+    """Return a name as the id of a test."""
     return ascii(name)[1:20]
 
 

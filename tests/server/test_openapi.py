@@ -41,7 +41,7 @@ THERE = {
 
 
 def put_in_place(client: Client) -> None:
-    """What half of the requests are about; earlier ones may have dropped it."""
+    """Create the objects to which half of the requests refer, because earlier requests may have dropped them."""
     client.send("POST", "v1/namespaces", {"namespace": ["fuzz"]})
     client.send("POST", tables("fuzz"), table_request("t"))
     client.send("POST", f"{path('fuzz')}/views", view_request("v"))

@@ -1,4 +1,4 @@
-"""Serving as an operator sees it: TLS, connections, many clients, metrics, and the end."""
+"""Running a server: TLS, connections, many clients, metrics, and shutdown."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_the_end_loses_nothing_that_was_acknowledged(tmp_path: Path, number: int
 
 
 def leases(store: str) -> list[bool]:
-    """Whether each of the leases was given back that `polaris-spark info` tells of."""
+    """Return, for each lease that `polaris-spark info` shows, whether it was released."""
     command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "info", store, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [lease["released"] for lease in json.loads(done.stdout)["node-leases"]]

@@ -1,4 +1,4 @@
-"""Who may send requests, and who stands in the log for them."""
+"""Which clients may send requests, and which principal the log shows for them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_log_names_who_the_token_belongs_to(server: Server, folder: Path) ->
 
 
 def log_of(store: str) -> list[dict[str, str]]:
-    """The changes of a store's catalog, as the command line tells them."""
+    """Return the changes of a store's catalog, as the command line shows them."""
     command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "log", store, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [entry for commit in json.loads(done.stdout) for entry in commit["changes"]]

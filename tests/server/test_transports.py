@@ -1,4 +1,4 @@
-"""What is asked in process and over HTTP is answered alike."""
+"""The same requests in process and over HTTP get the same answers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ REQUESTS: list[tuple[str, str, Any, dict[str, str], dict[str, str]]] = [
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Path, Client]]:
-    """A catalog in process, and one like it over HTTP, by the folders of their warehouses."""
+    """A catalog in process and an equal one over HTTP, by the folders of their warehouses."""
     here, there = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("there")
     direct = connect(f"sqlite://{here / 'store.db'}", here / "warehouse", catalog="polaris")
     with Server(f"sqlite://{there / 'store.db'}", *options(there / "warehouse")) as server:
@@ -149,7 +149,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Path, Client
 
 
 def alike(answer: tuple[int, dict[str, str], str]) -> tuple[int, dict[str, str], Any]:
-    """An answer without what differs from store to store: times, UUIDs, ids, folders."""
+    """Return an answer without the values that differ between stores: times, UUIDs, ids, folders."""
     status, headers, body = answer
     kept = {name.lower(): value for name, value in headers.items()}
     shown = {name: kept[name] for name in ("content-type", "etag") if name in kept}

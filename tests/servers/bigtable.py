@@ -1,4 +1,4 @@
-"""Google's emulator of Bigtable, which keeps everything in memory, with a log of ours that survives its end."""
+"""Google's emulator of Bigtable. It keeps all data in memory, so this server adds a log that survives a restart."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ _EXPORTS: Final = (
 
 
 class Cassandra(ProcessServer):
-    """A node that flushes before it acknowledges, with passwords, and with TLS for those who want it. Each store is a
-    keyspace with one replica."""
+    """A node that flushes before it acknowledges, with passwords and optional TLS. Each store is a keyspace with one
+    replica."""
 
     name = "Apache Cassandra"
     durability = "commitlog_sync: group (1 ms)"
@@ -182,14 +182,15 @@ class Cassandra(ProcessServer):
         return self.directory / "certificate.pem"
 
     def run(self, statement: str) -> list[tuple[object, ...]]:
-        """Rows of a statement of its superuser."""
+        """Return the rows of a statement, executed as the superuser."""
         return self._run(statement, self.user, self.password)
 
     def _uri(self, user: str, password: str, store: str, port: int | None = None) -> str:
         return f"cassandra://{user}:{password.replace(' ', '%20')}@127.0.0.1:{port or self.port}/{store}?replication=1"
 
     def _make_user(self) -> bool:
-        """Create the superuser by the one that every node begins with, as soon as that one is there."""
+        """Create the superuser, logged in as the node's default user. Return False if the default user does not exist
+        yet."""
         try:
             self._run(
                 f"CREATE ROLE {self.user} WITH SUPERUSER = true AND LOGIN = true AND PASSWORD = '{self.password}'",
@@ -225,7 +226,7 @@ class Cassandra(ProcessServer):
             cluster.shutdown()
 
     def _certify(self) -> None:
-        """A key for the server, and its own signature under it."""
+        """Create the server's key and a self-signed certificate."""
         keytool = shutil.which("keytool") or str(Path(self._java).resolve().parent / "keytool")
         of_keys = [
             *("-alias", "server", "-keystore", "keys", "-storetype", "PKCS12", "-storepass", _KEYS_PASSWORD)

@@ -109,7 +109,7 @@ class DynamoDBLocal(ProcessServer):
         return self._uri("polaris", store, port)
 
     def wrong_credentials(self, store: str) -> str:
-        """With an access key that no service would have given."""
+        """The URI with an access key that the service would never issue."""
         return self._uri("no-such-key", store, None)
 
     def _uri(self, user: str, store: str, port: int | None) -> str:

@@ -23,7 +23,7 @@ GUEST: Final = "guest"
 
 
 class MariaDB(ProcessServer):
-    """A server with MariaDB's own durability: it flushes its log before it acknowledges."""
+    """A server with MariaDB's default durability: it flushes its log before it acknowledges."""
 
     name = "MariaDB"
     durability = "innodb_flush_log_at_trx_commit=1, doublewrite on"
@@ -163,5 +163,5 @@ def _unpack(directory: Path) -> None:
 
 
 def _output(*command: str) -> str:
-    """What a program prints, nothing if it fails."""
+    """Return the output of a program; empty if it fails."""
     return subprocess.run(list(command), capture_output=True, text=True, check=False).stdout

@@ -201,6 +201,7 @@ class MongoJavaServer(ProcessServer):
         ]
 
     def uri(self, store: str, *, port: int | None = None) -> str:
-        """Store URI of a database. Who comes by a proxy is not to look for the members of the replica set."""
+        """Store URI of a database. A client that connects through a proxy must not look for the members of the replica
+        set."""
         how = "replicaSet=alone" if port in (None, self.port) else "directConnection=true"
         return f"mongodb://127.0.0.1:{port or self.port}/{store}?{how}"

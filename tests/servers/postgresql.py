@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests and benchmarks: in a directory of its own, on loopback, ended with its user."""
+"""A PostgreSQL server for tests and benchmarks, in a directory of its own, on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GUARDED: Final = "guarded"
 
 
 class PostgreSQL(Server):
-    """A server of its own. Its users need no password, save members of `GUARDED`."""
+    """A server process. Its users need no password, except members of `GUARDED`."""
 
     name = "PostgreSQL"
     durability = "fsync=on, synchronous_commit=on, full_page_writes=on (the server's defaults)"
@@ -92,7 +92,7 @@ class PostgreSQL(Server):
         return f"{self._database(port or self.port)}?schema={store}"
 
     def wrong_credentials(self, store: str) -> str:
-        """The URI of a user whose password is another."""
+        """The URI with a wrong password."""
         self._user_of_its_own("guarded_user", f"IN ROLE {GUARDED} PASSWORD 'right'")
         return f"postgresql://guarded_user:wr0ng@127.0.0.1:{self.port}/postgres?schema={store}"
 
@@ -114,7 +114,7 @@ class PostgreSQL(Server):
         return f"postgresql://postgres@127.0.0.1:{port}/postgres"
 
     def kill(self) -> None:
-        """Have the server abandon everything at once, so that it recovers from its log when it starts again."""
+        """Stop the server immediately without a checkpoint, so that it recovers from its log at the next start."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "-t", str(_SECONDS), "stop")
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ class VersityGateway(ProcessServer):
         return self._uri(self.user, "0" * len(self.secret), store, None)
 
     def unprivileged(self, store: str) -> str:
-        """Of a user to whom the bucket's policy gives nothing."""
+        """The URI of a user to whom the bucket's policy gives no permissions."""
         return self._uri(_STRANGER, self.secret, store, None)
 
     def _uri(self, user: str, secret: str, store: str, port: int | None) -> str:

@@ -1,4 +1,5 @@
-"""The end of a simulation, without faults: a new process finds out every outcome, and reads all data in every way."""
+"""The end of a simulation, without faults: a new process resolves every unknown outcome, and reads all data in every
+way."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def finish(world: World, process: Process) -> None:
 
 
 def sweep_everything(world: World, process: Process) -> None:
-    """Delete everything that is not needed, and record what is left besides as a violation."""
+    """Delete everything that is not needed, and record a violation if other unneeded rows remain."""
     world.observer.grace_ms = 0.0
     process.clock.sleep_ms(24 * HOUR)
     trim(process.references, Policy(0, 0))

@@ -1,5 +1,5 @@
-"""Branches, merges, transactions and staging areas, with other clients and faults: nothing is lost, and a merge is the
-union of what both sides have."""
+"""Branches, merges, transactions and staging areas, with concurrent clients and faults: no token is lost, and a merge
+is the union of both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process may die at any of its operations on the database: the next one repeats what was asked, and each is done
+"""A process dies at one of its database operations. The next process repeats the requests, and each takes effect
 once."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _numbers = count()
 
 
 class DiesAt:
-    """A schedule that ends the process at one operation, and counts them."""
+    """A schedule that ends the process at one operation, and counts the operations."""
 
     def __init__(self, at: int, kind: Kind) -> None:
         self.at, self.kind = at, kind
@@ -52,8 +52,8 @@ def _trims(found: References, operation: Operation) -> None:
 
 
 class Story:
-    """What a client asks for, one after the other, with operation ids: of one process, and after its death of the next,
-    beginning with what nobody answered."""
+    """A sequence of requests with operation ids. After the death of a process, the next one continues with the first
+    unanswered request."""
 
     def __init__(self, *, transactional: bool) -> None:
         self.clock = ManualClock()
@@ -72,7 +72,7 @@ class Story:
         ]
 
     def go_on(self, schedule: Schedule) -> References:
-        """A process that asks for what is left."""
+        """Send the remaining requests from a new process."""
         backend = FaultyBackend(self.network, schedule, self.clock, transactional=self.transactional)
         found = references(backend, clock=self.clock, leases=NodeLeases(backend, self.clock))
         while self.answered < len(self.steps):
@@ -82,7 +82,7 @@ class Story:
         return found
 
     def check(self, found: References) -> None:
-        """Everything was done once."""
+        """Check that every request took effect once."""
         reader = found.read("main")
         names = dict(reader.index("names").range())
         boxes = {
@@ -96,7 +96,7 @@ class Story:
 
 
 def _lengths() -> dict[bool, int]:
-    """How many operations the whole story takes, with transactions and without."""
+    """Return the number of database operations of the whole sequence, with transactions and without."""
     found = {}
     for transactional in (True, False):
         schedule = DiesAt(0, "")

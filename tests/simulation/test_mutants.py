@@ -1,4 +1,4 @@
-"""The simulation catches a protocol that is broken, whichever way; and the same seeds are clean without that."""
+"""The simulation detects every broken protocol, and the same seeds show no violation without the fault."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALL = {**MUTANTS, **INTENT_MUTANTS, **SWEEP_MUTANTS, **REFRESH_MUTANTS, **BRANCH
 
 
 def simulated(name: str, seed: int) -> Verdict:
-    """The verdict of a seed in the plan of a mutant."""
+    """Return the verdict of a seed, in the plan of a mutant."""
     run = simulate_refreshes if name in REFRESH_MUTANTS else simulate
     return (simulate_branches if name in BRANCH_MUTANTS else run)(seed, **ALL[name].plan)
 
 
 def seeds_to_catch(name: str, mutant: Mutant) -> int:
-    """How many seeds it takes until one shows a violation; 0 if none of those allowed does."""
+    """Return the number of seeds until one shows a violation; 0 if no allowed seed does."""
     for number in range(mutant.most):
         with broken(mutant):
             verdict = simulated(name, number)

@@ -1,4 +1,4 @@
-"""Refreshes of materialized views, with other clients and faults: stored rows are always those of one refresh."""
+"""Refreshes of materialized views, with concurrent clients and faults: stored rows are always those of one refresh."""
 
 from __future__ import annotations
 

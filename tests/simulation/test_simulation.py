@@ -1,4 +1,4 @@
-"""Many processes on one catalog, with faults, in simulated time: whatever happened, nothing is lost or doubled."""
+"""Many processes on one catalog, with faults, in simulated time: no commit is lost or made twice."""
 
 from __future__ import annotations
 

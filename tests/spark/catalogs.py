@@ -1,4 +1,4 @@
-"""More catalogs in the session of the tests."""
+"""Adds catalogs to the Spark session of the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _numbers = count(1)
 
 
 def new_name() -> str:
-    """Return a name that no catalog of this process has."""
+    """Return a catalog name that is not used in this process."""
     return f"extra{next(_numbers)}"
 
 

@@ -105,7 +105,7 @@ class Cluster:
 
 
 class ClusterDriver:
-    """A driver program, `cluster_driver.py`, which uses a cluster; it is asked and answers by files."""
+    """A driver program, `cluster_driver.py`, which uses a cluster. Requests and answers are files."""
 
     def __init__(self, master: str, folder: Path) -> None:
         self._folder = folder
@@ -126,7 +126,8 @@ class ClusterDriver:
             )
 
     def ask(self, what: str, uri: str, properties: Mapping[str, str]) -> Any:
-        """What a function of the program answers about a store; raises `RuntimeError` with its error."""
+        """Call a function of the program for a store, and return its result. Raises `RuntimeError` with the program's
+        error."""
         self._asked += 1
         put(self._folder / f"request-{self._asked}", {"what": what, "uri": uri, "properties": properties})
         answer = self._folder / f"answer-{self._asked}"
@@ -142,7 +143,7 @@ class ClusterDriver:
         return told["answer"]
 
     def close(self) -> None:
-        """Let the program end by itself, or end it."""
+        """Let the program end, or end it after a time-out."""
         put(self._folder / f"request-{self._asked + 1}", None)
         try:
             self._process.wait(60)
@@ -152,7 +153,7 @@ class ClusterDriver:
 
 
 def put(path: Path, content: object) -> None:
-    """Write a file of JSON that is whole as soon as it is there."""
+    """Write a JSON file atomically."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(content))
     unfinished.rename(path)

@@ -53,7 +53,7 @@ def main(master: str, folder: str) -> None:
 def answer(
     spark: SparkSession, folder: str, what: str, uri: str, properties: dict[str, str]
 ) -> dict[str, Any]:
-    """What is asked of a store, in a catalog of its own; or the error."""
+    """Call a function for a store, in a new catalog. Return the result or the error."""
     try:
         catalog = add_catalog(
             spark,
@@ -68,7 +68,7 @@ def answer(
 
 
 def fill(spark: SparkSession, catalog: str, uri: str) -> list[list[Any]]:
-    """Make tables by SQL, and fill one of them; its rows."""
+    """Create tables by SQL, insert rows into one of them, and return its rows."""
     spark.sql(f"CREATE NAMESPACE {catalog}.db")
     for number in range(TABLES):
         spark.sql(f"CREATE TABLE {catalog}.db.t{number} (id BIGINT, item STRING)")
@@ -97,7 +97,7 @@ def read(spark: SparkSession, catalog: str, uri: str) -> dict[str, Any]:
 
 
 def maintain(spark: SparkSession, catalog: str, uri: str) -> dict[str, Any]:
-    """Change a table, run every job, and say what each did; the rows of the table at the end."""
+    """Change a table, run every job, and return the result of each job and the rows of the table at the end."""
     spark.sql(f"INSERT OVERWRITE {catalog}.db.t0 VALUES (3, 'milk')")
     spark.sql(f"INSERT INTO {catalog}.db.t0 VALUES (4, 'salt')")
     done = {

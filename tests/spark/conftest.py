@@ -1,4 +1,4 @@
-"""A catalog in each mode of metadata files, for the tests that ask for both."""
+"""Catalogs with each mode of metadata files, for tests that need both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = ("every-commit", "never")
 
 
 def catalog_of_mode(spark: SparkSession, place: CatalogPlace, mode: str) -> str:
-    """A catalog of this mode of metadata files in the shared store, by a new name in Spark."""
+    """Configure a catalog with this mode of metadata files in the shared store, under a new name in Spark."""
     return add_catalog(
         spark,
         store=place.store,
@@ -38,11 +38,11 @@ def new_home(spark: SparkSession, catalog: str) -> str:
 
 @pytest.fixture(scope="module", params=MODES)
 def catalog(request: pytest.FixtureRequest, spark: SparkSession, place: CatalogPlace) -> str:
-    """A catalog of its own in each mode of metadata files."""
+    """A catalog for this test, in each mode of metadata files."""
     return catalog_of_mode(spark, place, str(request.param))
 
 
 @pytest.fixture
 def home(spark: SparkSession, catalog: str) -> str:
-    """A new namespace of it."""
+    """A new namespace of the catalog."""
     return new_home(spark, catalog)

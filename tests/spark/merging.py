@@ -1,4 +1,4 @@
-"""Merging into one table from a driver of its own, until every change is acknowledged or refused."""
+"""Runs MERGE statements on one table from another driver, until every change is acknowledged or refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFLICTS = ("ValidationException", "CommitFailedException", "conflicting")
 
 @dataclass
 class Outcome:
-    """What came of one driver's merges: additions acknowledged, by row, and what was said of refused ones."""
+    """The results of one driver's merges: the acknowledged additions to each row, and the messages of refused ones."""
 
     added: dict[int, int] = field(default_factory=dict)
     inserted: list[int] = field(default_factory=list)

@@ -26,13 +26,13 @@ def bridge_process(spark: SparkSession) -> int:
 
 
 def bridge_processes(spark: SparkSession) -> list[int]:
-    """Return the process ids of all such children: none for a moment after one was killed."""
+    """Return the process ids of all such children. There is none for a moment after one was killed."""
     children = _handle(spark).children().toArray()
     return [int(child.pid()) for child in children if _is_bridge(child)]
 
 
 def is_running(process: int) -> bool:
-    """Say whether a process exists and is more than an exit code that nobody has fetched."""
+    """Return whether a process exists and is not a zombie."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -51,7 +51,7 @@ def commands_below(process: int) -> list[list[str]]:
 
 
 def next_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that a program prints; one that prints none in `PATIENCE_S` is ended, and "" returned."""
+    """Return the next line that a program prints. If it prints none in `PATIENCE_S`, end it and return ""."""
     assert process.stdout is not None
     patience = threading.Timer(PATIENCE_S, process.kill)
     patience.start()

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Queries of all shapes that are refreshed incrementally, and the tables that they read."""
+"""Queries of all shapes that can be refreshed incrementally, and the tables that they read."""
 
 from __future__ import annotations
 

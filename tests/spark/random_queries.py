@@ -1,4 +1,4 @@
-"""Random tables, queries over them and changes of them, for tests of incremental refreshes."""
+"""Random tables, queries and changes, for tests of incremental refreshes."""
 
 from __future__ import annotations
 

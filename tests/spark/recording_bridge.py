@@ -15,7 +15,7 @@ answer = Session.request
 def recorded(
     session: Session, method: str, path: str, query: Any = None, body: Any = None, headers: Any = None
 ) -> tuple[int, dict[str, str], str]:
-    """Answer as usual, and note what passed."""
+    """Answer as usual, and record the request."""
     answered = answer(session, method, path, query, body, headers)
     note = {
         "method": method,

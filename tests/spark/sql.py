@@ -1,4 +1,4 @@
-"""What tests of SQL share: rows as tuples, names, and what a table's metadata tables say of it."""
+"""Functions for tests of SQL: rows as tuples, names, and queries of a table's metadata tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(spark: SparkSession, *statements: str) -> None:
 
 
 def call(spark: SparkSession, table: str, procedure: str, arguments: str = "") -> dict[str, Any]:
-    """The one row that a procedure of Iceberg's answers, called for a table with further named arguments."""
+    """Call a procedure of Iceberg for a table, and return its one row."""
     catalog, _, rest = table.partition(".")
     more = f", {arguments}" if arguments else ""
     [answer] = spark.sql(f"CALL {catalog}.system.{procedure}(table => '{rest}'{more})").collect()
@@ -29,13 +29,13 @@ def call(spark: SparkSession, table: str, procedure: str, arguments: str = "") -
 
 
 def current_snapshot(spark: SparkSession, table: str, ref: str = "main") -> int:
-    """The snapshot that a branch or tag of a table points to."""
+    """Return the snapshot of a branch or tag of a table."""
     [(found,)] = rows(spark, f"SELECT snapshot_id FROM {table}.refs WHERE name = '{ref}'")
     return int(found)
 
 
 def snapshots(spark: SparkSession, table: str) -> list[int]:
-    """Ids of a table's snapshots in the order in which statements made them."""
+    """Return the ids of a table's snapshots, oldest first."""
     found = rows(spark, f"SELECT committed_at, snapshot_id FROM {table}.snapshots")
     return [snapshot for _, snapshot in found]
 

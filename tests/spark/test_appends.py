@@ -1,4 +1,4 @@
-"""Writers from the JVM that append to one table at the same time, and do not retry."""
+"""Java writers that append to one table at the same time, and do not retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches and tags of a table in Spark SQL, publishing what was audited, and reading the past."""
+"""Branches and tags of a table in Spark SQL, the write-audit-publish workflow, and time travel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def numbers(spark: SparkSession, home: str) -> str:
-    """A table of one column with the row 1."""
+    """A table of one column with the single row 1."""
     run(spark, f"CREATE TABLE {home}.numbers (n INT)", f"INSERT INTO {home}.numbers VALUES (1)")
     return f"{home}.numbers"
 

@@ -1,4 +1,4 @@
-"""The child process as the JVM sees it, without a JVM."""
+"""The protocol of the child process, tested without a JVM."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOKEN = "0123456789abcdef"
 
 @contextmanager
 def connected(path: Path, token: str = TOKEN) -> Iterator[socket.socket]:
-    """A connection as the shim makes it."""
+    """Open a connection as the shim does."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE_S)
         connection.connect(str(path))
@@ -68,7 +68,7 @@ def ask(connection: socket.socket, head: str, body: str = "") -> tuple[str, str]
 
 
 class Child:
-    """A bridge over a made-up catalog, spoken to as the shim does."""
+    """A bridge with a fake catalog. Tests send it requests as the shim does."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -89,13 +89,13 @@ class Child:
         return self.tell(token=TOKEN, protocol=PROTOCOL)
 
     def open(self) -> Path:
-        """Greet and open a catalog, "1"; return the socket's path."""
+        """Send the greeting, open a catalog "1", and return the socket's path."""
         path = Path(self.greet()["socket"])
         self.tell(connect={"store": "memory:", "warehouse": "/w"})
         return path
 
     def hang_up(self) -> str:
-        """Close the channel and wait; return what the child logged."""
+        """Close the channel, wait for the child, and return its log."""
         return self.process.communicate(timeout=PATIENCE_S)[1]
 
 
@@ -230,7 +230,7 @@ def test_a_jar_that_speaks_another_protocol_is_refused(child: Child) -> None:
 
 
 class Recorded:
-    """A connection that remembers what it was asked."""
+    """A connection that records its requests."""
 
     def __init__(self, *answer: Any) -> None:
         self.answer = answer

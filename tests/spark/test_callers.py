@@ -1,4 +1,5 @@
-"""Java threads that call the catalog: interrupted ones, many at once, and what they send and get."""
+"""Java threads that call the catalog: interrupted threads, many threads at once, and the data that they send and
+receive."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ FURTHER = {"store.timeout": "20 s", "s3.region": "nowhere-1"}
 
 
 class Caller:
-    """Iceberg's Java interface of the catalog; each Python thread calls on a Java thread of its own."""
+    """Iceberg's Java interface of the catalog. Each Python thread calls it on a Java thread of its own."""
 
     def __init__(self, spark: SparkSession, place: CatalogPlace) -> None:
         self._spark = spark
@@ -53,7 +54,7 @@ class Caller:
         return list(self._catalog.listNamespaces(self.namespace(*levels)))
 
     def file_properties(self, namespace: str, name: str) -> dict[str, str]:
-        """What executors get to know with a table."""
+        """Return the properties that executors receive with a table."""
         table = self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(self.namespace(namespace), name)
         return dict(self._catalog.loadTable(table).io().properties())
 
@@ -61,7 +62,7 @@ class Caller:
         return self._jvm.java.lang.Thread.currentThread()
 
     def take_interrupt(self) -> bool:
-        """Say whether this thread was interrupted, and forget it."""
+        """Return whether this thread was interrupted, and clear the flag."""
         return bool(self._jvm.java.lang.Thread.interrupted())
 
 

@@ -21,7 +21,8 @@ TRY = "CALL polaris.system.merge(source => 'dev', dry_run => true)"
 
 @pytest.fixture
 def db(spark: SparkSession, namespace: str) -> Iterator[str]:
-    """A namespace with the table `t` of one row. `main` is protected; its branch `dev` has a row more."""
+    """A namespace with the table `t` of one row. The branch `main` is protected, and its branch `dev` has one more
+    row."""
     run(
         spark,
         f"CREATE TABLE {namespace}.t AS SELECT 1 AS id",
@@ -48,7 +49,7 @@ def add(spark: SparkSession, name: str, sql: str) -> None:
 
 
 def outcomes(spark: SparkSession) -> dict[str, tuple[str, str]]:
-    """Outcome and detail of each check, by its name, in a dry run."""
+    """Return outcome and detail of each check in a dry run, by name."""
     found = spark.sql(TRY).collect()
     return {row.name: (row.action, row.detail) for row in found if row.kind == "check"}
 

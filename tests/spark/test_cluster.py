@@ -1,4 +1,4 @@
-"""Spark's executors on a standalone cluster of two workers read the rows of each database by themselves."""
+"""Executors on a standalone cluster of two workers read rows directly from each database."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_executors_carry_out_maintenance(
 
 
 def _fill(uri: str, folder: Path) -> None:
-    """Make a catalog with many objects."""
+    """Create a catalog with many objects."""
     with polaris_spark.connect(store=uri, warehouse=str(folder / "warehouse")) as catalog:
 
         def create(first: int) -> None:
@@ -86,7 +86,7 @@ def _fill(uri: str, folder: Path) -> None:
 
 
 def _copy(session: polaris_spark.Session) -> None:
-    """Write copies of a row whose ids say that they were made in the course of half a minute."""
+    """Write copies of a row, with ids as if they were created over half a minute."""
     backend, realm = session.connection.backend, session.catalog.references.store.realm
     id = session.catalog.head().head.commit
     value = backend.read_objects(realm, [ObjectKey(id)])[ObjectKey(id)]

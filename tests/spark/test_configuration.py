@@ -1,4 +1,4 @@
-"""What a Spark configuration may say of a catalog, and how it is refused what it may not."""
+"""Valid and invalid Spark configurations of a catalog, and the error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refusal(spark: SparkSession, catalog: str) -> str:
-    """Return with what message a catalog refuses its first use."""
+    """Return the error message of a catalog at its first use."""
     with pytest.raises(IllegalArgumentException) as caught:
         spark.sql(f"SHOW NAMESPACES IN {catalog}")
     return str(caught.value)

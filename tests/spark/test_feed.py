@@ -32,7 +32,7 @@ def busy(tmp_path: Path) -> Iterator[Catalog]:
 
 @pytest.fixture
 def feed(spark: SparkSession) -> Feed:
-    """The feed of a store, in a session of its own each time."""
+    """Return the feed of a store, in a new session each time."""
 
     def loaded(store: str, **options: str) -> DataFrame:
         named = {"catalog": "polaris", **{name.replace("_", "-"): text for name, text in options.items()}}
@@ -48,14 +48,14 @@ def change(catalog: Catalog, times: int) -> None:
 
 
 def available(writer: DataStreamWriter) -> StreamingQuery:
-    """Run a query over what there is now, to its end."""
+    """Run a query until it has read all data that exists now."""
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S)
     return query
 
 
 def numbers(catalog: Catalog) -> list[int]:
-    """Numbers of the commits that changed something, each of which has one entry here."""
+    """Return the numbers of the commits that changed something. Here, each of them has one entry."""
     return sorted(row["number"] for row in catalog.read("changes"))
 
 

@@ -1,4 +1,4 @@
-"""Streaming drivers that are killed at any moment, while commits go on."""
+"""Streaming drivers that are killed at random times, while other processes commit."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def reached(checkpoint: Path, count: int) -> bool:
 
 
 def batches(checkpoint: Path) -> int:
-    """How many batches were committed."""
+    """Return the number of committed batches."""
     return sum(path.name.isdigit() for path in (checkpoint / "commits").glob("*"))

@@ -1,4 +1,4 @@
-"""Row-level changes on format versions 2 and 3: what is read, which files say so, and whose row is whose."""
+"""Row-level changes in format versions 2 and 3: the rows, the kinds of files, and row lineage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
     @property
     def properties(self) -> str:
-        """Its properties, as SQL has them."""
+        """The table's properties, in SQL."""
         modes = [f"'write.{change}.mode' = '{self.mode}'" for change in ("delete", "update", "merge")]
         return ", ".join([f"'format-version' = '{self.version}'", *modes])
 
@@ -74,7 +74,7 @@ def listed(stock: Stock) -> list[tuple[int, str, int]]:
 
 
 def change(spark: SparkSession, table: str) -> Stock:
-    """Delete, update and merge; return what must be left."""
+    """Delete, update and merge rows. Return the expected rows."""
     run(
         spark,
         f"DELETE FROM {table} WHERE id = 2",

@@ -1,4 +1,4 @@
-"""The socket's directory: what killed processes left is removed, and nothing else."""
+"""The directory of the sockets: files of killed processes are removed, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def server() -> Server:
 
 
 def age(directory: Path) -> None:
-    """Let a directory look as if it had been there for long."""
+    """Set the modification time of a directory to long ago."""
     then = directory.stat().st_mtime - 2 * LEFTOVER_SECONDS
     os.utime(directory, (then, then))
 
 
 def make_leftover(place: Path, name: str) -> Path:
-    """What a killed process leaves: a socket where nobody listens."""
+    """Create what a killed process leaves: a socket on which no process listens."""
     directory = place / name
     directory.mkdir(mode=0o700)
     os.mknod(directory / "socket", 0o140600)

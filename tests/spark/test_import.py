@@ -1,4 +1,5 @@
-"""`CALL polaris.system.import_catalog` of catalogs that the real things made, read through Spark afterwards."""
+"""`CALL polaris.system.import_catalog` for catalogs made by their own software, and reads of the result through
+Spark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # ruff: noqa: E501
-"""Incremental refreshes after uncommon changes of the tables, and in sessions with other settings: afterwards, the stored
-rows are those of the query."""
+"""Incremental refreshes after unusual changes of the tables, and in sessions with other settings. Afterwards, the
+stored rows are those of the query."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Writer:
         return self.iceberg.spark.Spark3Util.loadIcebergTable(session, self.name)
 
     def _record(self, struct: Any, values: dict[str, Any]) -> Any:
-        """A record, in which all numbers are of Java's type Long, as py4j passes no small number."""
+        """Return a record. All numbers have Java's type Long, because py4j converts small numbers to Integer."""
         jackson = self.jvm.com.fasterxml.jackson.databind
         long = jackson.DeserializationFeature.USE_LONG_FOR_INTS
         mapper = jackson.ObjectMapper().configure(long, True)

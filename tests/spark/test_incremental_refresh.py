@@ -25,7 +25,7 @@ QUICK = {
 
 
 def contents(spark: SparkSession, query: str) -> list[str]:
-    """The rows of a query as sorted texts. Texts tell 0.0 from -0.0, and NaN is equal to NaN."""
+    """Return the rows of a query as sorted texts. Texts distinguish 0.0 from -0.0, and NaN is equal to NaN."""
     return sorted(repr(tuple(row)) for row in spark.sql(query).collect())
 
 

@@ -40,11 +40,11 @@ class Party(NamedTuple):
         self.sql(f"INSERT OVERWRITE {self.catalog}.h.{table} VALUES ({value})")
 
     def read(self, *tables: str) -> list[int]:
-        """The rows of tables."""
+        """Return the rows of tables."""
         return [self.sql(f"SELECT v FROM {self.catalog}.h.{table}")[0][0] for table in tables]
 
     def listed(self) -> set[str]:
-        """The tables of the namespace."""
+        """Return the tables of the namespace."""
         return {row[1] for row in self.sql(f"SHOW TABLES IN {self.catalog}.h")}
 
     def is_refused(self) -> bool:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Column lineage, as Spark's plans show it, and the system view `lineage` after creations and refreshes."""
+"""Column lineage from Spark's plans, and the system view `lineage` after views were created and refreshed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements of materialized views: which statement of Spark each of them becomes, and how errors are reported."""
+"""Statements for materialized views: the Spark statement that each is rewritten to, and error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def active_session(spark: SparkSession) -> None:
 
 @pytest.fixture
 def current(spark: SparkSession, namespace: str) -> Iterator[str]:
-    """A namespace that is the current one, without its catalog, which is the current catalog."""
+    """The current namespace, in the current catalog. Returned without the catalog's name."""
     spark.sql(f"USE {namespace}")
     yield namespace.removeprefix("polaris.")
     spark.sql("USE spark_catalog.default")
@@ -51,7 +51,7 @@ def jvm(spark: SparkSession) -> Any:
 
 
 def rewritten(spark: SparkSession, statement: str) -> str | None:
-    """The statement that a statement becomes, or None if Spark's parser gets it unchanged."""
+    """Return the statement to which a statement is rewritten, or None if Spark's parser gets it unchanged."""
     session: Any = spark._jsparkSession
     parser = session.sessionState().sqlParser()
     text = jvm(spark).io.polarisspark.MaterializedViewParser.rewrite(session, parser, statement)
@@ -64,7 +64,7 @@ def argument(call: str, name: str, following: str) -> str:
 
 
 def value(spark: SparkSession, expression: str) -> Any:
-    """The value that Spark reads in an expression."""
+    """Return the value of an expression as Spark reads it."""
     return spark.sql(f"SELECT {expression}").collect()[0][0]
 
 

@@ -365,7 +365,7 @@ def test_bad_input_gets_one_clear_error_and_changes_nothing(
 def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(
     spark: SparkSession, home: str
 ) -> None:
-    """A column with the name of a function of the user is no such function."""
+    """A column with the name of a user's function is not a call of this function."""
     run(
         spark,
         "CREATE VIEW below AS SELECT id, region AS user FROM t",
@@ -381,7 +381,8 @@ def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(
 
 
 def test_settings_that_a_view_below_names_are_not_stored(spark: SparkSession, home: str) -> None:
-    """A writer of the view could read the environment of whoever refreshes the materialized view."""
+    """Otherwise, a user who can write the view could read the environment of the user who refreshes the materialized
+    view."""
     run(
         spark,
         "CREATE VIEW below AS SELECT '-' AS path FROM t",

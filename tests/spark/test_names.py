@@ -1,4 +1,4 @@
-"""Names of tables and namespaces that only quoting makes possible."""
+"""Names of tables and namespaces that must be quoted in SQL."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_drivers_that_write_at_the_same_time_lose_nothing(
 
 
 def at_once(spark: SparkSession, driver: Driver, table: str, overlapping: bool) -> list[Outcome]:
-    """What came of merges here and there: of the same rows, or of rows in other partitions."""
+    """Run merges in both drivers, on the same rows or on rows in other partitions, and return the outcomes."""
     outcomes: dict[str, Outcome] = {}
     here, there = ([1, 2], [2, 3]) if overlapping else ([1, 2], [11, 12])
     # What a merge looks at is what its condition says of the table alone.

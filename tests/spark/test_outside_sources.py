@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def other(spark: SparkSession, tmp_path: Path) -> str:
-    """An Iceberg catalog that keeps its tables in a folder, with the table `db.t`."""
+    """An Iceberg catalog whose tables are in a folder, with the table `db.t`."""
     name = new_name()
     for key, value in {"": "SparkCatalog", ".type": "hadoop", ".warehouse": str(tmp_path / name)}.items():
         spark.conf.set(
@@ -39,7 +39,7 @@ def other(spark: SparkSession, tmp_path: Path) -> str:
 
 
 def record(spark: SparkSession, view: str) -> dict[str, Any]:
-    """The record of the last refresh."""
+    """Return the record of the last refresh."""
     (found,) = rows(
         spark,
         f"SELECT summary['polaris.refresh'] FROM polaris.{view}.storage.snapshots ORDER BY committed_at DESC LIMIT 1",

@@ -1,4 +1,4 @@
-"""A catalog in Spark that shows a state of the past, and branches of a catalog."""
+"""Catalogs in Spark that show an earlier state, and branches of a catalog."""
 
 from __future__ import annotations
 

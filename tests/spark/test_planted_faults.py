@@ -1,4 +1,4 @@
-"""Each planted fault in the rules of incremental refreshes is found by a query of a shape that uses the rule."""
+"""Tests with a fault in the rules of incremental refreshes: a query of a shape that uses the rule shows each fault."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(tmp_path: Path, shapes: tuple[str, ...], packed: Path) -> str:
 
 
 def packed(tmp_path: Path, changed: Mapping[str, str]) -> Path:
-    """A jar like that of the package, with other texts for some sources."""
+    """Build a jar like that of the package, with changed sources."""
     sources, classes = tmp_path / "sources", tmp_path / "classes"
     sources.mkdir()
     classes.mkdir()

@@ -1,4 +1,4 @@
-"""Spark on a store in PostgreSQL, whose password only `store.password` carries."""
+"""Spark on a store in PostgreSQL. The password is only in `store.password`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def call(spark: SparkSession, statement: str) -> list[Row]:
 
 
 def refusal(spark: SparkSession, statement: str) -> str:
-    """What a call is refused with: our words, and no stack trace."""
+    """Return the error message of a call, which must be this package's, without a stack trace."""
     with pytest.raises(PySparkException) as caught:
         call(spark, statement)
     assert "Traceback" not in str(caught.value)
@@ -142,7 +142,7 @@ def test_many_tables_are_exported_by_a_job(spark: SparkSession, place: CatalogPl
 
 
 class JobCount:
-    """Counts the jobs that a session's JVM begins."""
+    """Counts the jobs that a session's JVM starts."""
 
     def __init__(self, spark: SparkSession) -> None:
         scala: Any = spark.sparkContext._jsc.sc()
@@ -150,7 +150,7 @@ class JobCount:
         self._begun = self._next()
 
     def since(self) -> int:
-        """How many there were since."""
+        """Return the number of jobs since the last call."""
         return int(self._next() - self._begun)
 
 

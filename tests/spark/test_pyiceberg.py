@@ -51,12 +51,12 @@ def catalog(
 
 @pytest.fixture
 def db(namespace: str) -> str:
-    """The namespace of this test as pyiceberg names it."""
+    """The namespace of this test, in pyiceberg's form."""
     return namespace.removeprefix("polaris.")
 
 
 def selected(spark: SparkSession, sql: str) -> list[tuple[Any, ...]]:
-    """The rows of a query, in order."""
+    """Return the rows of a query, in order."""
     return sorted(tuple(row) for row in spark.sql(sql).collect())
 
 

@@ -1,4 +1,5 @@
-"""Spark's workers neither read the file lists of archives again nor search imported modules for garbage."""
+"""Two optimizations of Spark's workers: they read file lists of archives only once, and garbage collection skips
+imported modules."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_only_other_archives_are_read_again(tmp_path: Path, monkeypatch: pytest.
 
 
 def exempted(_: object) -> list[int]:
-    """How many objects of this process are exempt from garbage collection, before and after the work is spared."""
+    """Return how many objects of this process are exempt from garbage collection, before and after the optimization."""
     before = gc.get_freeze_count()
     python_workers.spare_repeated_work()
     return [before, gc.get_freeze_count()]

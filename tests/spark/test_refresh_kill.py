@@ -1,4 +1,4 @@
-"""Drivers that are killed at any moment while they refresh a materialized view incrementally."""
+"""Drivers that are killed at random times while they refresh a materialized view incrementally."""
 
 from __future__ import annotations
 

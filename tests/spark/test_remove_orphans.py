@@ -1,4 +1,4 @@
-"""`remove_orphans` as a Spark job, beside Iceberg's own."""
+"""`remove_orphans` as a Spark job, compared with Iceberg's own procedure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def session(spark: SparkSession, place: CatalogPlace) -> Iterator[Session]:
 
 @pytest.fixture
 def home(spark: SparkSession, namespace: str, place: CatalogPlace) -> Path:
-    """A table `t` of two partitions with some history, all of its files old; its directory."""
+    """The directory of a table `t` with two partitions, some history, and only old files."""
     table = f"{namespace}.t"
     spark.sql(f"CREATE TABLE {table} (id BIGINT, _p STRING) USING iceberg PARTITIONED BY (_p)")
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a b'), (2, 'x/y')")
@@ -162,7 +162,7 @@ def test_a_table_that_cannot_be_read_keeps_what_it_may_need(
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A catalog of its own, with another branch; grace is over at once."""
+    """A catalog with a second branch and a grace period of 0 s."""
     lake = Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse", grace="0s")
     catalog = lake.session.catalog
     side = head_name(catalog.row, "side")
@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(
 
 
 def doomed_by(lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession | None) -> FoundDoomed:
-    """What executors, or this process without them, find of tables that were dropped with PURGE."""
+    """Return the files of tables dropped with PURGE that executors find, or this process without executors."""
     seen: list[FoundDoomed] = []
     find = candidates.find_doomed
 

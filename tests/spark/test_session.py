@@ -1,4 +1,4 @@
-"""`configure` and the builder that it is given."""
+"""`configure`, and the session builder that it changes."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ print(configured(sys.argv[1] + "2").getOrCreate().sql("SHOW NAMESPACES IN polari
 
 
 def lines_of(program: str, folder: Path) -> list[str]:
-    """What a program prints that has a store's URI and a warehouse as arguments."""
+    """Run a program with a store's URI and a warehouse as arguments, and return the lines that it prints."""
     script = folder / "program.py"
     script.write_text(BOTH + program)
     command = [sys.executable, str(script), f"sqlite://{folder / 's.db'}", str(folder / "w")]

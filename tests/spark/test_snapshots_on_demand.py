@@ -1,4 +1,4 @@
-"""Snapshots on demand as programs on the JVM see them: by Iceberg's Java interface, and by Spark SQL."""
+"""Loading snapshots on demand from the JVM: by Iceberg's Java interface, and by Spark SQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = count(1)
 
 
 class Java:
-    """Iceberg's Java interface of the catalog, over a Python side that notes the requests that it gets."""
+    """Iceberg's Java interface of the catalog, on a Python side that records its requests."""
 
     def __init__(self, spark: SparkSession, place: CatalogPlace, folder: Path) -> None:
         self.spark = spark
@@ -51,7 +51,7 @@ class Java:
         return self.catalog.loadTable(self.iceberg.catalog.TableIdentifier.of(space, name))
 
     def append(self, table: Any) -> None:
-        """Append a file that nobody reads."""
+        """Append a data file that is never read."""
         table.newFastAppend().appendFile(self.file(table)).commit()
 
     def file(self, table: Any) -> Any:
@@ -60,7 +60,7 @@ class Java:
         return builder.withPath(path).withFileSizeInBytes(10).withRecordCount(1).build()
 
     def requests(self) -> list[Json]:
-        """What was asked since the last time; reports of metrics, which come when they like, left out."""
+        """Return the requests since the last call, without metrics reports, whose times vary."""
         if not self.notes.exists():
             return []
         lines = self.notes.read_text(encoding="utf-8").splitlines()
@@ -76,7 +76,7 @@ def java(spark: SparkSession, place: CatalogPlace, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def other(spark: SparkSession, place: CatalogPlace) -> Iterator[Client]:
-    """Another client of the catalog, which gets all snapshots: by this process."""
+    """Another client of the catalog, in this process. It always loads all snapshots."""
     client = connect(place.store, None, catalog="polaris")
     yield client
     client.session.close()
@@ -113,7 +113,7 @@ def commit(other: Client, space: str, *updates: Json) -> None:
 
 
 def grow(other: Client, space: str, snapshots: int) -> None:
-    """Have another client append until there is this number of snapshots, all of the same data."""
+    """Append from another client until the table has this number of snapshots."""
     last = snapshots_of(other, space)[-1]
     updates: list[Json] = []
     for number in range(len(snapshots_of(other, space)) + 1, snapshots + 1):
@@ -309,7 +309,7 @@ def test_properties_of_icebergs_own_way_to_load_snapshots_late_change_nothing(
 
 @pytest.fixture
 def rows(spark: SparkSession, namespace: str) -> str:
-    """A table of four statements, as SQL names it."""
+    """A table with the snapshots of four statements. Returned as its SQL name."""
     spark.sql(f"CREATE TABLE {namespace}.r (n INT)")
     for n in range(4):
         spark.sql(f"INSERT INTO {namespace}.r VALUES ({n})")

@@ -1,4 +1,4 @@
-"""Spark SQL over the catalog, with and without metadata files: one statement at a time does what it says."""
+"""Spark SQL on the catalog, with and without metadata files: tests of single statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL that says which state of the catalog it means: `use`, and names such as `t@dev`; merges and transactions."""
+"""SQL that chooses a state of the catalog: `use`, and names such as `t@dev`; merges and transactions."""
 
 from __future__ import annotations
 

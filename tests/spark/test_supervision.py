@@ -1,4 +1,4 @@
-"""The child process: one for all catalogs, replaced when it dies, gone when its driver is."""
+"""The child process: one serves all catalogs, a new one replaces a dead one, and it ends with its driver."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Killer(threading.Thread):
         self.random = random.Random(4711)
 
     def until_killed(self, least: int) -> Iterator[int]:
-        """Numbers from 0 on, at least this number of them, until the child was killed several times."""
+        """Yield numbers from 0 until the child was killed several times, and at least this number of them."""
         end = time.monotonic() + PATIENCE_S
         for number in count():
             if number >= least and len(self.killed) >= 5:

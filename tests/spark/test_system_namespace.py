@@ -75,7 +75,7 @@ def names(spark: SparkSession, query: str, namespace: str) -> list[str]:
 
 @pytest.fixture
 def two_commits(spark: SparkSession, namespace: str) -> Row:
-    """A table made by one commit and another made by the next; returns the first commit."""
+    """Create two tables in two commits, and return the first commit."""
     spark.sql(f"CREATE TABLE {namespace}.early (n INT)")
     [first] = spark.sql(
         "SELECT commit_id, committed_at FROM polaris.system.commits ORDER BY number DESC LIMIT 1"

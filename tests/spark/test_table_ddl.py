@@ -1,4 +1,4 @@
-"""Tables that are replaced, whose columns and partitions change, and parts of which are overwritten."""
+"""Statements that replace tables, change columns and partitions, and overwrite parts of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""References in the text of a view, compared with those that Spark's own parser finds, and replaced texts run."""
+"""References in the text of a view, compared with those of Spark's parser. Queries with replaced references are
+executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views in Spark SQL: their columns, comments and properties, what they are made of, and how they change."""
+"""Views in Spark SQL: columns, comments, properties, the queries below them, and changes."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Driver:
         return rows
 
     def close(self) -> None:
-        """Let the program end by itself, or end it."""
+        """Let the program end, or end it after a time-out."""
         try:
             self.process.communicate(timeout=30)
         except subprocess.TimeoutExpired:

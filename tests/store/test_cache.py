@@ -1,4 +1,4 @@
-"""The cache of objects: bounded by bytes, shared, and empty in a forked child."""
+"""The cache of objects: it is bounded in bytes, shared, and empty in a forked child."""
 
 from __future__ import annotations
 

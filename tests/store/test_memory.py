@@ -1,4 +1,4 @@
-"""What decoded objects take in memory: what the cache counts against what Python allocates."""
+"""The memory of decoded objects: the cache's estimate compared with Python's allocations."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ LOCATIONS = shards(
 
 
 def read_back(shard: Shard) -> Decoded:
-    """A shard as it comes from the database."""
+    """Return a shard as decoded from its row."""
     return objects.decode(objects.encode(shard), "test")
 
 
 def look_into(shard: Shard) -> None:
-    """Have everything decoded that look-ups need."""
+    """Make a shard decode everything that look-ups need."""
     _ = (shard.keys, shard.pointers, shard.values) if isinstance(shard, Leaf) else shard.separators
 
 

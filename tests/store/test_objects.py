@@ -1,4 +1,4 @@
-"""Objects of a realm: read through the cache, in few reads, and never guessed."""
+"""Objects of a realm: reads use the cache and few requests, and a missing object is an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Counting(MemoryBackend):
-    """A memory store that notes which keys each read asks for."""
+    """A memory store that records the keys of each read."""
 
     def __init__(self) -> None:
         super().__init__(f"objects-{next(_numbers)}")
@@ -59,7 +59,7 @@ def store(backend: Counting) -> ObjectStore:
 
 
 def fresh(backend: Counting, revisions: dict[str, int] | None = None) -> ObjectStore:
-    """The same realm as another process sees it: nothing cached."""
+    """The same realm with an empty cache, as in another process."""
     return ObjectStore(backend, "realm", ObjectCache(), store_key="memory", revisions=revisions)
 
 

@@ -1,4 +1,4 @@
-"""Typed references: values in, values out, and swaps whose outcome was in doubt."""
+"""References as typed values, and swaps of unknown outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Doubtful(MemoryBackend):
-    """A memory store whose conditional operations fail as told, before or after they took place."""
+    """A memory store whose conditional operations fail as planned, before or after they take effect."""
 
     transactional = False
 

@@ -1,4 +1,4 @@
-"""Objects that only this process has are read like stored ones."""
+"""Objects that only this process has are read in the same way as stored ones."""
 
 from __future__ import annotations
 

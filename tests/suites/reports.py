@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 
 class Outcome(NamedTuple):
-    """Names of a suite's tests."""
+    """The names of a suite's tests, by result."""
 
     run: list[str]
     failed: dict[str, str]
@@ -17,7 +17,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(report: Path) -> Outcome:
-    """The outcome that a report tells."""
+    """Return the outcome in a report."""
     outcome = Outcome([], {}, [])
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = case.attrib["name"]

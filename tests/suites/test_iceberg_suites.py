@@ -35,7 +35,7 @@ EMPTY_NAMESPACE = {
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What Surefire reports of each suite."""
+    """Return the outcome of each suite from Surefire's reports."""
     copy = tmp_path_factory.mktemp("suites") / "jvm-shim"
     shutil.copytree(SHIM, copy, ignore=shutil.ignore_patterns("target"))
     command = ["mvn", "-q", "-B", "-Psuites", "test", f"-Dpolaris.python={sys.executable}"]

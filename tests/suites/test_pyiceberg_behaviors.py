@@ -74,7 +74,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def outcome(folder: Path) -> Outcome:
-    """What pytest reports of the suite, run by a process of its own."""
+    """Run the suite in another process, and return the outcome from pytest's report."""
     try:
         archive = python_source("pyiceberg", version("pyiceberg"))
         libraries = python_packages("pyiceberg-suite-1", LIBRARIES)

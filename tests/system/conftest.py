@@ -1,4 +1,4 @@
-"""Stores that several tests only look at, or copy."""
+"""Stores that several tests only read, or copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores with a history, losing rows of theirs, and what must be left, found out by other means."""
+"""Stores with a history that lose rows, and the expected rest, computed by independent code."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _numbers = count()
 
 
 class Died(BaseException):
-    """A process that ends here."""
+    """Raised where the simulated process ends."""
 
 
 class Ending(MemoryBackend):
-    """A store without transactions, for a process that ends, or loses an answer, at its n-th write."""
+    """A store without transactions. The process that uses it ends, or loses an answer, at its n-th write."""
 
     transactional = False
 
@@ -70,7 +70,7 @@ class Ending(MemoryBackend):
 
 
 class History:
-    """A store in which things happened, and the rows of its references after each of them."""
+    """A store after a sequence of changes, and its reference rows after each change."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or ManualClock()
@@ -97,7 +97,8 @@ class History:
         self.past.append({realm: dict(named) for realm, named in rows.items()})
 
     def at_random(self, seed: int, steps: int, *, forks: bool) -> History:
-        """Commits to two references; with `forks`, one of them forks, and what forked off is dropped and returns."""
+        """Commit at random to two references. With `forks`, branches are also created from one of them, dropped and
+        restored."""
         rng = random.Random(seed)
         for name in (MAIN, OTHER):
             self.create(name)
@@ -136,7 +137,7 @@ def store_of(backend: MemoryBackend) -> ObjectStore:
 
 
 def survey(backend: MemoryBackend, *, search: bool = False) -> dict[str, SurveyedReference]:
-    """What a survey finds, by name of the row."""
+    """Return the result of a survey, by name of the row."""
     return {found.row_name: found for found in Survey(store_of(backend), search=search).run()}
 
 
@@ -153,19 +154,19 @@ def recover(
 
 
 def ids_of(backend: MemoryBackend) -> list[int]:
-    """Ids of all objects, the oldest first."""
+    """Return the ids of all objects, oldest first."""
     return sorted({id for id, _ in backend._tables.objects[REALM]})
 
 
 def lose(backend: MemoryBackend, ids: set[int], *, part: int | None = None) -> None:
-    """Delete objects, or one part of them."""
+    """Delete objects, or one part of each."""
     rows = backend._tables.objects[REALM]
     for key in [key for key in rows if key[0] in ids and part in (None, key[1])]:
         del rows[ObjectKey(*key)]
 
 
 def head_of(backend: MemoryBackend, row_name: str) -> Head:
-    """The head that a row names."""
+    """Return the head in a row."""
     row = backend.read_reference(REALM, row_name)
     assert row is not None
     return read_head(row, row_name)
@@ -179,7 +180,7 @@ def commit_of(backend: MemoryBackend, id: int) -> Commit | None:
 
 
 def whole(backend: MemoryBackend, id: int) -> bool:
-    """Whether an object and all below it are there: by depth first search, one read at a time."""
+    """Whether an object and all objects reachable from it exist, by depth-first search with one read at a time."""
     pending, seen = [id], {id}
     while pending:
         at = pending.pop()
@@ -209,7 +210,7 @@ def chain(intact: MemoryBackend, head: Head) -> list[tuple[int, int]]:
 
 
 def content(backend: MemoryBackend, id: int) -> dict[bytes, int]:
-    """What the boxes of a commit hold."""
+    """Return the numbers in a commit."""
     store = store_of(backend)
     commit = store.get(id, Commit)
     reader = CommitReader(store, b"", Head(id, commit.number, commit.time), commit)
@@ -218,7 +219,7 @@ def content(backend: MemoryBackend, id: int) -> dict[bytes, int]:
 
 
 def live(backend: MemoryBackend, clock: Clock) -> list[str]:
-    """Names of the references that a new process can read, the registry's first."""
+    """Return the names of the references that a new process can read, the registry's first."""
     references_ = process(backend, clock)
     names = [ROOT]
     for registered in references_.listed():
@@ -237,7 +238,7 @@ def row_of(backend: MemoryBackend, name: str = MAIN) -> str:
 
 
 def check_sound(backend: MemoryBackend, history: History) -> None:
-    """Everything is complete, can be read back to the floor, and changes go on."""
+    """Check that everything is complete, that history can be read back to the floor, and that new changes succeed."""
     assert all(found.complete for found in survey(backend).values())
     references = process(backend, history.clock)
     for name in live(backend, history.clock):

@@ -1,4 +1,5 @@
-"""Clock checks of a store: which clocks it refuses, which ones go on after another was ahead, and who may delete."""
+"""Clock checks of a store: which clocks it refuses, which processes continue after a clock was ahead, and which may
+delete."""
 
 from __future__ import annotations
 

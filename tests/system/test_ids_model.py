@@ -1,4 +1,4 @@
-"""Ids of several processes with wrong clocks on one store: a state machine against what must always hold."""
+"""Ids of several processes with wrong clocks on one store, tested as a state machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = EPOCH_MS + 24 * HOUR
 
 
 class Failing(MemoryBackend):
-    """A memory store that loses the answers of its next operations: before or after they took place."""
+    """A memory store whose next operations fail with an unknown outcome, before or after they take effect."""
 
     transactional = False
 
@@ -53,7 +53,7 @@ class Failing(MemoryBackend):
 
 
 class Noting(NodeLeases):
-    """Node leases that note every span that they gave."""
+    """Node leases that record every span that they return."""
 
     def __init__(self, backend: MemoryBackend, clock: ManualClock, seed: int) -> None:
         super().__init__(backend, clock, nodes=2, seed=seed)
@@ -72,7 +72,7 @@ class Noting(NodeLeases):
 
 
 class WrongClock(ManualClock):
-    """A clock that shows the world's time, wrongly."""
+    """A clock that shows the simulated time with an error."""
 
     def __init__(self, world: ManualClock, wrong: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class WrongClock(ManualClock):
 
 
 class Process:
-    """One process of the store: a clock of its own, its leases, and the highest id that it made or read."""
+    """One process of the store, with its own clock, its leases, and the highest id that it generated or read."""
 
     def __init__(self, backend: MemoryBackend, clock: WrongClock, seed: int) -> None:
         self.clock = clock
@@ -147,7 +147,7 @@ class Ids(RuleBasedStateMachine):
 
     @rule(process=consumes(processes))
     def kill(self, process: Process) -> None:
-        """It releases nothing, and is never heard of again."""
+        """End the process without releasing its leases."""
 
     @rule(plan=st.lists(st.sampled_from(["before", "after"]), min_size=1, max_size=6))
     def lose_answers(self, plan: list[str]) -> None:

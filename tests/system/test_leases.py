@@ -1,4 +1,4 @@
-"""Node leases: no node is anybody's twice for the same milliseconds, whatever the clocks say."""
+"""Node leases: two processes never hold one node for the same milliseconds, whatever their clocks show."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_clock_more_than_a_minute_behind_may_not_lease_or_renew(
 
 def test_who_sleeps_while_it_asks_for_the_time_of_the_last_lease_is_not_behind(clock: ManualClock) -> None:
     class Sleepy(MemoryBackend):
-        """Sleeps before its first read, while another process leases."""
+        """Sleeps before its first read, while another process takes a lease."""
 
         def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
             if clock.now_ms() == begun:

@@ -1,4 +1,4 @@
-"""A row that was lost is told from one that was never written: the first comes back by `recover` alone."""
+"""The registry distinguishes a lost row from a row that was never written. Only `recover` restores a lost row."""
 
 from __future__ import annotations
 
@@ -85,8 +85,7 @@ def test_what_a_dead_creator_registered_is_completed_whatever_others_did_since(s
 
 
 class Foreseeing(Ending):
-    """A store without transactions, for a process that ends before its first swap, once it has written the rows of the
-    commit after that as well."""
+    """A store without transactions. Its process writes the rows of two commits, and ends before the first swap."""
 
     def __init__(self, inner: MemoryBackend) -> None:
         super().__init__(inner, 0, lost_answer=False)

@@ -1,4 +1,4 @@
-"""Realms: their states, their names, and their creation by several processes at once."""
+"""Realms: their states and names, and creation by several processes at the same time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ids(backend: MemoryBackend, clock: ManualClock) -> IdGenerator:
 
 
 def nothing(record: RealmRecord) -> None:
-    """Initialises nothing."""
+    """Initialize nothing."""
 
 
 # The store's record

@@ -1,4 +1,4 @@
-"""After rows were lost, every reference goes on from its newest complete commit, and says so in its log."""
+"""After rows were lost, every reference continues from its newest complete commit, and its log records this."""
 
 from __future__ import annotations
 

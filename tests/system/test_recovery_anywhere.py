@@ -1,4 +1,4 @@
-"""A recovery holds wherever rows are lost, wherever it is interrupted, and whichever processes run on."""
+"""Recovery works whichever rows are lost, wherever it is interrupted, and whichever processes keep running."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_process_that_ran_on_goes_on_from_what_was_recovered(history: History)
 
 @pytest.mark.parametrize(("seed", "forks"), [(0, False), (1, False), (2, True), (3, True)])
 def test_rows_newer_than_any_moment_may_be_lost(seed: int, forks: bool) -> None:
-    """An asynchronous replica that had all references' rows, but objects only up to some moment."""
+    """An asynchronous replica has the rows of all references, but only the objects up to some time."""
     history = History().at_random(seed, 60, forks=forks)
     known = chains(history)
     for moment in sorted({id for one in known.values() for _, id in one}):
@@ -168,7 +168,7 @@ def test_rows_newer_than_any_moment_may_be_lost(seed: int, forks: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_any_rows_may_be_lost(seed: int) -> None:
-    """Some objects at random, some rows of references gone, and some older."""
+    """Random objects are missing, and some rows of references are missing or old."""
     history = History().at_random(seed + 100, 50, forks=seed % 2 == 1)
     rng, backend, known = random.Random(seed), history.copy(), chains(history)
     rows = backend._tables.references["r"]
@@ -193,7 +193,7 @@ def test_any_rows_may_be_lost(seed: int) -> None:
 
 
 def chains(history: History) -> dict[str, list[tuple[int, int]]]:
-    """The commits of the newest row of every reference, newest first."""
+    """Return the commits of the newest row of every reference, newest first."""
     rows = history.backend._tables.references["r"]
     newest = {name.rpartition("@")[0] or name: name for name in sorted(rows, key=lambda n: (len(n), n))}
     return {name: chain(history.backend, head_of(history.backend, name)) for name in newest.values()}
@@ -216,7 +216,7 @@ def check_newest(backend: MemoryBackend, known: dict[str, list[tuple[int, int]]]
 
 
 def goes_on_from(backend: MemoryBackend, row_name: str) -> int:
-    """The commit that a head is, or has been put on top of by commits that say so."""
+    """Return the commit of a head, or the commit below the log entries of recoveries."""
     id = head_of(backend, row_name).commit
     while True:
         commit = commit_of(backend, id)

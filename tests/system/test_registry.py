@@ -1,4 +1,4 @@
-"""References are born and die by commits on the registry; a name that is created again is a new row."""
+"""Commits on the registry create and drop references. A reference that is created again gets a new row."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ NAME = "cat/1/heads/main"
 
 
 class Two(NamedTuple):
-    """Two processes' views of one store."""
+    """Two processes that use one store."""
 
     backend: Backend
     one: References
     other: References
 
     def rows(self) -> list[str]:
-        """Names of the rows that any generation of `NAME` may have."""
+        """Return the names of the rows of all generations of `NAME`."""
         listed = entries(self.one.store, self.one.root.read().head)
         generations = {entry.entity for _, _, _, entry in listed}
         names = [f"{NAME}@{generation:x}" for generation in generations]
@@ -66,11 +66,11 @@ def two(request: pytest.FixtureRequest, store_on: StoreOn) -> Iterator[Two]:
 
 
 class Died(BaseException):
-    """A process that ends here."""
+    """Raised where the simulated process ends."""
 
 
 def dying(references_: References, method: str) -> None:
-    """Let a process die when it calls `method`."""
+    """Make a process die when it calls `method`."""
 
     def die(*_: object) -> None:
         raise Died
@@ -79,7 +79,7 @@ def dying(references_: References, method: str) -> None:
 
 
 def held(references_: References, name: str = "n") -> int:
-    """What the box of a name of the reference `NAME` holds."""
+    """Return the number at a name of the reference `NAME`."""
     references_.read(NAME)
     return number(references_.open(NAME), name)
 
@@ -177,7 +177,7 @@ def test_a_name_created_again_is_a_new_row_that_all_find(two: Two) -> None:
 
 def test_a_name_that_is_dropped_and_created_again_more_than_once_is_found_all_the_same(two: Two) -> None:
     class Unlucky(Add):
-        """Meets a new generation of its reference each time that it is prepared."""
+        """A change whose reference is dropped and created again each time that it is prepared."""
 
         def prepare(self, view: State) -> None:
             if self.unlucky:
@@ -317,7 +317,7 @@ def test_a_drop_sent_again_after_the_name_came_back_drops_nothing(two: Two) -> N
 
 
 def raced(works: list[Callable[[], object]]) -> list[object]:
-    """Results or errors of functions called at once."""
+    """Call functions at the same time, and return their results or errors."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Callable[[], object]) -> object:
@@ -361,7 +361,7 @@ def test_racing_initialisers_make_one_registry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_acknowledged_commit_is_lost_while_references_come_and_go(two: Two, seed: int) -> None:
-    """Threads commit while others drop and undrop: what was acknowledged is there in the end."""
+    """Threads commit while others drop and restore references. In the end, all acknowledged commits exist."""
     print(f"seed {seed}")
     two.one.create(NAME, ME)
     acknowledged = []
@@ -398,7 +398,8 @@ def opened(uri: str) -> References:
 
 
 def _churn(uri: str, seed: int, n: int) -> int:
-    """Create, drop and commit by a process of its own; how many commits were acknowledged since the last drop."""
+    """Create references, drop them, and commit, in another process. Return the number of acknowledged commits since the
+    last drop."""
     rng, found = random.Random(seed), opened(uri)
     done = 0
     for _ in range(n):

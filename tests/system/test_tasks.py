@@ -1,4 +1,4 @@
-"""Coordinated tasks: one of a kind runs at a time, and a holder that died is replaced."""
+"""Tasks: only one of a kind runs at a time, and another process can take over after a holder has died."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_lease_of_a_holder_whose_clock_is_ahead_stays_its_own_if_it_is_renew
     first = take(Tasks(backend, ahead), "ahead")
 
     class Renewing(ManualClock):
-        """A clock on which the other holder renews while this one sleeps."""
+        """A clock. While this process sleeps on it, the other holder renews its lease."""
 
         def sleep_ms(self, duration: float) -> None:
             super().sleep_ms(duration)
@@ -373,7 +373,7 @@ def test_waiting_ends_when_the_waiter_is_told_to(tasks: Tasks) -> None:
 
 
 def progress(tasks: Tasks) -> tuple[str, int, int]:
-    """What the record says of how far the run has come."""
+    """Return the progress of the run in the task's record."""
     record = tasks.find("import", "catalog")
     assert record is not None
     return record.doing, record.done, record.total

@@ -1,4 +1,4 @@
-"""The benchmark command: that every part runs and its files can be read, whatever the figures are."""
+"""The benchmark command: every part runs and its files are readable. The figures themselves are not tested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def found(output: Path, *arguments: str) -> dict[str, Any]:
-    """What a run wrote as JSON, once it is known that it ran."""
+    """Run the command, check that it succeeded, and return the JSON that it wrote."""
     done = run(output, *arguments)
     assert done.returncode in (0, 1), done.stderr  # 1: a bar was missed, as tiny sizes may
     written = json.loads((output / "figures.json").read_text())
@@ -58,7 +58,7 @@ def rates(written: dict[str, Any]) -> list[float]:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """One quick run of the parts that need no JVM, and its files."""
+    """One quick run of the parts without a JVM, and its files."""
     output = tmp_path_factory.mktemp("bench")
     return output, found(output, *IN_PROCESS, "--against", str(CHECKOUT))
 

@@ -1,4 +1,4 @@
-"""The capacity model: what must hold whatever its constants are, and that its page says what it gives."""
+"""The capacity model: properties that hold for all constants, and the figures on its documentation page."""
 
 from __future__ import annotations
 

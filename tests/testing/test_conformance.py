@@ -1,4 +1,4 @@
-"""Stores that break the contract are found out by the kit's cases, which come to an end."""
+"""The conformance kit detects stores that break the contract, and its cases end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The wrapper that injects faults: within the contract when it is silent, and exact in what it injects."""
+"""The wrapper that injects faults: without faults it keeps the contract, and it injects exactly the scheduled
+faults."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ OLD, NEW = ReferenceRow(b"1", b"old"), ReferenceRow(b"2", b"new")
 
 
 class TestWithoutFaults(ObjectCases, ReferenceCases):
-    """Around a database, silent, it is that database."""
+    """A wrapper without faults behaves like the database below it."""
 
     @pytest.fixture
     def uri(self) -> str:

@@ -1,4 +1,4 @@
-"""The judge of histories of one reference: what it accepts, and what it finds."""
+"""The checker of histories of one reference: which histories it accepts, and which errors it finds."""
 
 from __future__ import annotations
 

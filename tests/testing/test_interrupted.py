@@ -1,4 +1,4 @@
-"""A run of tests that is ended leaves no server behind."""
+"""An interrupted test run leaves no server behind."""
 
 from __future__ import annotations
 

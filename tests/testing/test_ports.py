@@ -1,4 +1,4 @@
-"""Ports of test servers: nobody takes one between two starts, nor before the first."""
+"""Ports of test servers: no other server gets a port between two starts, or before the first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ time.sleep(600)
 
 
 class Listening(ProcessServer):
-    """A server that does nothing but listen. Somebody wants its port just before it starts for the first time."""
+    """A server that only listens. Another server tries to take its port just before it starts for the first time."""
 
     name = "listening"
 
@@ -37,7 +37,7 @@ class Listening(ProcessServer):
 
 
 def takes(port: int) -> bool:
-    """Whether another server, which does not insist on it, gets the port."""
+    """Whether another server that accepts any port gets this one."""
     with socket.socket() as other:
         try:
             other.bind(("127.0.0.1", port))

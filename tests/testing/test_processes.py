@@ -1,4 +1,4 @@
-"""Work of other processes that crash, or never end."""
+"""Work in other processes that crash, or never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy that makes trouble between a client and a server."""
+"""The proxy that injects network faults between a client and a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUIET_S = 1
 
 
 class Echo(StreamRequestHandler):
-    """Sends back what it gets, then ends when its client does."""
+    """Returns everything that it receives, and ends when its client does."""
 
     def handle(self) -> None:
         try:
@@ -49,7 +49,7 @@ def server() -> Iterator[int]:
 
 
 def echoed(port: int, *, patience_s: float = PATIENCE_S) -> tuple[bytes, str]:
-    """What comes back of `SENT`, which is sent piece by piece, and how the connection ended."""
+    """Send `SENT` piece by piece. Return the received bytes, and how the connection ended."""
     got = b""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(patience_s)
@@ -71,7 +71,7 @@ def echoed(port: int, *, patience_s: float = PATIENCE_S) -> tuple[bytes, str]:
 
 
 def only(kind: Kind, **rest: float) -> Faults:
-    """Faults of one kind."""
+    """Return rates with only one kind of fault."""
     return NONE._replace(**{"every": 10_000.0, kind.replace("-", "_"): 1.0, **rest})
 
 

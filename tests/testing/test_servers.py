@@ -1,4 +1,4 @@
-"""Servers of tests that cannot be had say why."""
+"""If a test server is not available, the error says why."""
 
 from __future__ import annotations
 

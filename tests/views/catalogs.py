@@ -1,4 +1,4 @@
-"""Catalogs to look at, and views read as Spark reads them, without Spark."""
+"""Catalogs for tests of system views, and functions that read views as Spark does, without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def having(*columns: str) -> list[str]:
-    """The views that have all these columns."""
+    """Return the views that have all these columns."""
     return [name for name, view in VIEWS.items() if {*columns} <= {column.name for column in view.columns}]
 
 
@@ -56,7 +56,7 @@ EMPTY_IN_SHOP = ("materialized_views", "refreshes", "lineage", "metrics", "delet
 
 
 class Catalog:
-    """A catalog of a temporary store, spoken to through the protocol."""
+    """A catalog of a temporary store. Tests send it requests of the protocol."""
 
     def __init__(
         self, path: Path, *, store: str | None = None, clock: Clock | None = None, **properties: Any
@@ -77,7 +77,7 @@ class Catalog:
         )
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """The answer's body, which must be one of success."""
+        """Send a request that must succeed, and return the body of the answer."""
         text = None if body is None else json.dumps(body)
         status, _, answer = self.session.request(method, path, body=text)
         assert status < 300, (status, answer)
@@ -88,12 +88,12 @@ class Catalog:
         self.request("POST", "v1/namespaces", {"namespace": levels, "properties": properties})
 
     def table(self, namespace: str, name: str, **more: Any) -> Any:
-        """Create a table; its metadata."""
+        """Create a table, and return its metadata."""
         body = {"name": name, "schema": SCHEMA, **more}
         return self.request("POST", f"v1/namespaces/{namespace}/tables", body)["metadata"]
 
     def view(self, namespace: str, name: str, sql: str, timestamp_ms: int = 1_790_000_000_000) -> Any:
-        """Create a view; its metadata."""
+        """Create a view, and return its metadata."""
         version = {
             "version-id": 1,
             "timestamp-ms": timestamp_ms,
@@ -106,7 +106,7 @@ class Catalog:
         return self.request("POST", f"v1/namespaces/{namespace}/views", body)["metadata"]
 
     def update(self, namespace: str, name: str, *updates: Row) -> Any:
-        """Change a table; its metadata."""
+        """Change a table, and return its metadata."""
         body = {"requirements": [], "updates": list(updates)}
         return self.request("POST", f"v1/namespaces/{namespace}/tables/{name}", body)["metadata"]
 
@@ -169,14 +169,14 @@ def reader(view: str, *filters: Filter, columns: Sequence[str] = (), **options: 
 
 
 def batches(found: DataSourceReader) -> Iterator[Any]:
-    """What a reader's partitions hold, each read by copies of partition and reader."""
+    """Yield the batches of a reader's partitions. Each partition is read by copies of partition and reader."""
     for partition in found.partitions() or [None]:
         there, copy = pickle.loads(cloudpickle.dumps((found, partition)))
         yield from there.read(copy)
 
 
 def rows(view: str, *filters: Filter, columns: Sequence[str] = (), **options: str) -> list[Row]:
-    """The rows of a view as dictionaries; maps are dictionaries, too."""
+    """Return the rows of a view as dictionaries; maps are dictionaries, too."""
     return [
         row for batch in batches(reader(view, *filters, columns=columns, **options)) for row in _rows(batch)
     ]

@@ -1,4 +1,4 @@
-"""One catalog that several tests only look at."""
+"""One catalog that several tests only read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Catalog]:
-    """Two namespaces, one inside the other with a dot in its name; two tables, one with snapshots; a view."""
+    """A catalog with two namespaces, one inside the other and with a dot in its name; two tables, one of them with
+    snapshots; and a view."""
     catalog = Catalog(
         tmp_path_factory.mktemp("views") / "shop.db", clock=clock, catalog="shop", principal="ann"
     )

@@ -1,4 +1,4 @@
-"""A namespace in which much has happened, and how views are compared with what is known of it."""
+"""A namespace with a long history, and functions that compare views with known facts about it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STATEMENTS = (
 
 
 def same(ours: DataFrame, theirs: DataFrame) -> None:
-    """Assert that two frames have the same rows, of which there are some."""
+    """Assert that two frames have the same rows, and at least one."""
     assert ours.columns == theirs.columns
     assert_df_equality(
         _plain(ours), _plain(theirs), ignore_row_order=True, ignore_nullable=True, ignore_metadata=True
@@ -61,14 +61,14 @@ def same(ours: DataFrame, theirs: DataFrame) -> None:
 
 
 def same_as(spark: SparkSession, ours: DataFrame, facts: list[dict[str, Any]]) -> None:
-    """Assert that a frame has the rows of these facts, as far as they say."""
+    """Assert that the rows of a frame agree with these facts. Columns that the facts lack are not compared."""
     chosen = ours.select(*[f"`{name}`" for name in facts[0]])
     rows = [tuple(fact.values()) for fact in facts]
     same(chosen, spark.createDataFrame(rows, _nullable(chosen.schema)))
 
 
 def _plain(frame: DataFrame) -> DataFrame:
-    """Maps as sorted lists, which can be compared."""
+    """Return maps as sorted lists, which can be compared."""
     columns = [
         f"array_sort(map_entries(`{field.name}`)) AS `{field.name}`"
         if isinstance(field.dataType, MapType)
@@ -83,23 +83,23 @@ def _nullable(schema: StructType) -> StructType:
 
 
 def of(spark: SparkSession, view: str, home: str) -> DataFrame:
-    """The rows of a view of the namespace."""
+    """Return the rows of a view that belong to the namespace."""
     return spark.table(f"polaris.system.{view}").filter(home)
 
 
 def name_of(table: str) -> str:
-    """A name without SQL's backquotes."""
+    """Return a name without SQL's backquotes."""
     return table.strip("`")
 
 
 def together(spark: SparkSession, query: str) -> DataFrame:
-    """A query on each of the tables, its rows together, the table's name first."""
+    """Return the union of a query on each of the tables, with the table's name as first column."""
     queries = [f"SELECT '{name_of(table)}' AS name, {query.format(t=f'{HOME}.{table}')}" for table in TABLES]
     return spark.sql(" UNION ALL ".join(queries))
 
 
 def moment(milliseconds: int | None) -> datetime | None:
-    """A time as rows of Spark have it."""
+    """Return a time in the form of Spark's rows."""
     if milliseconds is None:
         return None
     return datetime.fromtimestamp(0, timezone.utc).replace(tzinfo=None) + timedelta(milliseconds=milliseconds)

@@ -1,4 +1,4 @@
-"""Random filters: as Spark pushes them, as SQL's three-valued logic understands them, and as columns of Spark."""
+"""Random filters in three forms: as Spark pushes them, in SQL's three-valued logic, and as Spark columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.views.catalogs import Row
 
 
 class Condition(NamedTuple):
-    """One filter in three ways. `passes` gives None where SQL says neither true nor false."""
+    """One filter in three forms. `passes` returns None where SQL's result is NULL."""
 
     pushed: Filter
     passes: Callable[[Row], bool | None]
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
 
 
 class Filters:
-    """Makes conditions on some rows' columns, most of which some row passes."""
+    """Makes conditions on the columns of some rows. Most conditions are true for at least one row."""
 
     def __init__(self, rows: list[Row], chooser: random.Random) -> None:
         self.rows = rows
@@ -51,11 +51,11 @@ class Filters:
         ]
 
     def some(self) -> list[Condition]:
-        """Some conditions, all of which are to hold."""
+        """Return several conditions, to be combined by AND."""
         return [self.one() for _ in range(self.random.choice([1, 1, 2, 3]))]
 
     def one(self) -> Condition:
-        """A condition on a random column."""
+        """Return a condition on a random column."""
         name = self.random.choice(self.columns)
         value = self.value(name)
         kinds = [self._equal, self._null_safe, self._in, self._is_null, self._negated]
@@ -66,7 +66,7 @@ class Filters:
         return self.random.choice(kinds)(name, value)
 
     def value(self, name: str) -> Any:
-        """A value of a column that is not null, or near one, or far from all."""
+        """Return a non-null value of a column, or a value near one, or a very different value."""
         value = self.random.choice([row[name] for row in self.rows if row[name] is not None])
         if isinstance(value, bool) or self.random.random() < 0.8:
             return value
@@ -161,5 +161,5 @@ def _known(name: str, test: Callable[[Any], bool]) -> Callable[[Row], bool | Non
 
 
 def passing(rows: list[Row], conditions: list[Condition]) -> list[Row]:
-    """The rows for which every condition is true."""
+    """Return the rows for which every condition is true."""
     return [row for row in rows if all(one.passes(row) for one in conditions)]

@@ -1,4 +1,4 @@
-"""A random catalog with a bit of everything: names that must be escaped, renames, drops, branches, tags, reports."""
+"""A random catalog with objects of all kinds: names that must be escaped, renames, drops, branches, tags, reports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Lake:
         self.snapshots = 0
 
     def change(self, times: int) -> None:
-        """Make this number of changes, each at its own time; some names are valid in earlier releases only."""
+        """Make this number of changes, each at its own time. Some names are valid in earlier releases only."""
         with unchecked_names():
             self._change(times)
 
@@ -77,7 +77,7 @@ class Lake:
         self._snapshot()
 
     def finish(self) -> None:
-        """Add what comes once: materialized views, a branch, one that was dropped, reports, a task."""
+        """Add objects that occur once: materialized views, a branch, a dropped branch, reports, a task."""
         session = self.catalog.session
         for name in ("stored", "st.o`red"):
             create_materialized_view(session.catalog, name, "SELECT 1 AS a", namespace=self.namespaces[0])
@@ -105,7 +105,7 @@ class Lake:
             self.clock.advance(10)
 
     def _lineage(self) -> dict[str, object]:
-        """The lineage of a view of one column, from two columns of a table and from a view."""
+        """Return the lineage of a view with one column, from two columns of a table and from a view."""
         table = {"type": "table", "namespace": [self._name()], "name": self._name(), "columns": ["x", "y"]}
         view = {"type": "view", "catalog": self._name(), "namespace": [], "name": self._name(), "uuid": "u"}
         return {"sources": [table, view], "edges": {"IDENTITY": [[0, 0, 1]], "FILTER": [[None, 0, 0]]}}
@@ -175,7 +175,7 @@ class Lake:
 
 
 def random_lake(path: Path, seed: int, *, changes: int = 60) -> list[Catalog]:
-    """Three catalogs of one store: two changed at random, the last empty."""
+    """Return three catalogs of one store. Two are changed at random, and the last one is empty."""
     clock = ManualClock()
     lakes = [Lake(path, seed, catalog=name, clock=clock) for name in ("one", "t.w`o")]
     for lake in lakes:

@@ -1,4 +1,4 @@
-"""Views planned by the process behind the catalog, and read by Spark's workers with what it answers."""
+"""Views that the process behind the catalog plans, and that Spark's workers read from this plan."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ print(*sys.modules, file=sys.stderr)
 
 
 def asked(shop: Catalog, view: str, columns: list[str], *filters: list[Any], **options: str) -> str:
-    """The body of a request for a plan."""
+    """Return the body of a request for a plan."""
     named = {"view": view, "catalog": "shop", **configured(shop.store), **options}
     return json.dumps({"options": named, "columns": columns, "filters": filters})
 
 
 def read(body: str) -> list[Row]:
-    """The rows of a plan, read as a worker reads them."""
+    """Read the rows of a plan as a worker does."""
     planned = plan(**json.loads(body))
     function, _ = pickle.loads(base64.b64decode(planned["function"]))
     found: list[Row] = []
@@ -115,7 +115,7 @@ def test_neither_planning_nor_reading_imports_anything_heavy(shop: Catalog, view
 
 
 def run(program: str, argument: str) -> subprocess.CompletedProcess[str]:
-    """A program in a process of its own, which prints the modules that it has imported."""
+    """Run a program in another process, and return the modules that it has imported."""
     done = subprocess.run(
         [sys.executable, "-c", program, argument], capture_output=True, text=True, check=False, timeout=300
     )

@@ -1,4 +1,4 @@
-"""The log outlives the commits: nothing is lost or doubled when they are trimmed and swept."""
+"""The log is kept after its commits were trimmed and swept: no entry is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ class TestGaps:
 
 
 class TestBranches:
-    """Each branch has a log of its own, from the commit where it began."""
+    """Each branch has its own log, beginning at the commit where it was created."""
 
     def test_its_log_is_archived_once(self, catalog: Catalog, clock: ManualClock) -> None:
         days(catalog, clock, 4)
@@ -527,7 +527,7 @@ class TestBranches:
 
 
 class TestFaults:
-    """A trim that fails or meets another one."""
+    """A trim that fails, or runs at the same time as another one."""
 
     def test_a_trim_that_died_before_it_raised_the_floor(
         self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
@@ -604,7 +604,8 @@ class TestFaults:
     def test_commits_that_a_recovery_replaced_are_replaced_in_the_archive(
         self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A trim dies after it archived; then the reference is reset, and other commits get the same numbers."""
+        """A trim ends after it has archived commits. Then the reference is reset, and other commits get the same
+        numbers."""
         days(catalog, clock, 8)
         name = catalog.session.catalog.reference
         references = catalog.session.catalog.references

@@ -1,4 +1,4 @@
-"""`as-of`: the catalog as it was."""
+"""The option `as-of`: an earlier state of the catalog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def catalog(tmp_path: Path, clock: ManualClock) -> Catalog:
-    """A catalog whose table t got the properties i=0 to i=9, one a second."""
+    """A catalog whose table t gets the properties i=0 to i=9, one a second."""
     made = Catalog(tmp_path / "c.db", clock=clock)
     made.namespace("db")
     made.table("db", "t")

@@ -1,4 +1,4 @@
-"""`from` and `to`: what happened between two points."""
+"""The options `from` and `to`: the changes between two points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def stored(tmp_path: Path, clock: ManualClock) -> Catalog:
-    """A catalog with the commits number 0 to 11, one a second: its own, a namespace's, and ten tables'."""
+    """A catalog with the commits number 0 to 11, one a second: its creation, a namespace, and ten tables."""
     made = Catalog(tmp_path / "c.db", clock=clock)
     clock.advance(1_000)
     made.namespace("db")

@@ -1,4 +1,4 @@
-"""The view `branches`, of branches and tags."""
+"""The system view `branches`, with branches and tags."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ TEXT = "é x"
 
 
 class Sampler:
-    """Makes objects of any type, whose texts have `length` characters."""
+    """Makes objects of any type. Their texts have `length` characters."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -55,7 +55,7 @@ class Sampler:
         return self.of(cls)
 
     def of(self, hint: Any) -> Any:
-        """A value for a field of that type."""
+        """Return a value for a field of that type."""
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if origin is Annotated:
             return self.random.randrange(1, 2**60)
@@ -81,16 +81,16 @@ class Sampler:
         return made[hint]
 
     def bytes(self) -> bytes:
-        """Bytes that are no text."""
+        """Return bytes that are not UTF-8."""
         return b"\x00" + self.random.randbytes(8) + b"y" * self.length
 
     def json(self) -> bytes:
-        """Some JSON."""
+        """Return a JSON value."""
         return json.dumps({"id": self.random.randrange(2**60), "text": TEXT + "z" * self.length}).encode()
 
 
 def shown(value: Any) -> Any:
-    """What the view is to show of a value, told from its type alone."""
+    """Return the expected text of a value in the view, derived from its type alone."""
     if isinstance(value, LogItems):
         return [json.loads(item) for item in value.text.split(SEPARATOR)]
     if isinstance(value, Piece):
@@ -111,7 +111,7 @@ def shown(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """A catalog to put objects beside of."""
+    """A catalog in whose store tests write further objects."""
     return Catalog(tmp_path_factory.mktemp("contents") / "c.db")
 
 

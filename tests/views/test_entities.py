@@ -1,4 +1,4 @@
-"""Views of entities against what the catalog's own protocol says."""
+"""Views of tables, views and namespaces, compared with answers of the catalog's protocol."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ LONGEST = 10**16
 
 @pytest.fixture
 def beyond(tmp_path: Path) -> Iterator[Catalog]:
-    """Numbers and times that clients may send and no column holds."""
+    """Numbers and times that clients may send, but that exceed the types of the columns."""
     catalog = Catalog(tmp_path / "c.db")
     catalog.namespace("db")
     catalog.view("db", "v", "SELECT 1", timestamp_ms=10 * LONGEST)

@@ -1,5 +1,5 @@
-"""Every view against facts found without this package's readers: Iceberg's metadata tables, pyiceberg, Spark's own
-statements, the database itself, and MessagePack as it stands in the rows."""
+"""Every view is compared with facts from other sources: Iceberg's metadata tables, pyiceberg, Spark's own statements,
+SQL on the database, and the MessagePack in its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def home(spark: SparkSession) -> str:
-    """A namespace in which much has happened; how WHERE chooses it in a view."""
+    """A namespace with a long history, and the WHERE condition that selects it in a view."""
     for statement in STATEMENTS:
         spark.sql(statement.format(h=HOME))
     first = spark.table(f"{HOME}.third.snapshots").orderBy("committed_at").first()
@@ -34,14 +34,14 @@ def home(spark: SparkSession) -> str:
 
 @pytest.fixture(scope="module")
 def catalog(place: CatalogPlace, home: str) -> Iterator[PolarisCatalog]:
-    """The same catalog for pyiceberg."""
+    """The same catalog in pyiceberg."""
     with PolarisCatalog("polaris", store=place.store, warehouse=place.warehouse) as opened:
         yield opened
 
 
 @pytest.fixture
 def database(place: CatalogPlace, home: str) -> Iterator[sqlite3.Connection]:
-    """The database itself, read only."""
+    """The database, opened read-only."""
     connection = sqlite3.connect(f"file:{place.directory}/catalog.db?mode=ro", uri=True)
     yield connection
     connection.close()
@@ -129,7 +129,7 @@ def test_tables_say_what_pyiceberg_reads(spark: SparkSession, home: str, catalog
 def _columns(
     type: DataType, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], bool, str | None, int]]:
-    """Columns of a type of Spark: path, whether required, comment, position."""
+    """Return the columns of a Spark type: path, whether required, comment, position."""
     children: list[tuple[str, DataType, bool, str | None]] = []
     if isinstance(type, StructType):
         children = [(f.name, f.dataType, f.nullable, f.metadata.get("comment")) for f in type.fields]
@@ -286,7 +286,7 @@ Fact = dict[str, Any]
 
 
 def steady(frame: Callable[[], DataFrame], facts: Callable[[], list[Fact]]) -> tuple[DataFrame, list[Fact]]:
-    """A view and the facts of one moment: metrics are committed at any time."""
+    """Read a view and the facts of the same moment. Metrics reports can be committed at any time."""
     while True:
         before = facts()
         ours = frame().localCheckpoint()
@@ -329,7 +329,7 @@ HEAD = (
 
 
 def _heads(database: sqlite3.Connection, realm: str) -> Iterator[tuple[str, bytes, bytes, Fact]]:
-    """Name, version, value and content of every reference of a realm."""
+    """Return name, version, value and content of every reference of a realm."""
     for name, version, value in database.execute(
         'SELECT name, version, value FROM "references" WHERE realm = ?', (realm,)
     ):
@@ -357,7 +357,7 @@ def test_references_are_the_rows_of_the_database(
 
 
 def _commits(database: sqlite3.Connection, realm: str) -> dict[int, Fact]:
-    """Every commit object of a realm, with the commit before it, from MessagePack alone."""
+    """Return every commit object of a realm, with its predecessor, decoded as MessagePack."""
     found = {}
     for id, value in database.execute("SELECT id, value FROM objects WHERE realm = ? AND part = 0", (realm,)):
         length = struct.unpack_from(">BHI", value)[2]

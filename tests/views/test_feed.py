@@ -41,7 +41,7 @@ TABLES = ("t0", "t1", "t2", "t3", "t4")
 
 
 class Stream:
-    """A streaming query as Spark 4.1 drives a reader: the end of a batch is logged before it is read."""
+    """A streaming query that calls a reader like Spark 4.1: it logs the end of a batch before it reads the batch."""
 
     def __init__(self, store: str, **options: str) -> None:
         self.options = {**configured(store), "view": "changes"}
@@ -53,7 +53,7 @@ class Stream:
         self.start()
 
     def start(self) -> None:
-        """Begin, or go on from the checkpoint: a new process has a new reader."""
+        """Begin, or continue from the checkpoint. A new process has a new reader."""
         source = pickle.loads(cloudpickle.dumps(PolarisObjects(self.options)))
         self.reader = source.streamReader(source.schema())
         if self.ends:
@@ -84,7 +84,7 @@ class Stream:
         return found
 
     def drain(self) -> list[list[Row]]:
-        """All batches that hold something until there is no new one."""
+        """Return all batches with rows, until there is no new one."""
         found = []
         while rows := self.batch():
             found.append(rows)
@@ -99,7 +99,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def busy(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
-    """Five tables, and thirty commits that changed them all, an entry for each."""
+    """A catalog with five tables, and thirty commits. Each commit changes all tables, with one log entry for each."""
     catalog = Catalog(tmp_path / "c.db", clock=clock)
     catalog.namespace("db")
     for name in TABLES:
@@ -113,14 +113,14 @@ def busy(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
 
 @pytest.fixture(params=[0, 20, 36])
 def either(busy: Catalog, request: pytest.FixtureRequest) -> Catalog:
-    """The same catalog, with the log of a number of commits archived and the commits deleted."""
+    """The same catalog, with and without an archived part of the log whose commits were deleted."""
     if request.param:
         archive(busy, request.param)
     return busy
 
 
 def transact(catalog: Catalog, i: int) -> None:
-    """One commit that changes all tables."""
+    """Change all tables in one commit."""
     updates = [{"action": "set-properties", "updates": {"i": str(i)}}]
     changes = [
         {"identifier": {"namespace": ["db"], "name": name}, "requirements": [], "updates": updates}
@@ -130,7 +130,7 @@ def transact(catalog: Catalog, i: int) -> None:
 
 
 def logged(catalog: Catalog, **options: str) -> list[tuple[int, int]]:
-    """Number and position of all changes, by the table `changes`."""
+    """Return the number and position of all changes, from the view `changes`."""
     found = rows("changes", **configured(catalog.store), **{"catalog": "polaris", **options})
     return sorted(order(row) for row in found)
 
@@ -353,7 +353,7 @@ def test_every_database_gives_the_feed(store_on: StoreOn, tmp_path: Path, scheme
 def test_history_that_a_sweep_took_is_an_error_though_the_floor_is_not_known_yet(
     busy: Catalog, clock: ManualClock
 ) -> None:
-    """Between planning and reading a batch, its history is trimmed and swept."""
+    """The history of a batch is trimmed and swept after the batch was planned and before it is read."""
     stream = Stream(busy.store)
     first, last = stream.reader.initialOffset(), stream.reader.latestOffset()
     partitions = stream.reader.partitions(first, last)
@@ -385,7 +385,7 @@ def test_an_object_that_no_sweep_took_is_corruption_to_a_stream(busy: Catalog) -
 def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
     busy: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the reading of a head and what it leads to."""
+    """The commit is deleted after the head was read and before the commit is read."""
     stream = Stream(busy.store, max_changes_per_batch="7")
     stream.batch()
     follow = FeedReader._follow

@@ -1,4 +1,4 @@
-"""The view `files`, beside Iceberg's own metadata tables and pyiceberg's inspection."""
+"""The view `files`, compared with Iceberg's metadata tables and pyiceberg's inspection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONTENT = "CASE content WHEN 'data' THEN 0 WHEN 'position-deletes' THEN 1 ELSE 2
 
 
 def compared(content: str) -> str:
-    """The columns that both sides have; Spark neither sorts nor compares maps."""
+    """Return the columns that both sides have, without maps, which Spark cannot sort or compare."""
     return ", ".join([content, PLAIN, *[f"to_json({name}) AS {name}" for name in MAPS]])
 
 
@@ -55,7 +55,8 @@ def mine(
 
 
 def assert_same_files(spark: SparkSession, table: str) -> None:
-    """That the view has what `files` and `all_files` of a table have, and what `entries` says of numbers."""
+    """Check that the view has the same files as `files` and `all_files` of a table, and the same sequence numbers as
+    `entries`."""
     for snapshots, theirs in (("current", "files"), ("all", "all_files")):
         ours = mine(spark, table, compared(CONTENT), snapshots)
         assert_df_equality(
@@ -284,7 +285,7 @@ def test_filters_give_the_same_with_pushdown_on_and_off(
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Locations of the Avro files that this process opens."""
+    """Record the locations of the Avro files that this process opens."""
     from polaris_spark.catalog import manifest_entries
 
     found: list[str] = []
@@ -322,7 +323,7 @@ def test_manifests_that_hold_nothing_wanted_are_not_opened(
 
 @pytest.fixture
 def broken(spark: SparkSession, namespace: str) -> Iterator[tuple[str, str]]:
-    """A table of three files without its only manifest, and where that was."""
+    """A table of three files whose only manifest was deleted, and the manifest's location."""
     table = f"{namespace}.broken"
     partitioned(spark, table, "what")
     [row] = spark.sql(f"SELECT path FROM {table}.manifests").collect()

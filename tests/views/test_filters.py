@@ -1,4 +1,4 @@
-"""Random filters on random catalogs: a filter that is pushed down leaves out no row that it accepts."""
+"""Random filters on random catalogs: a pushed filter never omits a row that it accepts."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
 
 
 def of(view: str, lake: Catalog) -> dict[str, str]:
-    """The options to read a view with; the snapshots' manifests were never written."""
+    """Return the options with which a view is read. The manifests of the snapshots do not exist."""
     options = {"store": lake.store, "prune": "true"}
     return {**options, "unreadable": "report"} if view == "files" else options
 
 
 def counted(found: list[Row]) -> Counter[str]:
-    """Rows by how often they come, in no order."""
+    """Return the number of occurrences of each row."""
     return Counter(map(repr, found))
 
 

@@ -1,4 +1,4 @@
-"""Headers decoded by whole columns say what the decoder of one row says, or that they cannot tell."""
+"""Headers that are decoded in columns are equal to those that are decoded row by row, or are marked as undecodable."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ encode = msgspec.msgpack.encode
 
 
 def row(header: bytes, *, parts: int = 1, payload: bytes = b"", length: int | None = None) -> bytes:
-    """A row; `length` is what its preamble says of the header, if not the truth."""
+    """Return a row. `length` is a wrong header length for its preamble."""
     said = len(header) if length is None else length
     return struct.pack(">BHI", objects.FORMAT, parts, said) + header + payload
 
 
 def by_columns(values: Sequence[bytes], length: int) -> list[objects.Header | None]:
-    """The headers that the first bytes of rows tell."""
+    """Decode the headers in the first bytes of rows, in columns."""
     starts = pa.array([value[:length] for value in values], pa.binary())
     types, revisions = header_columns.types(starts)
     decoded, strong, weak = header_columns.pointers(starts)
@@ -39,7 +39,7 @@ def by_columns(values: Sequence[bytes], length: int) -> list[objects.Header | No
 
 
 def by_rows(value: bytes) -> objects.Header | None:
-    """The header of a row; None if it cannot be read."""
+    """Decode the header of one row; None if it cannot be read."""
     try:
         return objects.decode_header(value, "")
     except PolarisError:
@@ -60,7 +60,7 @@ any_headers = st.lists(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A row some of whose bytes are others, or which ends early."""
+    """Return a row with some changed bytes, or a truncated one."""
     value = bytearray(row(draw(own_headers), payload=draw(st.binary(max_size=20))))
     for _ in range(draw(st.integers(0, 3))):
         value[draw(st.integers(0, len(value) - 1))] = draw(st.integers(0, 255))

@@ -32,7 +32,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def dependences(catalog: Catalog, view: str) -> Dependences:
-    """View column, source type, name and column, dependence and transformation of each row of a view."""
+    """Return, for each row of a view: view column, source type, name and column, dependence and transformation."""
     names = ("view_column", "source_type", "source_name", "source_column", "dependence", "transformation")
     found = rows("lineage", EqualTo(("name",), view), store=catalog.store, prune="true")
     assert {row["name"] for row in found} <= {view}

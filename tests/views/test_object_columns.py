@@ -1,4 +1,4 @@
-"""Columns of the view `objects` that are read as such say the same as objects that are read one by one."""
+"""Columns of the view `objects` that are read in bulk are equal to those of objects that are read one by one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def read(catalog: Catalog, names: Sequence[str], **options: str) -> list[Row]:
 
 
 def row(revision: int, *pointers: int, parts: int = 1) -> bytes:
-    """A row of an object that points to others."""
+    """Return a row of an object with pointers to others."""
     header = msgspec.msgpack.encode(["x", revision, pointers, pointers[1:]])
     return struct.pack(">BHI", objects.FORMAT, parts, len(header)) + header
 
 
 def store_with(tmp_path: Path, *values: bytes) -> Catalog:
-    """A store with nothing of ours but these rows besides."""
+    """Return a store with only these rows."""
     catalog = Catalog(tmp_path / "c.db")
     catalog.session.close()
     with sqlite3.connect(tmp_path / "c.db") as database:
@@ -44,7 +44,7 @@ def store_with(tmp_path: Path, *values: bytes) -> Catalog:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """A catalog with an object of several rows, one of them lost its last, and rows that are none of ours."""
+    """A catalog with an object that has lost its last row, and with rows that this package did not write."""
     path: Path = tmp_path_factory.mktemp("sizes") / "c.db"
     catalog = Catalog(path)
     catalog.namespace("db")

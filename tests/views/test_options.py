@@ -1,4 +1,4 @@
-"""Options: what is refused, and that secrets stay hidden."""
+"""Options of views: which are refused, and that errors contain no secrets."""
 
 from __future__ import annotations
 

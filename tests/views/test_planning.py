@@ -1,4 +1,4 @@
-"""Planning: partitions hold every row once, at the pinned head, and pushed filters change nothing but the work."""
+"""Planning: the partitions contain every row once, as of the pinned head. Pushed filters only reduce the work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TABLES = 1_500
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    """Tables in several namespaces, some nested, with names that keys must escape."""
+    """Tables in several namespaces, some of them nested. Their names must be escaped in keys."""
     catalog = Catalog(tmp_path_factory.mktemp("big") / "c.db")
     with unchecked_names():
         for namespace in NAMESPACES:
@@ -130,7 +130,7 @@ Test = Callable[[Row], bool]
 
 
 def _filters(sample: list[Row], random: random.Random) -> Iterator[tuple[Filter, Test]]:
-    """Filters over columns of some rows, each with what it says."""
+    """Return filters on columns of some rows, each with its expected result."""
     row = random.choice(sample)
     for name, value in row.items():
         if not isinstance(value, str | int | datetime):

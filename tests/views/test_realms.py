@@ -1,4 +1,4 @@
-"""A store with several realms and catalogs."""
+"""System views of a store with several realms and catalogs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.views.catalogs import Catalog, rows
 
 @pytest.fixture(scope="module")
 def catalogs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Catalog]]:
-    """Catalogs x and y in the realms default and other, each with a namespace and a table of telling names."""
+    """Catalogs x and y in the realms default and other. Each has a namespace and a table with a distinct name."""
     path: Path = tmp_path_factory.mktemp("realms") / "c.db"
     made = [Catalog(path, realm=realm, catalog=name) for realm in ("default", "other") for name in "xy"]
     for catalog in made:

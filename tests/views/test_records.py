@@ -1,4 +1,4 @@
-"""Views of the store's own records: `realms`, `nodes` and `tasks`."""
+"""Views of a store's records: `realms`, `nodes` and `tasks`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.views.catalogs import Catalog, Row, rows
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    """A catalog, by the system's clock."""
+    """A catalog that uses the system's clock."""
     made = Catalog(tmp_path / "c.db")
     yield made
     made.session.close()

@@ -1,4 +1,4 @@
-"""The view `refs` against what pyiceberg reads of the same tables."""
+"""The view `refs`, compared with what pyiceberg reads from the same tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.views.catalogs import Catalog, rows
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PolarisCatalog, str]]:
-    """A table with branches and tags; and the store's URI."""
+    """A table with branches and tags, and the store's URI."""
     directory = tmp_path_factory.mktemp("lake")
     store = f"sqlite://{directory / 'c.db'}?synchronous=off"
     with PolarisCatalog("lake", store=store, warehouse=str(directory / "files")) as catalog:

@@ -1,4 +1,4 @@
-"""The views `objects` and `references`: rows as they lie in the database."""
+"""The views `objects` and `references`: the rows of the database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_content_is_json_with_fields_by_name(shop: Catalog) -> None:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Catalog:
-    """A catalog to damage."""
+    """A catalog that a test may damage."""
     catalog = Catalog(tmp_path / "c.db")
     catalog.namespace("db")
     return catalog

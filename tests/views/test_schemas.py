@@ -1,4 +1,4 @@
-"""The view `schemas` against what pyiceberg reads of the same tables and views."""
+"""The view `schemas`, compared with what pyiceberg reads from the same tables and views."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NESTED = Schema(
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PolarisCatalog, str]]:
-    """A table whose schemas changed, and a plain one; and the store's URI."""
+    """A table with several schemas, another one with one schema, and the store's URI."""
     directory = tmp_path_factory.mktemp("lake")
     store = f"sqlite://{directory / 'c.db'}?synchronous=off"
     with PolarisCatalog("lake", store=store, warehouse=str(directory / "files")) as catalog:
@@ -57,7 +57,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PolarisCata
 
 
 def columns_of(schema: Schema) -> Iterator[Row]:
-    """The columns of a schema, as pyiceberg has them."""
+    """Return the columns of a schema, from pyiceberg."""
     names = {field_id: schema.find_column_name(field_id) for field_id in schema.field_ids}
 
     def fields(type: Any, depth: int) -> Iterator[Row]:

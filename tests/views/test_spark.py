@@ -1,4 +1,4 @@
-"""Views through Spark: as tables of the catalog, and by the data source itself."""
+"""System views in Spark: as tables of the catalog, and through the data source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Load = Callable[..., DataFrame]
 
 @pytest.fixture
 def load(spark: SparkSession) -> Load:
-    """Loads a view of a store by the data source."""
+    """Loads a view of a store through the data source."""
 
     def loaded(store: str, view: str, **options: str) -> DataFrame:
         named = {name.replace("_", "-"): value for name, value in options.items()}
@@ -35,7 +35,7 @@ def load(spark: SparkSession) -> Load:
 
 @pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
-    """Filters are pushed into Python data sources."""
+    """Enable filter pushdown into Python data sources."""
     spark.conf.set(PUSHDOWN, "true")
     yield
     spark.conf.unset(PUSHDOWN)
@@ -43,7 +43,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def orders(spark: SparkSession, namespace: str) -> str:
-    """A table that was created, filled twice and merged into; its name in SQL."""
+    """The SQL name of a table that was created, filled twice and merged into."""
     name = f"{namespace}.orders"
     spark.sql(f"CREATE TABLE {name} (n BIGINT, what STRING) TBLPROPERTIES ('colour' = 'red')")
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b')")
@@ -67,7 +67,8 @@ def test_every_view_is_the_same_as_a_table_of_the_catalog(
 
 
 def assert_same(ours: DataFrame, expected: DataFrame) -> None:
-    """That two frames show the same rows; metrics reports are written in the background, maybe between two looks."""
+    """Check that two frames have the same rows. Metrics reports are written in the background, so they may differ
+    between the reads."""
     for last in (False, False, True):
         try:
             assert_df_equality(ours, expected, ignore_row_order=True, ignore_metadata=True)

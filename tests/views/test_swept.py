@@ -1,4 +1,4 @@
-"""Views that are read for longer than history is kept, and objects that are lost: neither passes for the other."""
+"""Views whose read outlasts the history, and lost objects. The errors distinguish the two cases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def catalog(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
 
 
 def swept(catalog: Catalog, clock: ManualClock) -> None:
-    """The catalog changes, and days later what it was before is trimmed and swept."""
+    """Change the catalog, and trim and sweep its earlier history some days later."""
     clock.advance(40 * _DAY)
     for number in range(3):
         catalog.set_property("db", "t", "n", str(number))
@@ -55,14 +55,14 @@ def swept(catalog: Catalog, clock: ManualClock) -> None:
 
 
 def delete_head(catalog: Catalog) -> None:
-    """The newest commit is lost."""
+    """Delete the newest commit."""
     objects = catalog.session.catalog.references.store
     objects.backend.delete_objects(objects.realm, [ObjectKey(catalog.head())])
     process_cache().clear()
 
 
 def read(found: Any, partitions: Any) -> list[Any]:
-    """The batches of partitions that were planned before."""
+    """Read the batches of partitions that were planned before."""
     return [batch for partition in partitions for batch in found.read(partition)]
 
 
@@ -97,7 +97,7 @@ def test_a_view_whose_heads_are_swept_while_it_is_planned_is_planned_again(
     plan = tables.plan
 
     def slow(request: Any) -> Any:
-        """The heads have been read, and the commit is missing by the time that it is asked for."""
+        """Delete the commit after the heads were read and before the commit is read."""
         monkeypatch.undo()
         plan(request)
         swept(catalog, clock)

@@ -158,7 +158,8 @@ class BranchActor:
             self._observer.blame(f"{name} by {self._process.name} was refused by {outcome}: {said}")
 
     def _check_conflict(self, action: str, message: str) -> None:
-        """Check whether what is in conflict can be: tokens are not."""
+        """Record a violation if a merge conflicts in a table that is never dropped and whose snapshots do not
+        expire."""
         names = set(re.findall(r"table db\.(\w+):", message))
         possible = {*(DROPPABLE if self._observer.drops_asked else ()), *(EXPIRING if self._expires else ())}
         if action in ("_merge", "_commit_staged") and not (names and names <= possible):
@@ -371,14 +372,14 @@ class BranchActor:
         self._require_brought(brought)
 
     def _stored(self, source: str, target: str) -> Brought:
-        """Return what a merge has to bring: the tokens that are stored now, in tables that are never dropped."""
+        """Return what a merge must bring: the tokens that are stored now, in tables that are never dropped."""
         rows = tuple(self._observer.row_of(one) for one in (source, target))
         head = None if rows[0] is None else rows[0].head.commit
         tokens = self._observer.tokens(head) if head else frozenset[str]()
         return Brought(source, target, rows, self._observer.lasting(tokens))
 
     def _require_brought(self, brought: Brought) -> None:
-        """Check that a merge that was acknowledged has brought what was stored when it began, unless a branch was
+        """Check that an acknowledged merge has brought all tokens that were stored when it began, unless a branch was
         dropped meanwhile."""
         self._process.clock.check()
         now = self._stored(brought.target, brought.source)
@@ -387,7 +388,7 @@ class BranchActor:
 
 
 class Brought:
-    """What a merge of two branches has to bring."""
+    """The tokens that a merge of two branches must bring."""
 
     def __init__(self, source: str, target: str, rows: tuple[object, ...], tokens: frozenset[str]) -> None:
         self.source, self.target, self.rows, self.tokens = source, target, rows, tokens

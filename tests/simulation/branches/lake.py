@@ -71,7 +71,7 @@ class Content(NamedTuple):
 
 
 class Contents:
-    """Reads versions of tables; each only once, for they never change."""
+    """Reads versions of tables. Each version is read only once, because it never changes."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

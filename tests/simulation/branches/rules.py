@@ -1,4 +1,4 @@
-"""What must hold in every commit of the simulated catalog's branches."""
+"""Rules that hold in every commit of the simulated catalog's branches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BranchObserver(Observer):
         return frozenset().union(*(one.tokens for one in self.tables(id).values()))
 
     def lasting(self, tokens: frozenset[str]) -> frozenset[str]:
-        """Return those of some tokens whose tables are never dropped."""
+        """Return the tokens, among these, whose tables are never dropped."""
         return frozenset(one for one in tokens if self.asked.get(one) not in DROPPABLE)
 
     def row_of(self, branch: str) -> RowHistory | None:
@@ -70,7 +70,7 @@ class BranchObserver(Observer):
         return None if found is None or not found.live else self.rows.get(f"{name}@{found.generation:x}")
 
     def acknowledged(self, token: str, branch: str, who: str) -> None:
-        """Check that a token is in the branch to which a client was told that it was written."""
+        """Check that a branch has a token, after a client was told that the token was written there."""
         row = self.origins.get(token)
         if token in self._dropped_at_once:
             return
@@ -82,15 +82,15 @@ class BranchObserver(Observer):
             self.blame(f"{who} was told that {token} was written to {branch}, and it is not there")
 
     def needed_files(self) -> frozenset[str]:
-        """Return the manifest lists and manifests that the newest commits of all branches and tags need, also of those
-        that are dropped and can be restored."""
+        """Return the manifest lists and manifests that the newest commits of all branches and tags need. This includes
+        dropped ones that can be restored."""
         names = (f"{one}@{found.generation:x}" for one, found in self.registry.names.items())
         heads = [self.rows[one].head for one in names if one.startswith(self.catalog) and one in self.rows]
         tables = [one for head in heads if not head.given_up for one in self.tables(head.commit).values()]
         return frozenset().union(*(one.files for one in tables))
 
     def delete_file(self, location: str) -> None:
-        """Delete a file, and record if it is needed."""
+        """Delete a file. Record a violation if the file is needed."""
         if location in self.needed_files():
             self.blame(f"{location} is deleted by expiry, and a branch or tag needs it")
         self.files.pop(location, None)
@@ -102,7 +102,7 @@ class BranchObserver(Observer):
             self._ancestors_of(head.commit)
 
     def _ancestors_of(self, id: int) -> frozenset[int]:
-        """Return a commit and all that it contains, as far back as the observer has seen."""
+        """Return a commit and all commits that it contains, as far back as the observer has seen."""
         if id not in self._ancestors:
             found = frozenset((id,))
             if (id, 0) in self._rows():
