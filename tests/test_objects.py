@@ -76,7 +76,7 @@ def test_the_header_names_exactly_the_objects_pointed_to(node: Node) -> None:
     assert (header.type, header.revision) == ("test-node", 2)
 
 
-def test_ids_stand_in_the_header_alone() -> None:
+def test_ids_are_only_in_the_header() -> None:
     id = 0x7A7B7C7D7E7F7071
     data = objects.encode(Node(id, id, (id, id), (id,), (Piece(id, "x"),), Piece(id, "y")))
     length = struct.unpack_from(">BHI", data)[2]
@@ -146,7 +146,7 @@ def test_a_row_of_a_newer_format_is_refused() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_bytes_that_are_no_row_are_refused_by_key(data: bytes) -> None:
+def test_the_error_for_bytes_that_are_not_a_row_contains_the_key(data: bytes) -> None:
     with pytest.raises((CorruptionError, NewerFormatError), match="realm/7"):
         objects.decode(data, "realm/7")
 

@@ -62,7 +62,7 @@ def test_all_who_wait_get_the_places_that_become_free() -> None:
     assert sorted(outcome for _, outcome in waiting) == [[number] for number in range(_NUMBER)]
 
 
-def test_a_caller_of_its_own_takes_another_place_or_none() -> None:
+def test_a_separate_caller_gets_its_own_permit_or_none() -> None:
     places = OperationLimit(2, 1)
     assert places.run(lambda: places.run(lambda: "inner")) == "inner"
     with pytest.raises(LimitReachedError):
@@ -70,7 +70,7 @@ def test_a_caller_of_its_own_takes_another_place_or_none() -> None:
     assert places.run(lambda: "again") == "again"
 
 
-def test_what_is_interrupted_anywhere_gives_its_place_back() -> None:
+def test_an_interrupted_operation_returns_its_permit() -> None:
     places = OperationLimit(_NUMBER, _PATIENT)
     all_in = threading.Barrier(_NUMBER, timeout=PATIENCE_S)
     kept = []

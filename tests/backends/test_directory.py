@@ -156,7 +156,7 @@ def test_emptied_packs_are_removed(backend: Backend, root: Path) -> None:
     assert [path for path in (root / "objects").rglob("*") if path.is_file()] == []
 
 
-def test_what_cannot_be_flushed_is_in_doubt_until_it_can(
+def test_a_write_that_cannot_be_flushed_has_an_unknown_outcome_until_it_is_flushed(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_directory_that_may_not_survive_a_power_cut_is_not_a_store_yet(
         assert backend.insert_reference("realm", "name", row()) == Swapped()
 
 
-def test_what_a_killed_process_left_unfinished_is_removed_in_time(backend: Backend, root: Path) -> None:
+def test_unfinished_files_of_a_killed_process_are_removed_later(backend: Backend, root: Path) -> None:
     left, recent = root / "new" / "left", root / "new" / "recent"
     for path in (left, recent):
         path.write_text("half a row")
@@ -257,7 +257,7 @@ def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed(
     os.close(writing)
 
 
-def test_a_user_without_permission_is_told_so(tmp_path_factory: pytest.TempPathFactory, root: Path) -> None:
+def test_a_user_without_permission_is_reported(tmp_path_factory: pytest.TempPathFactory, root: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with closing(open_backend(f"file://{root}")) as backend:
@@ -326,7 +326,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None
         assert backend.swap_reference("realm", "name", head.version, row(b"again")) == Swapped()
 
 
-def test_a_read_only_file_system_is_told(tmp_path: Path) -> None:
+def test_a_read_only_file_system_is_reported(tmp_path: Path) -> None:
     with (
         mounted(tmp_path / "small", "2m"),
         closing(open_backend(f"file://{tmp_path}/small/store")) as backend,

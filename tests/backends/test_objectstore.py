@@ -73,7 +73,7 @@ def test_a_deleted_reference_leaves_a_tombstone_until_its_realm_is_dropped(
     assert requests.get(key) is None
 
 
-def test_repeating_an_insert_or_swap_that_took_place_tells_so(backend: ObjectStoreBackend) -> None:
+def test_repeating_an_insert_or_swap_that_took_effect_reports_success(backend: ObjectStoreBackend) -> None:
     first, second = row(b"first"), row(b"second")
     assert backend.insert_reference("realm", "name", first) == Swapped()
     assert backend.insert_reference("realm", "name", first) == Swapped()
@@ -82,7 +82,7 @@ def test_repeating_an_insert_or_swap_that_took_place_tells_so(backend: ObjectSto
     assert backend.read_reference("realm", "name") == second
 
 
-def test_a_delete_that_took_place_and_was_refused_nevertheless_is_told(
+def test_a_delete_that_took_effect_but_was_refused_is_reported(
     backend: ObjectStoreBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.insert_reference("realm", "name", first := row())
@@ -99,7 +99,7 @@ def test_a_delete_that_took_place_and_was_refused_nevertheless_is_told(
     assert backend.swap_reference("realm", "name", second.version, row()) == Swapped()
 
 
-def test_no_name_stands_for_all_names(backend: ObjectStoreBackend) -> None:
+def test_no_name_acts_as_a_wildcard(backend: ObjectStoreBackend) -> None:
     backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
     for use in (
         lambda: backend.drop_realm(""),
@@ -177,7 +177,7 @@ def test_wrong_credentials_are_told_without_showing_them(versitygw: VersityGatew
             assert versitygw.secret not in str(caught.value)
 
 
-def test_a_user_who_may_only_read_reads_and_is_told_so_at_a_write(versitygw: VersityGateway) -> None:
+def test_a_read_only_user_can_read_and_gets_an_error_on_a_write(versitygw: VersityGateway) -> None:
     stranger = StoreURI.parse(versitygw.unprivileged("only_read"))
     everything = "arn:aws:s3:::catalogs"
     policy = {
@@ -369,12 +369,12 @@ class Failing(Careless):
         self._answer(500, b"replica: HttpError { kind: Connect }, GET http://169.254.169.254/")
 
 
-def test_what_a_failing_server_quotes_makes_nothing_certain() -> None:
+def test_an_error_quoted_by_a_failing_server_does_not_make_the_outcome_certain() -> None:
     with served(Failing) as backend, pytest.raises(OutcomeUnknownError):
         backend.insert_reference("realm", "name", row())
 
 
-def test_missing_credentials_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")  # answers on no machine

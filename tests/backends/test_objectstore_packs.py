@@ -76,7 +76,7 @@ def scanned(backend: ObjectStoreBackend, n: int = 3) -> Counter[tuple[str, Objec
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_written_and_deleted_a_dictionary_says_what_is_there(
+def test_a_store_agrees_with_a_dictionary_after_any_writes_and_deletes(
     openings: list[ObjectStoreBackend], small_packs: None, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -282,7 +282,7 @@ def test_rows_that_were_written_one_by_one_are_found(backend: ObjectStoreBackend
     assert backend.read_objects("realm", list(wanted)) == {}
 
 
-def test_a_pack_that_is_none_is_named(backend: ObjectStoreBackend) -> None:
+def test_the_error_for_an_invalid_pack_contains_its_key(backend: ObjectStoreBackend) -> None:
     backend._requests.put(key := keys.pack_key("realm", packs.place(5, 0)), b"something else")
     for use in (
         lambda: backend.read_objects("realm", [ObjectKey(5)]),
@@ -363,7 +363,7 @@ def test_a_place_lies_within_those_above_it(one: int, other: int) -> None:
     st.integers(0, SINGLE - 1),
     st.randoms(use_true_random=False),
 )
-def test_a_pack_takes_what_it_can_and_names_a_lower_level_for_the_rest(
+def test_a_full_pack_points_to_a_lower_level_for_the_remaining_rows(
     numbers: set[int], level: int, dice: random.Random
 ) -> None:
     rows = [ObjectRow(number, 0, bytes(dice.choice([10, 1_000, 32_000]))) for number in numbers]

@@ -11,7 +11,7 @@ from tests.backends.interrupts import interruptions
 from tests.backends.waiting import started
 
 
-def test_what_has_begun_is_waited_for_and_what_has_not_waits() -> None:
+def test_operations_that_have_begun_are_awaited_and_later_ones_wait() -> None:
     turnstile = Turnstile(threading.Lock())
     begun, go_on = threading.Event(), threading.Event()
     first, outcome = started(lambda: turnstile.run(lambda _: (begun.set(), go_on.wait(PATIENCE_S))[1], None))

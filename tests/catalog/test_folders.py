@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
         Folders(Files({})).contents(f"file://{tmp_path}/file")
 
 
-def test_deleting_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
+def test_deleting_a_local_file_deletes_its_checksum_file(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     (tmp_path / ".f.crc").touch()
     delete(Folders(Files({})), str(tmp_path), f"file://{tmp_path}/f")
@@ -92,7 +92,7 @@ def test_a_link_that_is_set_anew_is_followed_by_those_who_ask_from_then_on(tmp_p
         assert links.resolved(f"{tmp_path}/alias/f") == f"file://{tmp_path}/second/f"
 
 
-def test_what_fails_for_a_moment_is_repeated() -> None:
+def test_a_deletion_that_fails_temporarily_is_repeated() -> None:
     attempts = iter([OSError("busy"), UnreadableFileError("busy", location="f"), None])
 
     def act() -> str:
@@ -109,7 +109,7 @@ def test_what_fails_for_a_moment_is_repeated() -> None:
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(), PermissionError(), UnreadableFileError("damaged", location="f")]
 )
-def test_what_repetition_does_not_help_fails_at_once(error: Exception) -> None:
+def test_a_deletion_with_a_permanent_error_is_not_repeated(error: Exception) -> None:
     attempts = []
 
     def act() -> None:
@@ -133,7 +133,7 @@ def test_a_file_whose_name_reads_as_a_pattern_goes_alone(memory: str) -> None:
     assert {listed.location for listed in folders.below(memory)} == set(others)
 
 
-def test_what_cannot_be_deleted_is_given_back(tmp_path: Path) -> None:
+def test_files_that_cannot_be_deleted_are_returned(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "f").touch()
     places = [f"file://{tmp_path}/{name}" for name in ("inner", "f", "none")]

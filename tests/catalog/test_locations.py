@@ -76,7 +76,7 @@ def test_a_location_that_overlaps_with_anothers_is_refused(catalog: Client, loca
         "s3://b/a/t?x",
     ],
 )
-def test_a_location_beside_anothers_is_free(catalog: Client, location: str) -> None:
+def test_a_location_next_to_an_owned_one_is_free(catalog: Client, location: str) -> None:
     assert status(catalog, "t", "s3://b/a/t") == 200
     assert status(catalog, "u", location) == 200
 

@@ -132,7 +132,7 @@ def test_a_transaction_is_an_entry_for_each_table(catalog: Client) -> None:
     assert [(e.action, e.key) for e in logged(catalog)[before:]] == [("update-table", T), ("update-table", U)]
 
 
-def test_what_is_refused_or_changes_nothing_is_not_logged(catalog: Client) -> None:
+def test_refused_requests_and_requests_without_effect_are_not_logged(catalog: Client) -> None:
     catalog.create()
     before = logged(catalog)
     catalog.send("POST", tables("db"), table_request("t"))

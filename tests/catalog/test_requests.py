@@ -104,7 +104,9 @@ def test_restricted_processes_apply_only_requests_with_equal_restrictions(opened
     ],
     ids=["location", "path", "no path", "not encodable"],
 )
-def test_what_depends_on_the_process_is_not_a_request(opened: Opened, update: dict[str, Any]) -> None:
+def test_an_update_that_depends_on_the_process_is_not_a_request(
+    opened: Opened, update: dict[str, Any]
+) -> None:
     assert not change(opened(), SET, update).as_request()
 
 
@@ -130,7 +132,7 @@ def test_garbage_with_the_right_settings_is_refused(opened: Opened, garbage: byt
     assert made.from_request(made.context.settings + garbage, ME) is None
 
 
-def test_creations_and_appends_are_no_requests(opened: Opened) -> None:
+def test_creations_and_appends_cannot_be_requests(opened: Opened) -> None:
     catalog = opened()
     creation = change(catalog, SET, requirements=[{"type": "assert-create"}])
     assert not creation.as_request()

@@ -197,7 +197,7 @@ def test_a_file_of_the_store_under_the_name_of_a_mark_is_not_opened(
     assert locks(store_files) == before
 
 
-def test_one_that_takes_the_place_of_another_file_at_the_last_moment_keeps_its_locks(
+def test_a_store_file_that_replaces_another_file_at_the_last_moment_keeps_its_locks(
     store_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "mine" / "f"
@@ -233,7 +233,7 @@ def test_a_file_that_is_written_does_not_change_the_store_by_another_name(
     assert locks(store_files) == before
 
 
-def test_dropping_a_table_does_not_write_to_what_took_the_place_of_its_metadata_file(
+def test_dropping_a_table_does_not_write_to_a_file_that_replaced_its_metadata_file(
     catalog: Client, store_files: list[Path], tmp_path: Path
 ) -> None:
     metadata = catalog.create("t")["metadata"]

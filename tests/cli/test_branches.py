@@ -125,7 +125,7 @@ def test_an_error_is_printed_in_one_line(
     assert len(answer.err.splitlines()) == 1
 
 
-def test_what_is_staged_is_committed(place: tuple[str, ...], tmp_path: Path) -> None:
+def test_staged_changes_are_committed(place: tuple[str, ...], tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/store.db"
     [made] = told("create", *place, "--name", "nightly", group="staging")
     assert made["state"] == "+nightly"

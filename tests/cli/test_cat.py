@@ -39,7 +39,7 @@ def test_ids_may_be_decimal(store: str) -> None:
     assert run("cat", store, found["decimal"]).json == found
 
 
-def test_digits_alone_may_be_either() -> None:
+def test_a_text_of_digits_is_tried_as_a_decimal_and_a_hexadecimal_id() -> None:
     assert possible_ids("123") == [0x123, 123]
     assert possible_ids("0x123") == [0x123]
     assert possible_ids("12ab") == [0x12AB]

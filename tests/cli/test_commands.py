@@ -102,7 +102,7 @@ def test_help_imports_no_command() -> None:
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
-def test_help_says_of_a_command_what_the_command_says_of_itself(name: str) -> None:
+def test_the_list_of_commands_and_each_commands_own_help_agree(name: str) -> None:
     own = (commands.load(name).help or "").split("\n\n")[0]
     assert commands.COMMANDS[name].help == " ".join(own.split())
 
@@ -112,7 +112,7 @@ def test_the_version_is_printed() -> None:
     assert (answer.code, answer.out) == (0, f"polaris-spark {__version__}\n")
 
 
-def test_a_mistyped_command_is_told_its_neighbor() -> None:
+def test_the_error_for_a_mistyped_command_suggests_a_similar_one() -> None:
     answer = run("tabels", COLUMNS="200")
     assert answer.code == 2
     assert "Did you mean 'tables'?" in answer.err
@@ -150,7 +150,7 @@ def test_the_store_may_be_named_by_the_environment(store: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["log", "tables", "export"])
-def test_a_missing_branch_is_told_with_those_that_there_are(store: str, command: str) -> None:
+def test_the_error_for_a_missing_branch_lists_the_existing_ones(store: str, command: str) -> None:
     answer = run(command, store, "--branch", "nope")
     assert answer.code == 2
     assert "has no branch 'nope'; it has: 'main'" in answer.err
@@ -164,7 +164,7 @@ def test_an_object_is_printed_from_the_store_that_the_environment_names(store: s
     )
 
 
-def test_a_missing_store_is_told_with_the_variable_that_may_name_it() -> None:
+def test_the_error_for_a_missing_store_names_the_environment_variable() -> None:
     answer = run("log", COLUMNS="200")
     assert answer.code == 2
     assert "STORE" in answer.err

@@ -38,7 +38,7 @@ def test_an_import_of_the_directory_finds_all_that_was_exported(tmp_path: Path) 
     assert {one["metadata-location"] for one in found.json} == {one["metadata-location"] for one in done}
 
 
-def test_what_it_cannot_do_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_failed_export_is_reported_in_one_line(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     answer = run("export", store, "--table", "db.nosuch")
     assert (answer.code, answer.err) == (2, "polaris-spark: there is no table or view db.nosuch\n")

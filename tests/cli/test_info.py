@@ -45,7 +45,7 @@ def test_sizes_can_be_left_out(store: str) -> None:
     assert "bytes" not in realm
 
 
-def test_a_lease_that_was_given_back_is_shown_as_such(store: str) -> None:
+def test_a_released_lease_is_shown_as_released(store: str) -> None:
     (lease,) = run("info", store, "--json").json["node-leases"]
     assert lease["released"] is True
 

@@ -208,7 +208,7 @@ def test_a_process_that_follows_prints_a_line_for_each_change_and_ends_when_inte
         ({"operation": "append", "added-records": "abc", "added-data-files": "9" * 5_000}, "append"),
     ],
 )
-def test_summaries_are_told_in_a_few_words(summary: dict[str, str], words: str) -> None:
+def test_summaries_are_shown_in_a_few_words(summary: dict[str, str], words: str) -> None:
     assert told(summary) == words
 
 

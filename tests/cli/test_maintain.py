@@ -49,7 +49,7 @@ def test_a_job_by_command_line(tmp_path: Path) -> None:
     assert "root" not in run("maintain", "trim", store, *short).out
 
 
-def test_what_it_refuses_is_told_in_one_line(tmp_path: Path) -> None:
+def test_refusals_are_reported_in_one_line(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     answer = run("maintain", "trim", store, "--retention", "1 min")
     assert answer.code == 2
@@ -72,7 +72,9 @@ def a_job(*parameters: Parameter, run: Any = lambda call, given: [(str(given),)]
     )
 
 
-def test_options_hold_what_parameters_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_accept_the_values_of_the_procedures_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(maintain.app, "registered_commands", list(maintain.app.registered_commands))
     types = (
         "STRING",
@@ -281,7 +283,7 @@ def test_a_dropped_branch_is_brought_back(tmp_path: Path) -> None:
     assert "give both STORE and REFERENCE" in run("undrop-reference", store).err
 
 
-def test_json_names_tables_alike_everywhere(tmp_path: Path) -> None:
+def test_json_output_spells_table_names_the_same_everywhere(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     write(tmp_path / "lake" / "my-sales", table_metadata(f"file://{tmp_path}/lake/my-sales"))
     given = ("--source", "directory", "--location", str(tmp_path / "lake"), "--into", "db")
@@ -296,7 +298,7 @@ def test_json_names_tables_alike_everywhere(tmp_path: Path) -> None:
     assert not [one for listed in listings for one in listed.json if {"table", "namespace"} & one.keys()]
 
 
-def test_the_only_catalog_is_taken_and_one_of_several_is_asked_for(tmp_path: Path) -> None:
+def test_the_only_catalog_is_the_default_and_with_several_one_must_be_given(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/one.db"
     connect(store, tmp_path / "warehouse", catalog="one").session.close()
     assert run("maintain", "sweep", store).code == 0

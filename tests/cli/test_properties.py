@@ -41,7 +41,7 @@ def test_properties_are_shown_set_and_removed(tmp_path: Path) -> None:
         (["--set", "grace=1 h", "--set", "grace=2 h"], "set more than once: grace"),
     ],
 )
-def test_what_cannot_be_set_is_told_in_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+def test_an_invalid_property_is_reported_in_one_line(tmp_path: Path, options: list[str], said: str) -> None:
     store = make_catalog(tmp_path)
     answer = run("properties", store, *options)
     assert answer.code == 2

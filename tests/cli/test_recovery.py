@@ -44,7 +44,7 @@ def test_heads_of_a_store_that_lost_nothing_are_complete(store: str) -> None:
     assert "complete back to commit 0" in run("heads", store).out
 
 
-def test_one_reference_can_be_looked_at(store: str) -> None:
+def test_heads_of_a_single_reference_can_be_shown(store: str) -> None:
     assert [one["reference"] for one in run("heads", store, "--reference", "root", "--json").json] == ["root"]
     (main,) = run("heads", store, "--catalog", "polaris", "--search", "--json").json
     assert main["newer"] == []
@@ -73,7 +73,7 @@ def test_recover_without_yes_changes_nothing(damaged: str, tmp_path: Path) -> No
     assert rows(tmp_path) == before
 
 
-def test_it_goes_on_from_the_commit_before_and_the_log_says_so(damaged: str, tmp_path: Path) -> None:
+def test_recovery_continues_from_the_previous_commit_and_is_logged(damaged: str, tmp_path: Path) -> None:
     answer = run("recover", damaged, "--yes", "--json")
     assert answer.code == 0
     assert answer.json["done"]
@@ -92,7 +92,7 @@ def test_it_goes_on_from_the_commit_before_and_the_log_says_so(damaged: str, tmp
     assert run("recover", damaged).code == 0
 
 
-def test_lost_changes_are_told(tmp_path: Path) -> None:
+def test_lost_changes_are_reported(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     newest = run("log", store, "--json").json[:3]
     delete(tmp_path, newest[0]["changes"][0]["after"])
@@ -126,7 +126,7 @@ def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
     assert run("log", store, "--json").json[1]["id"] == wanted["id"]
 
 
-def test_what_cannot_be_done_is_said_in_a_line(damaged: str) -> None:
+def test_a_recovery_that_is_not_possible_is_reported_in_one_line(damaged: str) -> None:
     for arguments, message in (
         (("recover", damaged, "--to", "abc"), "--to needs --reference"),
         (

@@ -80,7 +80,7 @@ def test_properties_are_set_on_the_server(server: Server) -> None:
     assert [change["summary"] for change in newest["changes"]] == [summary]
 
 
-def test_what_the_server_refuses_is_told_in_one_line(server: Server) -> None:
+def test_refusals_of_the_server_are_reported_in_one_line(server: Server) -> None:
     answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=PLAIN)
     assert answer.code == 2
     assert "needs the token of an administrator" in answer.err
@@ -120,14 +120,14 @@ def test_options_that_cannot_be_combined_are_refused(server: Server, arguments: 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "ftp://x", "http://", "http://u:secret@127.0.0.1:1", "x", "http://[x"]
 )
-def test_what_is_not_an_address_of_a_server_is_refused(address: str) -> None:
+def test_an_invalid_server_address_is_refused(address: str) -> None:
     answer = run("maintain", "trim", "--server", address, POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 2
     assert "--server" in answer.err
     assert answer.err.count("\n") == 1
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_an_unreachable_server_is_reported() -> None:
     answer = run("maintain", "trim", "--server", "http://127.0.0.1:9", POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 2
     assert "cannot be reached" in answer.err
@@ -234,7 +234,7 @@ def test_a_long_job_is_followed_and_its_result_read_in_pages() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_that_fails_later_is_told() -> None:
+def test_a_run_that_fails_later_is_reported() -> None:
     failed = {"status": "failed", "error": {"message": "history is gone", "type": "X", "code": 400}}
     with Scripted((202, RUNNING), (200, failed)) as server:
         answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
@@ -252,7 +252,7 @@ def test_an_interrupt_cancels_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.seen == ["POST procedures", "DELETE runs"]
 
 
-def test_an_interrupt_that_cancels_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_that_cannot_cancel_the_run_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -271,7 +271,9 @@ def test_a_server_that_stays_busy_is_not_asked_forever(monkeypatch: pytest.Monke
     assert (answer.code, answer.err) == (2, "polaris-spark: the server answers: busy\n")
 
 
-def test_a_server_that_dies_during_a_run_is_told_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_server_that_dies_during_a_run_contains_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Scripted((202, RUNNING)) as server:
         monkeypatch.setattr(remote.time, "sleep", lambda _: server.stop())
         answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)

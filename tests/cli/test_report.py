@@ -131,7 +131,7 @@ def test_rows_that_nothing_needs_are_found_and_no_others(busy: Catalog, clock: M
     assert {key: amount.objects for key, amount in rows.unneeded.items()} == {("namespace", 4): 1}
 
 
-def test_what_is_not_needed_is_what_a_sweep_takes(tmp_path: Path) -> None:
+def test_the_garbage_in_the_report_is_what_a_sweep_deletes(tmp_path: Path) -> None:
     clock = ManualClock()
     catalog = Catalog(tmp_path / "c.db", clock=clock)
     references, me = catalog.session.catalog.references, Operation(b"", "ann")
@@ -162,7 +162,9 @@ def test_what_is_not_needed_is_what_a_sweep_takes(tmp_path: Path) -> None:
     catalog.session.close()
 
 
-def test_what_time_does_not_allow_for_is_said(busy: Catalog, clock: ManualClock, tmp_path: Path) -> None:
+def test_the_report_says_which_parts_were_not_read_in_time(
+    busy: Catalog, clock: ManualClock, tmp_path: Path
+) -> None:
     history, lake, rows = figures(busy, clock.now_ms(), seconds=0)
     assert history.read == history.commits  # so few are read at once
     assert not lake.counted
@@ -202,7 +204,7 @@ def test_a_catalog_without_anything_has_a_page_too(tmp_path: Path) -> None:
     catalog.session.close()
 
 
-def test_what_is_missing_is_told_in_one_line(
+def test_a_missing_store_or_library_is_reported_in_one_line(
     busy: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = run("report", busy.store, "--output", str(tmp_path / "missing" / "page.html"))
@@ -313,7 +315,7 @@ def test_the_legends_of_the_demo_hide_nothing(tmp_path: Path, drawn: list[Figure
         assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
-def test_one_of_a_kind_is_told_in_the_singular(tmp_path: Path) -> None:
+def test_a_count_of_one_uses_the_singular(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "c.db")
     catalog.namespace("only")
     found = figures(catalog, catalog.session.connection.clock.now_ms())

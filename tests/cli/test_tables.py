@@ -49,7 +49,7 @@ def test_markup_and_escapes_in_names_are_text(store: str) -> None:
     assert "\x1b" not in out
 
 
-def test_what_was_imported_unread_says_so(tmp_path: Path) -> None:
+def test_tables_that_are_not_loaded_yet_are_marked(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/store.db"
     imported = connect(store, tmp_path / "warehouse")
     listed = [

@@ -29,7 +29,7 @@ def test_a_sound_store_is_said_to_be_sound(tmp_path: Path) -> None:
     assert run("fsck", store, "--json").json == []
 
 
-def test_damage_is_told_with_its_row_even_where_the_store_cannot_be_opened(tmp_path: Path) -> None:
+def test_fsck_reports_damaged_rows_even_if_the_store_cannot_be_opened(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     uri = StoreURI.parse(store)
     backend = open_backend(uri, {})

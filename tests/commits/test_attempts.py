@@ -124,7 +124,7 @@ def test_the_next_batch_is_computed_while_one_is_written() -> None:
     assert [commit.number for _, commit, _, _ in entries(c.read().store, c.read().head)] == [3, 2, 1]
 
 
-def test_what_was_computed_on_a_commit_that_failed_is_judged_again() -> None:
+def test_a_result_computed_on_a_failed_commit_is_checked_again() -> None:
     held = Held()
     c = opened(held)
     held.steps = [held.break_after_hold]
@@ -140,7 +140,7 @@ def test_what_was_computed_on_a_commit_that_failed_is_judged_again() -> None:
     assert number(c, "a") == 0
 
 
-def test_what_was_computed_on_a_commit_that_came_late_is_computed_again_on_what_it_became() -> None:
+def test_a_result_computed_on_a_commit_that_lost_its_swap_is_computed_again_on_the_new_one() -> None:
     held = Held()
     c = opened(held)
     other = committer(held.inner, clock=SystemClock())
@@ -153,7 +153,7 @@ def test_what_was_computed_on_a_commit_that_came_late_is_computed_again_on_what_
     assert number(c, "a") == 12
 
 
-def test_a_failure_on_a_commit_that_is_being_written_stands_once_that_is_in_force() -> None:
+def test_a_refusal_based_on_an_unwritten_commit_is_final_once_the_commit_is_written() -> None:
     held = Held()
     c = opened(held)
     first = being_written(held, c, "a")
@@ -354,7 +354,7 @@ class Together:
             self.written.append(location)
 
 
-def test_files_that_take_long_are_written_side_by_side_and_one_that_cannot_be_fails_alone() -> None:
+def test_slow_files_are_written_in_parallel_and_only_the_change_of_a_failed_file_fails() -> None:
     files = Together(6)
     held = Held()
     c = opened(held, files=files)

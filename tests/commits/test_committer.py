@@ -106,7 +106,7 @@ class AddPrepared(Add):
         return super().apply(state, prepared)
 
 
-def test_a_change_that_lacks_what_was_not_read_is_prepared_again_and_leaves_nothing_meanwhile() -> None:
+def test_a_change_that_needs_data_it_did_not_read_is_prepared_again_without_side_effects() -> None:
     c = committer()
     c.commit(Add("a"))
     change = AddPrepared("a")
@@ -149,7 +149,7 @@ def test_after_a_conflict_elsewhere_a_change_is_not_run_again() -> None:
     assert change.runs == 1
 
 
-def test_after_a_conflict_on_what_it_read_a_change_is_run_again() -> None:
+def test_a_change_is_run_again_after_a_conflict_on_data_it_read() -> None:
     backend = open_backend(f"memory:{uuid.uuid4()}")
     one, two = committer(backend), committer(backend)
     one.commit(Add("a"))
@@ -308,7 +308,9 @@ def test_an_operation_id_that_cannot_be_remembered_is_refused(
     [(20 * 60_000, 30 * 60_000), (0, 60_000)],
     ids=["a clock that is ahead", "a shorter lifetime"],
 )
-def test_what_another_process_forgot_is_refused_rather_than_done_twice(ahead: int, lifetime: int) -> None:
+def test_an_operation_that_another_process_forgot_is_refused_rather_than_done_twice(
+    ahead: int, lifetime: int
+) -> None:
     backend, start = open_backend(f"memory:{uuid.uuid4()}"), ManualClock().now_ms()
     clock, theirs = ManualClock(start), ManualClock(start + ahead)
     mine, other = (

@@ -132,7 +132,7 @@ def test_changes_that_come_while_a_batch_runs_are_in_the_next_batch() -> None:
     assert gate.batches == [1, 10]
 
 
-def test_while_one_batch_is_written_the_next_is_computed_and_knows_what_it_follows() -> None:
+def test_the_next_batch_is_computed_on_top_of_the_batch_that_is_being_written() -> None:
     previous: list[Batch | None] = []
     gate = Gate()
 
@@ -205,7 +205,7 @@ def test_a_leader_includes_all_changes_that_came_until_it_passes_its_turn_on() -
     assert gate.batches == [4]
 
 
-def test_too_many_are_told_to_try_again_at_once() -> None:
+def test_if_too_many_changes_wait_further_ones_fail_at_once() -> None:
     gate = Gate(max_waiting=2)
     first = Caller(gate)
     gate.running.wait(PATIENCE_S)
@@ -231,7 +231,9 @@ def test_whose_deadline_passes_in_the_queue_leaves_it_with_nothing_changed() -> 
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_done(sent: bool) -> None:
+def test_a_thread_whose_deadline_passes_leaves_the_batch_and_learns_whether_its_change_may_take_effect(
+    sent: bool,
+) -> None:
     gate = Gate()
 
     def step(batch: Batch, deadline: float) -> None:
@@ -253,7 +255,7 @@ def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_
     assert gate.batches == [1]
 
 
-def test_nothing_is_sent_for_somebody_who_left() -> None:
+def test_no_intent_is_sent_for_a_thread_that_gave_up() -> None:
     gate = Gate()
     sent: list[bool] = []
 

@@ -224,7 +224,9 @@ def test_a_process_that_hands_over_does_not_read_each_commit(backend: Backend, w
     assert rivals.commits() == [["theirs", "mine"]] * (2 * head_reader.MOST_FORECASTS - 1)
 
 
-def test_silent_processes_that_send_messages_are_seldom_looked_for(backend: Backend) -> None:
+def test_intents_of_processes_that_send_messages_are_rarely_looked_up_in_the_database(
+    backend: Backend,
+) -> None:
     rivals = Rivals(backend, office=Office())
     rivals.b._attempts._intents._mailbox._heard.add(rivals.a._ids.node())
     reads: list[str] = []

@@ -29,7 +29,7 @@ from .support import Add, Box, committer, number, references
 from .test_swaps_in_doubt import Doubtful
 
 
-def test_the_next_commit_contains_what_others_published(rivals: Rivals) -> None:
+def test_the_next_commit_contains_the_published_changes_of_others(rivals: Rivals) -> None:
     change = Add("mine", 5)
     rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
     assert rivals.a.commit(change) == 5
@@ -81,7 +81,7 @@ def test_a_process_does_not_wait_long_for_one_that_does_not_commit(backend: Back
     assert turns.yield_ms() > most  # the other one gets more time
 
 
-def test_what_others_changed_meanwhile_is_seen_though_their_commits_were_not_read(rivals: Rivals) -> None:
+def test_concurrent_changes_are_detected_without_reading_their_commits(rivals: Rivals) -> None:
     for _ in range(3):
         rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
         rivals.a.commit(Add("mine"))
@@ -141,7 +141,7 @@ def test_a_change_is_carried_out_whole_or_not_at_all(rivals: Rivals) -> None:
     assert rivals.commits() == [["taken"], ["free", "taken"]]
 
 
-def test_nobody_commits_so_the_publisher_does(rivals: Rivals) -> None:
+def test_the_publisher_commits_its_change_itself_if_no_other_process_commits(rivals: Rivals) -> None:
     assert rivals.a.commit(Add("mine")) == 1
     assert rivals.commits() == [["mine"]]
     rivals.b.commit(Add("theirs"))
@@ -158,7 +158,7 @@ def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: 
     assert rivals.commits() == [["same"], ["same"]]
 
 
-def test_who_is_interrupted_may_have_his_change_carried_out_once(rivals: Rivals) -> None:
+def test_the_change_of_an_interrupted_thread_is_committed_at_most_once(rivals: Rivals) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -254,7 +254,7 @@ class _Blind(Add):
         return prepared + self.amount
 
 
-def test_what_a_change_read_in_prepare_counts(rivals: Rivals) -> None:
+def test_reads_in_prepare_are_compared_too(rivals: Rivals) -> None:
     rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
     assert rivals.a.commit(_Blind("same")) == 11
     assert number(rivals.b, "same") == 11

@@ -208,7 +208,7 @@ def test_a_long_change_may_read_what_it_has_written(c: Committer, clock: ManualC
 
 
 @pytest.mark.parametrize(("key", "runs"), [(b"b", 2), (b"z", 2), (b"A", 1), (b"m", 1), (b"gone", 1)])
-def test_of_what_others_wrote_meanwhile_only_what_was_read_counts(
+def test_only_concurrent_writes_to_data_that_was_read_conflict(
     c: Committer, clock: ManualClock, key: bytes, runs: int
 ) -> None:
     change = Rereads(c, clock, steps=100, large=True)

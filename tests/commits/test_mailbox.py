@@ -78,7 +78,7 @@ def test_a_wait_ends_without_a_message(opened: Opened) -> None:
     opened(1).wait(5)
 
 
-def test_what_cannot_be_delivered_is_refused(opened: Opened, folder: Path) -> None:
+def test_a_message_that_cannot_be_delivered_is_refused(opened: Opened, folder: Path) -> None:
     a, b = opened(1), opened(2)
     assert not a.send(3, 77, b"nobody")
     assert not a.send(2, 77, bytes(mailbox.MOST_BYTES + 1))

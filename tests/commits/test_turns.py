@@ -65,7 +65,9 @@ def test_others_count_until_none_has_come_in_between_for_a_while() -> None:
     assert stage.pause(stage.head(MINE, OTHER)) == 0
 
 
-def test_who_had_more_than_its_share_waits_longer_and_who_had_none_does_not_wait() -> None:
+def test_processes_with_more_than_their_share_of_commits_wait_longer_and_those_with_none_do_not_wait() -> (
+    None
+):
     stage = Stage()
     stage.turns.lost()
     greedy = stage.pause(stage.head(MINE, MINE, MINE, OTHER))

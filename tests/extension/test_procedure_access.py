@@ -209,11 +209,11 @@ def test_procedures_that_reach_beyond_the_served_catalog_are_refused(admin: Aski
     assert (status, body["error"]["type"]) == (403, "ForbiddenException")
 
 
-def test_only_what_is_listed_here_is_kept_from_http() -> None:
+def test_only_the_procedures_listed_here_are_unavailable_over_http() -> None:
     assert [name for name, one in procedures().items() if not one.over_http] == LOCAL_ONLY
 
 
-def test_a_procedure_of_another_package_is_kept_from_http_unless_it_says_otherwise(
+def test_a_procedure_of_another_package_is_unavailable_over_http_unless_it_allows_it(
     admin: Asking, add: Add
 ) -> None:
     add("theirs", lambda *_: [(1,)], over_http=False)
@@ -245,7 +245,7 @@ def test_a_procedure_that_needs_spark_says_so(admin: Asking, add: Add) -> None:
     assert "Spark" in body["error"]["message"]
 
 
-def test_what_is_stored_is_summed_up_without_spark(admin: Asking) -> None:
+def test_storage_summary_runs_without_spark(admin: Asking) -> None:
     status, body = admin.call("storage_summary", **WAIT)
     assert status == 200
     assert body["rows"]

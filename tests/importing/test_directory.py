@@ -188,7 +188,7 @@ def test_an_unreadable_entry_is_reported_by_name_and_the_search_goes_on(
     assert found.items() >= {("a.t", "v1.metadata.json"), ("z.t", "v1.metadata.json")}
 
 
-def test_nothing_is_looked_for_inside_of_a_table(root: Path) -> None:
+def test_directories_inside_a_table_are_not_searched(root: Path) -> None:
     touch(root, "t/metadata/v1.metadata.json", "t/data/inner/metadata/v1.metadata.json")
     assert tables(root) == {"t": "v1.metadata.json"}
 
@@ -220,7 +220,7 @@ def test_a_tree_deeper_than_pythons_stack_is_walked(root: Path) -> None:
     assert list(tables(root).values()) == ["v1.metadata.json"]
 
 
-def test_a_directory_that_cannot_be_listed_is_told(root: Path) -> None:
+def test_a_directory_that_cannot_be_listed_is_reported(root: Path) -> None:
     touch(root, "a/t/metadata/v1.metadata.json", "b/x")
     tree = DirectoryTree(str(root), {})
     listed = tree._list
@@ -276,12 +276,12 @@ class TestHadoop:
         (root / "t/metadata/version-hint.text").symlink_to(tmp_path / "secret")
         assert "open-sesame" not in tables(root, hadoop=True)["t"]
 
-    def test_a_hint_at_a_missing_version_is_told(self, root: Path) -> None:
+    def test_a_hint_at_a_missing_version_is_reported(self, root: Path) -> None:
         touch(root, "t/metadata/v1.metadata.json")
         (root / "t/metadata/version-hint.text").write_text("7")
         assert "contains version 7" in tables(root, hadoop=True)["t"]
 
-    def test_metadata_of_other_catalogs_is_none_of_its_own(self, root: Path) -> None:
+    def test_metadata_of_other_catalogs_is_not_taken_for_a_table(self, root: Path) -> None:
         touch(root, "t/metadata/00001-a.metadata.json")
         assert tables(root, hadoop=True) == {}
 

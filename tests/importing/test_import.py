@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_read_is_told_and_stops_nothing(
     assert where in (bad.message or "")
 
 
-def test_a_file_that_vanished_meanwhile_is_told(catalog: Client, root: Path) -> None:
+def test_a_file_that_vanished_meanwhile_is_reported(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
     Path(where.removeprefix("file://")).unlink()
     (row,) = run(catalog, Entries(SourceEntry(("db",), "t", TABLE, where)))
@@ -217,7 +217,7 @@ def test_a_table_that_is_called_a_view_is_refused(catalog: Client, root: Path) -
         (("..",), "t"),
     ],
 )
-def test_names_that_no_client_could_use_are_told(
+def test_names_that_no_client_could_use_are_reported(
     catalog: Client, root: Path, namespace: tuple[str, ...], name: str
 ) -> None:
     where, good = table_in(root, "x", "t"), table_in(root, "x", "u", number=2)
@@ -300,7 +300,7 @@ def test_many_namespaces_without_tables_are_created_in_several_commits(
     assert catalog.session.catalog.head().head.number == before + 3
 
 
-def test_what_is_wanted_is_chosen_by_namespace_and_pattern(catalog: Client, root: Path) -> None:
+def test_the_imported_names_are_selected_by_namespace_and_pattern(catalog: Client, root: Path) -> None:
     for number, where in enumerate(["a/x1", "a/b/x2", "ab/x3", "a/y"]):
         table_in(root, *where.split("/"), number=number)
     tree = DirectoryTree(str(root), {})

@@ -105,7 +105,7 @@ def test_views_are_loaded_on_first_use(catalog: Client, root: Path) -> None:
     assert (answer["metadata"], answer["metadata-location"]) == (metadata, where)
 
 
-def test_what_is_not_loaded_can_be_renamed_and_is_loaded_under_its_new_name(
+def test_a_table_that_is_not_loaded_yet_can_be_renamed_and_is_loaded_under_its_new_name(
     catalog: Client, root: Path
 ) -> None:
     where = table_in(root, "db", "t")
@@ -139,7 +139,7 @@ def test_a_broken_file_is_named_and_the_table_stays_listed_and_can_be_dropped(
     assert statuses(lazily(catalog, root)) == {"db.t": "registered"}
 
 
-def test_the_metadata_of_a_view_under_the_name_of_a_table_is_told(catalog: Client, root: Path) -> None:
+def test_the_metadata_of_a_view_under_the_name_of_a_table_is_reported(catalog: Client, root: Path) -> None:
     write(root / "db" / "v", view_metadata(root / "db" / "v"))
     lazily(catalog, root)
     answer = catalog.send("GET", table("v"))
@@ -153,7 +153,7 @@ def test_purging_loads_first_and_takes_the_files(catalog: Client, root: Path) ->
     assert not Path(where.removeprefix("file://")).exists()
 
 
-def test_what_is_known_of_the_location_is_owned_before_it_is_loaded(catalog: Client, root: Path) -> None:
+def test_a_table_owns_its_known_locations_before_it_is_loaded(catalog: Client, root: Path) -> None:
     table_in(root, "db", "t")
     lazily(catalog, root)
     inside = catalog.send(
@@ -228,7 +228,7 @@ def test_everything_is_loaded_by_one_job(catalog: Client, root: Path) -> None:
     assert load_all(catalog) == []
 
 
-def test_only_what_is_wanted_is_loaded(catalog: Client, root: Path) -> None:
+def test_only_the_requested_tables_are_loaded(catalog: Client, root: Path) -> None:
     for number, name in enumerate(("a", "b")):
         table_in(root, name, "t", number=number)
     lazily(catalog, root)
@@ -237,7 +237,7 @@ def test_only_what_is_wanted_is_loaded(catalog: Client, root: Path) -> None:
     assert unloaded(catalog) == 1
 
 
-def test_what_is_dropped_or_renamed_while_all_is_loaded_stays_so(
+def test_drops_and_renames_during_a_load_of_all_tables_stay_in_force(
     catalog: Client, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, name in enumerate("abc"):
@@ -258,7 +258,7 @@ def test_what_is_dropped_or_renamed_while_all_is_loaded_stays_so(
     assert catalog.names("db") == ["a", "new"]
 
 
-def test_what_one_commit_names_twice_is_one_table(catalog: Client, root: Path) -> None:
+def test_a_metadata_file_that_is_listed_twice_is_imported_once(catalog: Client, root: Path) -> None:
     entry = SourceEntry(("db",), "t", TABLE, table_in(root, "db", "t"))
     assert [row.status for row in run(catalog, Entries(entry, entry), lazy=True)] == ["registered", "exists"]
 

@@ -22,7 +22,7 @@ kinds = st.binary(min_size=1, max_size=1)
 @given(paths, kinds, hostile)
 @example([""], b"\x01", "")
 @example(["", ""], b"\x02", "\x00")
-def test_a_key_says_what_it_was_made_of(path: list[str], kind: bytes, name: str) -> None:
+def test_a_key_can_be_decoded_to_its_parts(path: list[str], kind: bytes, name: str) -> None:
     assert keys.decode_key(keys.entry_key(path, kind, name)) == (tuple(path), kind, name)
 
 
@@ -47,7 +47,7 @@ def test_exactly_the_entries_of_a_kind_are_in_its_range(
 
 
 @given(paths, paths, kinds, hostile)
-def test_exactly_what_is_at_or_below_a_path_is_in_its_subtree(
+def test_the_subtree_of_a_path_has_exactly_the_keys_at_or_below_it(
     path: list[str], other: list[str], kind: bytes, name: str
 ) -> None:
     start, end = keys.subtree(path)
@@ -100,7 +100,7 @@ def test_bytes_are_a_key_in_one_way_or_refused(data: bytes) -> None:
         b"\x01t\x00\x08",
     ],
 )
-def test_bytes_that_are_no_key_are_corruption(data: bytes) -> None:
+def test_bytes_that_are_not_a_key_are_corruption(data: bytes) -> None:
     with pytest.raises(CorruptionError):
         keys.decode_key(data)
 
@@ -114,7 +114,7 @@ def test_a_key_of_4_kib_is_the_longest() -> None:
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\udfffb"])
-def test_a_lone_surrogate_is_refused_by_name(name: str) -> None:
+def test_the_error_for_a_lone_surrogate_contains_the_name(name: str) -> None:
     with pytest.raises(InputError, match="lone surrogate"):
         keys.entry_key([], b"t", name)
     with pytest.raises(InputError, match="lone surrogate"):

@@ -56,7 +56,7 @@ def test_the_embedded_entry_wins_over_the_tree(shelf: Shelf) -> None:
     assert [key for key, _ in islice(index.range(), 2)] == [first, third]
 
 
-def test_a_root_survives_in_the_row_of_what_holds_it(shelf: Shelf) -> None:
+def test_a_root_survives_encoding_as_a_field_of_another_object(shelf: Shelf) -> None:
     root = shelf.root_of(numbered(range(100)))
     changed = shelf.changed(
         root, {**numbered(range(3), tag=1), b"v": Entry(0, b"x"), b"w": None}, quota=10_000
@@ -297,7 +297,7 @@ def test_a_wrong_height_is_corruption(shelf: Shelf) -> None:
             Index(wrong, shelf.read).get(b"\x02ns\x01ttable_000000")
 
 
-def test_what_stays_embedded_counts_when_the_tree_is_replaced(shelf: Shelf) -> None:
+def test_embedded_changes_count_when_the_tree_is_replaced(shelf: Shelf) -> None:
     root = shelf.root_of(numbered(range(500)))
     root = shelf.changed(root, dict.fromkeys(list(numbered(range(500)))[::2]))
     root = shelf.changed(root, numbered(range(900, 950)), quota=100_000)

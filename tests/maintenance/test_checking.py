@@ -98,7 +98,7 @@ def test_types_that_are_not_installed_are_followed_by_their_headers(sound: Sound
     assert "of-a-plugin 11 points to" in problem.message
 
 
-def test_what_a_death_left_behind_is_not_an_error(sound: Sound) -> None:
+def test_leftovers_of_a_dead_process_are_not_reported_as_errors(sound: Sound) -> None:
     store = sound.copy()
     young = pack(IdParts(sound.clock.now_ms() - 1_000, 3, 1))
     old = pack(IdParts(sound.clock.now_ms() - 3_600_000, 3, 1))
@@ -180,7 +180,7 @@ def test_a_store_in_use_is_found_sound(tmp_path: Path) -> None:
     session.close()
 
 
-def test_the_procedure_tells_what_is_wrong(tmp_path: Path) -> None:
+def test_the_procedure_reports_problems(tmp_path: Path) -> None:
     client = connect(f"memory:{uuid.uuid4()}", tmp_path, metadata_files="never")
     with client.session as session:
         client.namespace("db")

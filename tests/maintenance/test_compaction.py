@@ -76,7 +76,7 @@ def test_the_content_stays_and_shards_are_fewer(catalog: Client, leaves: int) ->
     check_replay(catalog)
 
 
-def test_what_is_well_filled_stays_as_it_is(catalog: Client) -> None:
+def test_well_filled_shards_are_not_rewritten(catalog: Client) -> None:
     compacted(catalog)
     head = catalog.session.catalog.head()
     again = compacted(catalog)
@@ -133,7 +133,7 @@ def test_it_goes_on_while_others_commit(catalog: Client) -> None:
     assert Check(session.connection.backend, session.connection.clock).run() == []
 
 
-def test_a_change_that_fails_beside_it_takes_nothing_of_it_back(catalog: Client) -> None:
+def test_a_failing_change_in_the_same_batch_does_not_undo_compaction(catalog: Client) -> None:
     """The compaction and other changes are in one group commit, between savepoints."""
     before = content(catalog)
     references, reference = catalog.session.catalog.references, catalog.session.catalog.reference

@@ -75,7 +75,7 @@ def test_a_tag_keeps_its_snapshot_and_no_other() -> None:
     assert found.snapshots == (1, 3)
 
 
-def test_what_no_branch_reaches_is_kept_by_age_alone() -> None:
+def test_snapshots_outside_of_branches_are_kept_by_age_only() -> None:
     snapshots = [*chain(9, 8), *chain(7, 2, parent=1, first=3)]
     found = decide(snapshots, {"main": branch(2)}, Retention(NOW - 5 * DAY, 5, DAY), NOW)
     assert found.snapshots == (3,)
@@ -90,7 +90,7 @@ def test_ancestors_in_a_circle_end_somewhere() -> None:
     assert decide(circle, {"main": branch(2)}, Retention(0, 1, DAY), NOW) == Decision()
 
 
-def test_the_nearest_that_says_it_holds() -> None:
+def test_the_setting_at_the_nearest_level_applies() -> None:
     age, least = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
     levels: list[dict[str, str]] = [{least: "7"}, {age: "1000"}, {age: "2000", least: "3"}]
     assert retention(levels, NOW) == Retention(NOW - 1_000, 7, 2**63 - 1)
@@ -110,7 +110,7 @@ def clocked(opened: Open, **properties: Any) -> tuple[PolarisCatalog, ManualCloc
     return lake, clock
 
 
-def test_tables_then_namespaces_from_the_nearest_upwards_then_the_catalog_say_what_is_kept(
+def test_retention_comes_from_the_table_then_from_its_namespaces_then_from_the_catalog(
     opened: Open,
 ) -> None:
     lake, clock = clocked(opened, **{"history.expire.min-snapshots-to-keep": "3"})

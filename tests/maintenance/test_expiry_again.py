@@ -42,7 +42,7 @@ def test_files_that_others_share_do_not_use_up_the_limit_of_files(lake: PolarisC
     assert row["note"] == "files are left that another table, branch or catalog needs"
 
 
-def test_what_went_before_a_file_that_cannot_be_deleted_is_counted_once(
+def test_files_deleted_before_a_failed_deletion_are_counted_once(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make(lake, "db.t")
@@ -77,7 +77,7 @@ def test_files_that_can_never_be_deleted_do_not_use_up_the_limit_of_every_run(
     assert there(stuck) == refused
 
 
-def test_only_what_is_certainly_not_there_counts_as_gone(tmp_path: Path) -> None:
+def test_only_files_that_certainly_do_not_exist_count_as_deleted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     names = ["file", "link", "none", "folder/none", "file/none", "x" * 300]

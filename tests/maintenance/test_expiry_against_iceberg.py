@@ -145,7 +145,7 @@ NOW = "older_than => {now}"
         (3, f"{NOW}, retain_last => 3"),
     ],
 )
-def test_it_leaves_what_iceberg_leaves(
+def test_expire_keeps_the_same_files_as_iceberg(
     spark: SparkSession,
     sql: Sql,
     namespace: str,

@@ -25,7 +25,7 @@ from tests.maintenance.histories import SCHEMA, expire, give_up_drops, ids, make
 from tests.maintenance.manifests import write_manifest
 
 
-def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog) -> None:
+def test_exactly_the_files_of_the_remaining_snapshots_are_kept(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     before, kept = there(table), ids(table)
     [row] = expire(lake, older_than="0 s")
@@ -41,7 +41,7 @@ def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog)
 
 
 @pytest.mark.parametrize("entry", [{"content": 7, "size": 1}, {"content": 0, "size": "much"}])
-def test_a_manifest_with_files_of_unknown_kind_or_size_is_told(
+def test_a_manifest_with_files_of_unknown_kind_or_size_is_reported(
     lake: PolarisCatalog, tmp_path: Path, entry: dict[str, Any]
 ) -> None:
     fields = [
@@ -71,7 +71,7 @@ def test_branches_and_tags_keep_their_files(lake: PolarisCatalog) -> None:
     assert sorted(table.scan(snapshot_id=first).to_arrow()["id"].to_pylist()) == [0, 1, 2]
 
 
-def test_what_was_rolled_back_goes_too(lake: PolarisCatalog) -> None:
+def test_files_of_rolled_back_snapshots_are_deleted(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     second = table.metadata.snapshots[1].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(second).commit()
@@ -331,7 +331,7 @@ def test_every_deletion_is_recorded(lake: PolarisCatalog) -> None:
     assert {(batch.job, batch.table, batch.outcome) for batch in batches} == {("expire", "db.t", "deleted")}
 
 
-def test_what_cannot_be_deleted_is_told_recorded_and_tried_again(lake: PolarisCatalog) -> None:
+def test_a_file_that_cannot_be_deleted_is_reported_recorded_and_tried_again(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     victim = next(file for file in there(table) if file.endswith(".parquet") and file not in last(table))
     Path(victim).unlink()

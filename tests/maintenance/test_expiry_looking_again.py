@@ -129,7 +129,7 @@ def test_before_each_wave_the_store_is_looked_at_again(
     assert lists <= there(table)
 
 
-def test_where_nobody_can_say_what_a_new_table_needs_everything_stays(opened: Open) -> None:
+def test_if_a_new_table_cannot_be_read_all_files_are_kept(opened: Open) -> None:
     lake = opened(shared_locations="allow")
     lake.create_namespace("db")
     table = make(lake, "db.t")

@@ -118,7 +118,7 @@ def test_a_commit_that_adds_no_snapshot_drops_none(opened: Open) -> None:
     assert len(table.metadata.snapshots) == 6
 
 
-def test_what_main_was_rolled_back_from_goes_too(opened: Open) -> None:
+def test_snapshots_from_which_main_was_rolled_back_expire(opened: Open) -> None:
     _, _, table = made(opened)
     table.manage_snapshots().rollback_to_snapshot(table.metadata.snapshots[2].snapshot_id).commit()
     table.append(rows(6))

@@ -236,7 +236,7 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("wave", [1, 2, 20_000])
-def test_however_many_tables_are_looked_at_together_none_is_passed_over(
+def test_no_table_is_skipped_in_batches_of_any_size(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch, wave: int
 ) -> None:
     monkeypatch.setattr(files_in_use, "TABLES_OF_A_WAVE", wave)

@@ -229,7 +229,7 @@ def test_where_no_file_can_be_written_few_tables_are_tried(
     assert len(expire(lake, older_than="0 s")) == 16
 
 
-def test_tables_whose_storage_always_refuses_files_keep_no_other_away_for_good(
+def test_tables_whose_storage_always_refuses_files_do_not_block_other_tables(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [small(lake, f"db.t{n:02}") for n in range(12)]

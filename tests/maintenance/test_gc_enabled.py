@@ -81,7 +81,7 @@ def names(tables: list[Any]) -> list[str]:
         ([{"gc.enabled": "yes"}], False),
     ],
 )
-def test_the_innermost_that_says_it_decides(levels: list[dict[str, str]], may: bool) -> None:  # a case
+def test_gc_enabled_at_the_innermost_level_decides(levels: list[dict[str, str]], may: bool) -> None:  # a case
     assert gc_enabled(levels) is may
 
 
@@ -152,7 +152,7 @@ def test_remove_orphans_where_the_catalog_says_no(
     assert paths(lake.remove(spark=spark)) == {goes}
 
 
-def test_what_a_catalogs_own_row_says_holds_for_others_who_clean_its_warehouse(opened: Open) -> None:
+def test_gc_enabled_in_a_catalogs_row_also_applies_to_jobs_of_other_catalogs(opened: Open) -> None:
     lake = opened()
     catalog = lake.session.catalog
     properties = {"warehouse": catalog.context.warehouse, "shared-locations": "allow", **NO}
@@ -166,7 +166,7 @@ def test_what_a_catalogs_own_row_says_holds_for_others_who_clean_its_warehouse(o
 
 
 @pytest.mark.parametrize("set_while", ["live", "dropped"])
-def test_what_a_catalogs_row_says_holds_while_its_branch_is_dropped_and_when_it_is_back(
+def test_gc_enabled_in_a_catalogs_row_applies_while_its_branch_is_dropped_and_after_its_restore(
     opened: Open, set_while: str
 ) -> None:
     lake = opened(grace="1 h")
@@ -218,7 +218,7 @@ def test_drop_with_purge_where_the_catalog_says_no(opened: Open) -> None:
     assert lake.catalog.table_exists("db.plain")
 
 
-def test_purge_dropped_looks_at_what_namespaces_say_by_now(opened: Open) -> None:
+def test_purge_dropped_uses_the_present_properties_of_namespaces(opened: Open) -> None:
     lake = opened()
     catalog = lake.session.catalog
     side = head_name(catalog.row, "side")

@@ -123,7 +123,7 @@ def test_references_that_come_and_go_meanwhile() -> None:
     world.check()
 
 
-def test_what_was_altered_on_the_way_is_found() -> None:
+def test_rows_that_were_altered_during_the_copy_are_found() -> None:
     world = a_world()
     head = world.here.read(MAIN).head
 
@@ -141,7 +141,7 @@ def test_what_was_altered_on_the_way_is_found() -> None:
     world.check()
 
 
-def test_what_is_missing_afterwards_is_found() -> None:
+def test_rows_that_are_missing_after_the_move_are_found() -> None:
     world = a_world()
     head = world.here.read(DEV).head
     row = world.here.lookup(DEV).row_name  # type: ignore[union-attr]
@@ -175,7 +175,7 @@ def test_a_migration_that_is_decided_is_not_aborted_and_says_how_to_go_on() -> N
         world.migrate()
 
 
-def test_what_a_migration_fills_is_purged_only_once_it_is_aborted() -> None:
+def test_the_target_of_a_migration_is_purged_only_after_it_is_aborted() -> None:
     world = a_world()
     with pytest.raises(PauseTooLongError):
         world.migrate(max_pause_ms=-1.0)
@@ -232,7 +232,7 @@ def test_targets_that_cannot_be_used() -> None:
     assert other.writer.add(MAIN)
 
 
-def test_those_who_had_the_realm_open_are_told_where_it_is() -> None:
+def test_open_sessions_learn_where_the_realm_is() -> None:
     world = a_world()
     world.migrate()
     where = str(world.uris["target"])

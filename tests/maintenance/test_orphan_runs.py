@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_listed_ends_the_run(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "delete"])
-def test_a_path_known_under_another_scheme_only_is_what_the_mode_says(lake: Lake, mode: str) -> None:
+def test_prefix_mismatch_mode_decides_about_a_path_with_another_scheme(lake: Lake, mode: str) -> None:
     table = lake.table()
     stray = lake.stray(folder(table) / "metadata" / "stray.stats")
     name_statistics(table, f"hdfs://nn:8020{stray}")
@@ -105,7 +105,9 @@ def test_a_file_that_a_table_adopts_before_it_is_deleted_stays(lake: Lake) -> No
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "delete"])
-def test_a_file_that_is_adopted_under_another_scheme_is_what_the_mode_says(lake: Lake, mode: str) -> None:
+def test_prefix_mismatch_mode_decides_about_a_file_that_is_adopted_under_another_scheme(
+    lake: Lake, mode: str
+) -> None:
     table = lake.table()
     stray = lake.stray(folder(table) / "metadata" / "stray.stats")
     lake.old()
@@ -213,7 +215,7 @@ def test_a_location_that_does_not_say_where_it_is_is_refused(
     assert strays <= lake.files()
 
 
-def test_a_location_without_any_file_is_told(lake: Lake) -> None:
+def test_a_location_without_any_file_is_reported(lake: Lake) -> None:
     empty = lake.warehouse / "empty" / "inner"
     empty.mkdir(parents=True)
     location = str(empty.parent)

@@ -260,7 +260,7 @@ def test_a_missing_manifest_list_does_not_hide_an_unreadable_table(lake: Lake) -
     }
 
 
-def test_what_cannot_be_read_may_need_files_at_the_path_of_a_table_in_other_storage(tmp_path: Path) -> None:
+def test_an_unreadable_table_may_need_files_at_the_same_path_in_other_storage(tmp_path: Path) -> None:
     lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse", metadata_files="never")
     there = table_elsewhere(lake)
     stray = lake.stray(there / "stray")

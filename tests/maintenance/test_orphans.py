@@ -76,7 +76,7 @@ def test_users_say_which_schemes_and_authorities_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("option", ["equal_schemes", "equal_authorities"])
-def test_what_is_the_same_as_null_is_refused(option: str) -> None:
+def test_an_equivalent_scheme_of_null_is_refused(option: str) -> None:
     given: Any = {"a, b": None}
     with pytest.raises(InputError, match=f"{option} has a null value for the key 'a, b'"):
         comparison(*((given, None) if option == "equal_schemes" else (None, given)))
@@ -88,7 +88,7 @@ def test_modes_are_named_in_any_case() -> None:
         Mismatch.parse("none")
 
 
-def test_young_files_are_no_orphans_unless_that_is_forced() -> None:
+def test_young_files_are_not_orphans_unless_forced() -> None:
     require_old(10 * DAY_MS, 7 * DAY_MS, force=False)
     require_old(10 * DAY_MS, 9 * DAY_MS, force=False)
     for before in (9 * DAY_MS + 1, 10 * DAY_MS, 11 * DAY_MS):
@@ -124,7 +124,7 @@ def test_the_innermost_location_names_the_owner() -> None:
     assert judge(NAMES.of("/w/t/f"), "/w", []).owner is None
 
 
-def test_nothing_goes_where_files_are_not_collected() -> None:
+def test_no_file_is_deleted_where_gc_enabled_is_false() -> None:
     kept = OwnedLocation(NAMES.of("/w/t"), "c.t", kept=True)
     assert not judge(NAMES.of("/w/t/f"), "/w", [kept]).is_orphan
     assert not judge(
@@ -132,7 +132,7 @@ def test_nothing_goes_where_files_are_not_collected() -> None:
     ).is_orphan
 
 
-def test_what_cannot_be_read_keeps_its_location_and_what_has_no_owner() -> None:
+def test_an_unreadable_table_keeps_the_files_in_its_location_and_files_without_an_owner() -> None:
     broken, sound = OwnedLocation(NAMES.of("/w/b"), "c.b"), OwnedLocation(NAMES.of("/w/t"), "c.t")
     assert not judge(NAMES.of("/w/b/f"), "/w", [broken], {"c.b"}).is_orphan
     assert not judge(NAMES.of("/w/stray/f"), "/w", [], {"c.b"}).is_orphan

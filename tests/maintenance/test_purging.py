@@ -217,7 +217,7 @@ def test_rows_are_counted_where_they_are_deleted_one_by_one(tmp_path: Path) -> N
     assert count_rows(backend, origin.instance) == 0
 
 
-def test_what_arrives_after_a_purge_is_found_and_purged_by_its_instance(place: Place) -> None:
+def test_rows_that_arrive_after_a_purge_are_found_and_purged_by_their_instance_id(place: Place) -> None:
     place.deactivate()
     place.purge().realm("tenant")
     place.backend.write_objects(place.instance, [ObjectRow(5, 0, b"late"), ObjectRow(6, 0, b"late")])
@@ -255,7 +255,7 @@ Act = Callable[[Client], object]
         (lambda c: call(c.session, "purge_realm", name="tenant"), "ACTIVE"),
     ],
 )
-def test_what_cannot_be_purged_is_refused(place: Place, act: Act, message: str) -> None:
+def test_purges_that_are_not_possible_are_refused(place: Place, act: Act, message: str) -> None:
     with pytest.raises(PolarisError, match=message):
         act(place.kept)
 

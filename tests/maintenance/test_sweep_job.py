@@ -121,7 +121,9 @@ def test_both_delete_the_same(
     assert [row[1:5] for row in call(session, "sweep", spark=spark)] == [(None, 0, 0, 0)]
 
 
-def test_what_would_go_is_a_data_frame(spark: SparkSession, session: Session, clock: ManualClock) -> None:
+def test_the_rows_to_delete_are_a_data_frame(
+    spark: SparkSession, session: Session, clock: ManualClock
+) -> None:
     properties, references = session.properties, session.catalog.references
     policy = Policy(properties.history_retention, properties.grace)
     before = keys(session)

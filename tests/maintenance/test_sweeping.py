@@ -104,7 +104,7 @@ def old(place: Place) -> None:
     place.clock.advance(RETENTION + SECOND)
 
 
-def test_what_nothing_needs_goes_and_the_rest_stays(place: Place) -> None:
+def test_a_sweep_deletes_unneeded_rows_and_keeps_the_others(place: Place) -> None:
     before = ids(place)
     old(place)
     swept = place.sweep()
@@ -129,7 +129,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(place: Place) -> None:
     assert rows - place.rows()
 
 
-def test_what_is_younger_than_grace_stays(place: Place) -> None:
+def test_rows_younger_than_the_grace_period_are_kept(place: Place) -> None:
     place.later()
     written, _ = place.process()
     id = written.ids.next_id()
@@ -178,7 +178,7 @@ def test_dropped_references_are_kept_whole_until_grace_has_passed(place: Place) 
     assert number(other.open(GONE), "gone0" + "x" * 600) == 3
 
 
-def test_what_was_given_up_cannot_be_undropped(place: Place) -> None:
+def test_a_reference_that_was_given_up_cannot_be_restored(place: Place) -> None:
     stale, _ = place.process()
     registered = stale.lookup(GONE)
     assert registered is not None

@@ -62,7 +62,7 @@ def kept(session: Session) -> list[Commit]:
     return [commit for _, commit in commits(session.catalog.references.store, head)]
 
 
-def test_what_was_at_the_beginning_of_the_retention_can_still_be_seen(
+def test_the_state_at_the_beginning_of_the_retention_is_still_readable(
     session: Session, clock: ManualClock
 ) -> None:
     days(session, clock, 6)
@@ -141,7 +141,9 @@ def test_a_head_by_a_clock_that_was_behind_may_be_older_than_the_floor_of_its_hi
 
 
 @pytest.mark.parametrize(("retention", "said"), [("1 h", "grace"), ("1 min", "grace"), ("soon", "duration")])
-def test_what_relies_on_history_bounds_the_retention(session: Session, retention: str, said: str) -> None:
+def test_features_that_need_history_set_a_minimum_retention(
+    session: Session, retention: str, said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         call(session, "trim", retention=retention)
 

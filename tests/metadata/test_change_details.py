@@ -154,7 +154,7 @@ def test_a_ref_that_is_made_moved_or_removed_shows_both_snapshots() -> None:
     assert details(catalog, removal) == {"ref best": "12 -> none"}
 
 
-def test_a_ref_that_goes_with_its_snapshot_shows() -> None:
+def test_the_log_shows_a_ref_that_was_removed_with_its_snapshot() -> None:
     catalog = history()
     catalog.commit(point("main", 11))
     removal = {"action": "remove-snapshots", "snapshot-ids": [12]}

@@ -102,7 +102,7 @@ def test_a_record_that_does_not_fit_is_refused() -> None:
         avro.prepend(before, [{avro.PATH: "p"}], None, {}, SYNC)
 
 
-def test_what_a_list_has_before_another_is_found_only_if_the_other_follows_unchanged() -> None:
+def test_added_manifests_are_found_only_if_the_parents_list_follows_unchanged() -> None:
     rest = avro.parse(written(*map(manifest, range(9))))
     whole = avro.parse(written(manifest(20), manifest(21), *map(manifest, range(9))))
     assert avro.first_records(whole, rest) == whole.manifests[:2]

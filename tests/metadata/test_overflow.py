@@ -133,7 +133,7 @@ def test_an_old_row_is_read_and_the_next_commit_moves_its_values() -> None:
     assert old.json()["properties"] == found["properties"]
 
 
-def test_what_shrinks_moves_back_into_the_row() -> None:
+def test_refs_and_properties_move_back_into_the_row_when_they_are_few_again() -> None:
     catalog = tagged(500)
     catalog.commit(set_all(many(500)))
     catalog.commit(remove(*list(many(500))[3:]), *[unset(f"v{i}") for i in range(3, 500)])

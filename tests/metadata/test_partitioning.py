@@ -48,7 +48,7 @@ def test_a_new_spec_gets_the_next_id_and_becomes_the_default() -> None:
     assert found["partition-specs"][1] == {"spec-id": 1, "fields": [part(1, "bucket[8]", "id_bucket", 1001)]}
 
 
-def test_an_equal_spec_is_used_again_whatever_its_field_ids() -> None:
+def test_an_equal_spec_is_reused_even_if_its_field_ids_differ() -> None:
     catalog = Catalog().create()
     assert not catalog.commit(add_spec(part(2, "day", "at_day", 1005))).changed
     with pytest.raises(BadRequestError, match="Cannot set last added spec: no spec has been added"):
@@ -243,7 +243,7 @@ def test_a_column_of_an_old_spec_cannot_become_of_a_type_that_its_transform_cann
         catalog.commit(changed, {"action": "set-current-schema", "schema-id": -1})
 
 
-def test_a_transform_without_its_width_is_an_unknown_one_and_takes_any_type() -> None:
+def test_a_transform_without_its_width_is_unknown_and_accepts_any_type() -> None:
     catalog = Catalog().create(**{"partition-spec": None})
     spec = {"spec-id": 1, "fields": [{"name": "b", "transform": "bucket", "source-id": 2, "field-id": 1000}]}
     catalog.commit({"action": "add-spec", "spec": spec})

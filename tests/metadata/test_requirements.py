@@ -85,7 +85,7 @@ def test_a_requirement_that_does_not_hold_says_what_was_found(requirement: Json,
     assert str(error.value) == f"Requirement failed: {message}"
 
 
-def test_a_table_to_be_created_must_not_exist_and_nothing_else_is_asked_of_it() -> None:
+def test_assert_create_requires_only_that_the_table_does_not_exist() -> None:
     new = TableDraft(None, MemoryObjects(), now_ms=NOW)
     check_all(new, [{"type": "assert-create"}])
     with pytest.raises(BadRequestError, match=r"Invalid create requirements: .'assert-table-uuid'."):

@@ -179,7 +179,7 @@ def creating(version: int) -> list[Json]:
         ("add-schema", "no schema has been added"),
     ],
 )
-def test_a_table_cannot_be_built_from_half_of_what_it_needs(missing: str, message: str) -> None:
+def test_an_incomplete_creation_is_refused(missing: str, message: str) -> None:
     draft = TableDraft(None, MemoryObjects(), now_ms=NOW)
     updates = [update for update in creating(2) if update["action"] != missing]
 

@@ -140,7 +140,9 @@ def test_a_namespace_of_the_catalogs_name_comes_before_the_catalog(catalog: Clie
         ({"table": "db." + "x" * 10_000}, "use shorter names"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(catalog: Client, arguments: dict[str, str], said: str) -> None:
+def test_exports_that_are_not_possible_are_refused(
+    catalog: Client, arguments: dict[str, str], said: str
+) -> None:
     with pytest.raises(PolarisError) as caught:
         export(catalog, **arguments)
     assert said in str(caught.value)
@@ -189,7 +191,7 @@ def test_a_file_of_other_content_is_left_alone_unless_it_may_be_replaced(
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_what_cannot_be_written_is_told_after_the_rest_was_written(catalog: Client) -> None:
+def test_files_that_cannot_be_written_are_reported_after_the_others_were_written(catalog: Client) -> None:
     done = export(catalog)
     folder = done["db.t"][1].parent
     for _, file, _ in done.values():

@@ -64,7 +64,7 @@ def test_a_namespace_with_content_is_not_dropped(catalog: PolarisCatalog) -> Non
         catalog.drop_namespace("db")
 
 
-def test_a_missing_namespace_is_told(catalog: PolarisCatalog) -> None:
+def test_a_missing_namespace_is_reported(catalog: PolarisCatalog) -> None:
     for ask in (
         catalog.drop_namespace,
         catalog.load_namespace_properties,

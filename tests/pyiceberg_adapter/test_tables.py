@@ -68,7 +68,7 @@ def test_a_table_exists_once(catalog: PolarisCatalog) -> None:
     assert catalog.create_table_if_not_exists("db.t", SCHEMA) == first
 
 
-def test_a_missing_table_is_told(catalog: PolarisCatalog) -> None:
+def test_a_missing_table_is_reported(catalog: PolarisCatalog) -> None:
     for ask in (catalog.load_table, catalog.drop_table, catalog.purge_table):
         for name in ("db.missing", "missing.t"):
             with pytest.raises(NoSuchTableError):
@@ -81,7 +81,7 @@ def test_a_missing_table_is_told(catalog: PolarisCatalog) -> None:
         catalog.load_table("t")
 
 
-def test_an_empty_name_is_told(catalog: PolarisCatalog) -> None:
+def test_an_empty_name_is_reported(catalog: PolarisCatalog) -> None:
     for ask in (
         catalog.load_table,
         catalog.table_exists,
@@ -265,7 +265,9 @@ def test_threads_append_to_one_table(catalog: PolarisCatalog) -> None:
     assert content(catalog.load_table("db.t")) == [(0, "x"), (1, "x"), (2, "x"), (3, "x")]
 
 
-def test_what_a_caller_does_to_a_loaded_table_stays_its_own(catalog: PolarisCatalog) -> None:
+def test_a_caller_that_changes_a_loaded_table_does_not_change_the_catalogs_copy(
+    catalog: PolarisCatalog,
+) -> None:
     catalog.create_table("db.t", SCHEMA, properties={"a": "1"})
     first = catalog.load_table("db.t")
     first.metadata.properties["a"] = "changed"
@@ -325,7 +327,7 @@ def test_a_commit_of_unknown_outcome_is_repeated_under_the_same_key(
     assert len(_log(catalog)) == 3
 
 
-def test_an_outcome_that_stays_unknown_is_told(
+def test_an_outcome_that_stays_unknown_is_reported(
     catalog: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = catalog.create_table("db.t", SCHEMA)

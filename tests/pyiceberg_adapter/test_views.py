@@ -54,7 +54,7 @@ def test_a_view_exists_once(catalog: PolarisCatalog) -> None:
             catalog.create_view(taken, SCHEMA, view_version())
 
 
-def test_a_missing_view_or_namespace_is_told(catalog: PolarisCatalog) -> None:
+def test_a_missing_view_or_namespace_is_reported(catalog: PolarisCatalog) -> None:
     for ask in (catalog.load_view, catalog.drop_view):
         with pytest.raises(NoSuchViewError):
             ask("db.missing")

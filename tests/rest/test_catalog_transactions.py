@@ -385,7 +385,7 @@ def test_purging_a_table_in_a_transaction_leaves_its_files_to_the_job_after_the_
     assert not any(location.rglob("*.avro"))
 
 
-def test_what_brings_content_of_other_states_is_refused(main: Client) -> None:
+def test_requests_that_bring_content_of_other_states_are_refused(main: Client) -> None:
     call(main.session, "create_branch", name="dev")
     dev = Client(main.session.derive(catalog=catalog_at(main.session.catalog, "dev")))
     write(dev, "t", 4)

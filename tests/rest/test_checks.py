@@ -644,7 +644,7 @@ def test_nothing_is_left_of_a_merged_state(main: Client) -> None:
     assert not any(one.startswith("@") for one in main.session.catalog.opened_branches)
 
 
-def test_what_was_staged_is_checked_before_it_is_committed(main: Client, open_branch: OpenBranch) -> None:
+def test_staged_changes_are_checked_before_they_are_committed(main: Client, open_branch: OpenBranch) -> None:
     call(main.session, "add_check", branch="main", name="a", sql=TRUE)
     call(main.session, "stage", name="nightly")
     open_branch("+nightly").create("staged")

@@ -185,7 +185,7 @@ def test_paths_that_are_not_utf8_are_refused(catalog: Client, where: str) -> Non
         (None, None, None, 1, None),
     ],
 )
-def test_what_a_program_passes_that_is_not_text_is_refused(catalog: Client, request_: tuple) -> None:
+def test_arguments_that_are_not_text_are_refused(catalog: Client, request_: tuple) -> None:
     status, _, body = catalog.session.request(*request_)
     assert status in (400, 404)
     assert json.loads(body)["error"]["code"] == status
@@ -363,7 +363,7 @@ def test_unknown_paths_are_not_found(catalog: Client, where: str) -> None:
         ("GET", "functions/f"),
     ],
 )
-def test_what_is_not_offered_is_refused_as_unsupported_and_not_advertised(
+def test_endpoints_that_are_not_offered_are_refused_as_unsupported_and_not_advertised(
     catalog: Client, method: str, below: str
 ) -> None:
     catalog.create()

@@ -102,7 +102,7 @@ def test_a_registration_says_that_the_name_is_taken_before_it_reads(catalog: Cli
 
 
 @MODES
-def test_what_was_dropped_but_not_purged_can_be_registered_again(
+def test_a_table_dropped_without_purge_can_be_registered_again(
     opened: Open, store: str, warehouse: Path, mode: str
 ) -> None:
     catalog = opened(store, warehouse, metadata_files=mode)

@@ -119,7 +119,7 @@ def test_a_transaction_that_only_reads_has_nothing_to_commit(main: Client) -> No
     assert main.session.catalog.head().head == before
 
 
-def test_what_was_not_read_may_change(main: Client) -> None:
+def test_tables_that_were_not_read_may_change(main: Client) -> None:
     tx = Tx(main, "serializable")
     write(tx.client, "t", read(tx.client, "t") + 1)
     write(main, "u", 7)
@@ -140,7 +140,7 @@ def test_appends_of_snapshot_transactions_do_not_conflict(main: Client) -> None:
     assert [one["summary"]["total-records"] for one in snapshots] == ["3", "6"]
 
 
-def test_what_a_change_requires_counts_as_read(main: Client) -> None:
+def test_tables_in_the_requirements_of_a_change_count_as_read(main: Client) -> None:
     """The tables in the requirements of a request count as read. So does an existing object that makes a creation
     fail."""
     tx = Tx(main, "serializable")

@@ -129,7 +129,7 @@ def test_only_the_newest_are_kept(
     assert 20 <= len(numbers) < 20 + 7
 
 
-def test_a_smaller_number_takes_effect_by_and_by(opened: Open, store: str, warehouse: Path) -> None:
+def test_a_smaller_maximum_takes_effect_gradually(opened: Open, store: str, warehouse: Path) -> None:
     first = opened(store, warehouse)
     first.namespace("db")
     first.create("t")
@@ -154,14 +154,14 @@ def test_many_senders_at_once_lose_nothing(opened: Open, store: str, warehouse: 
     assert sorted(report["snapshot-id"] for report in kept(clients[0])) == list(range(1_200))
 
 
-def test_they_are_no_part_of_the_catalogs_history(db: Client) -> None:
+def test_metrics_reports_are_not_part_of_the_catalogs_history(db: Client) -> None:
     before = db.session.catalog.head().head.commit
     send(db, SCAN)
     assert kept(db)
     assert db.session.catalog.head().head.commit == before
 
 
-def test_they_are_committed_without_being_asked_for(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_reports_are_committed_automatically(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.01)
     send(db, SCAN)
     catalog = db.session.catalog
@@ -253,7 +253,7 @@ def test_long_reports_lie_in_small_batches(db: Client) -> None:
     assert kept(db) == [long] * 40
 
 
-def test_trouble_with_the_store_is_told_in_the_log_only(
+def test_errors_of_the_store_are_only_logged(
     db: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

@@ -215,9 +215,7 @@ def test_a_rebased_append_that_is_sent_again_is_done_once(catalog: Client) -> No
     assert len(load(catalog)["snapshots"]) == 2
 
 
-def test_the_catalogs_property_holds_for_tables_that_do_not_say_themselves(
-    opened: Open, warehouse: Path
-) -> None:
+def test_the_catalogs_property_applies_to_tables_without_their_own(opened: Open, warehouse: Path) -> None:
     client = opened(f"memory:{uuid.uuid4()}", warehouse, **{"polaris.append-rebase": True})
     client.namespace("db")
     base = client.create("t")["metadata"]
@@ -445,7 +443,7 @@ def test_the_retention_that_others_set_meanwhile_is_not_undone(catalog: Client, 
     )
 
 
-def test_a_requirement_that_fails_besides_is_told(catalog: Client, base: Json) -> None:
+def test_another_failing_requirement_is_reported(catalog: Client, base: Json) -> None:
     made = attempt(base, new_append(1))
     made.requirements.append({"type": "assert-current-schema-id", "current-schema-id": 9})
     assert "current schema changed" in refusal(catalog, made)

@@ -91,7 +91,7 @@ def test_nothing_is_created_where_that_is_forbidden(
         opened(sqlite, warehouse, create=False, realm="nope")
 
 
-def test_a_property_that_is_none_is_as_if_left_out(opened: Open, store: str, warehouse: Path) -> None:
+def test_a_property_with_the_value_none_is_ignored(opened: Open, store: str, warehouse: Path) -> None:
     nothing = dict.fromkeys(("realm", "catalog", "branch", "principal", "create", "grace"))
     opened(store, warehouse).namespace("here")
     assert opened(store, warehouse, **nothing).ok("GET", "v1/namespaces") == {"namespaces": [["here"]]}

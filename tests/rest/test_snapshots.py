@@ -113,7 +113,7 @@ def test_an_older_version_is_reached_from_a_newer_one_that_only_added(long: Clie
     assert ask(long, pinned, newer) == {"since": newer.version, "removed": [6], "snapshots": []}
 
 
-def test_what_leaves_the_snapshots_alone_leaves_their_fingerprint(long: Client) -> None:
+def test_changes_that_keep_the_snapshots_keep_their_fingerprint(long: Client) -> None:
     before = pin(long)
     after = commit(long, set_properties(a="1"))
     assert (after.table, after.set) == (before.table, before.set)
@@ -227,7 +227,7 @@ def test_tables_of_another_catalog_are_not_there(long: Client, opened: Open, war
     assert other.send("GET", pin(long).path).kind == (404, "NoSuchTableException")
 
 
-def test_numbers_of_other_rows_are_no_versions(long: Client) -> None:
+def test_ids_of_other_rows_are_not_accepted_as_versions(long: Client) -> None:
     head = long.session.catalog.head().head
     pinned = pin(long)
     for number in (f"{head.commit:x}", pinned.table, "1", "7fffffffffffffff", "0"):

@@ -67,7 +67,7 @@ def test_one_commit_brings_what_several_sessions_have_staged(main: Client, open_
     assert number(main) == before + 1
 
 
-def test_what_is_staged_after_a_commit_belongs_to_the_next_one(main: Client) -> None:
+def test_changes_staged_after_a_commit_belong_to_the_next_one(main: Client) -> None:
     area = staged(main)
     append(area, "t", 3)
     commit(main)
@@ -108,7 +108,7 @@ def test_a_commit_that_fails_loses_nothing(main: Client, open_branch: OpenBranch
     assert (read(main, "t"), read(main, "u"), read(area, "t")) == (1, 1, 1)
 
 
-def test_of_two_racing_commits_the_second_brings_what_was_staged_since_or_nothing(
+def test_the_second_of_two_concurrent_commits_brings_only_changes_staged_since_the_first(
     main: Client, open_branch: OpenBranch
 ) -> None:
     area, chance = staged(main), random.Random(4)

@@ -74,7 +74,7 @@ def test_a_swap_in_doubt_is_repeated_and_done_once(catalog: Client, swapping: An
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_an_outcome_that_stays_unknown_is_told_so_and_the_same_request_settles_it(
+def test_an_unknown_outcome_is_reported_and_repeating_the_request_resolves_it(
     catalog: Client, swapping: Any, monkeypatch: pytest.MonkeyPatch, happened: bool
 ) -> None:
     done: list[bool] = []
@@ -94,7 +94,7 @@ def test_an_outcome_that_stays_unknown_is_told_so_and_the_same_request_settles_i
     assert catalog.session.catalog.head().head.number == before + 1
 
 
-def test_contention_without_end_is_told_so_and_nothing_is_changed(catalog: Client, swapping: Any) -> None:
+def test_endless_contention_is_reported_and_nothing_is_changed(catalog: Client, swapping: Any) -> None:
     swapping(lambda _swap, _args: Conflict(None))
     version = catalog.session.catalog.head().version
     assert create(catalog).kind == (503, "ServiceUnavailableException")
@@ -102,7 +102,7 @@ def test_contention_without_end_is_told_so_and_nothing_is_changed(catalog: Clien
     assert catalog.names("db") == []
 
 
-def test_a_database_that_is_away_is_told_so(catalog: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_is_reported(catalog: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise TryAgainError("the database is away")
 
@@ -134,7 +134,7 @@ def test_after_any_failure_others_go_on(catalog: Client, swapping: Any, error: E
     assert catalog.names("db") == sorted(names)
 
 
-def test_a_full_disk_is_told_so_and_the_request_can_be_repeated(
+def test_a_full_disk_is_reported_and_the_request_can_be_repeated(
     catalog: Client, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

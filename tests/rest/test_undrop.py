@@ -187,7 +187,7 @@ def test_a_taken_name_needs_another_one_and_an_older_drop_can_be_chosen(catalog:
     assert values == ["second", "first"]
 
 
-def test_what_cannot_be_restored_is_refused(catalog: Client) -> None:
+def test_restores_that_are_not_possible_are_refused(catalog: Client) -> None:
     refused(catalog, NotFoundError, "no table or view db.t was dropped", "db.t")
     refused(catalog, InputError, "write it like db.t", "t")
     catalog.create("t")

@@ -288,7 +288,7 @@ def test_clients_that_go_away_leave_nothing_behind(server: Server) -> None:
     wait_until(lambda: none in metrics.raw("GET", "/metrics")[2], "requests of who went away end")
 
 
-def test_no_answer_tells_of_the_inside(server: Server) -> None:
+def test_answers_reveal_no_internals(server: Server) -> None:
     for target in ("/v1/namespaces/%ff", "/v1/none", "/v1/config?a=1&a=2"):
         text = Remote(server.uri).raw("GET", target, None, AUTHORIZED)[2]
         assert "Traceback" not in text

@@ -72,7 +72,7 @@ def test_the_catalogs_properties_hold_unless_an_option_says_otherwise(
     assert len(list((tmp_path / "w").rglob("*.metadata.json"))) == expected
 
 
-def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported(server: Server, tmp_path: Path) -> None:
     port = server.uri.rsplit(":", 1)[1]
     told = refused(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w"), "--port", port)
     assert f"cannot listen on 127.0.0.1 port {port}" in told

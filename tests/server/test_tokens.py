@@ -40,7 +40,7 @@ SECRET = "s3cret-s3cret-s3cret"
     ],
 )
 @pytest.mark.parametrize("target", ["/v1/config", "/v1/none", "/none", "/openapi.json"])
-def test_without_a_known_token_nothing_is_told(
+def test_without_a_valid_token_answers_reveal_nothing(
     server: Server, target: str, authorization: str | None
 ) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
@@ -174,7 +174,7 @@ def test_a_token_is_known_by_all_of_it() -> None:
             tokens.caller(wrong)
 
 
-def test_a_client_that_asks_for_a_token_is_told_to_bring_one(server: Server) -> None:
+def test_a_client_that_requests_a_token_gets_an_error_that_explains_tokens(server: Server) -> None:
     form = b"grant_type=client_credentials&client_id=ann&client_secret=secret&scope=catalog"
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     status, headers, body = Remote(server.uri).raw("POST", "/v1/oauth/tokens", form, kind)

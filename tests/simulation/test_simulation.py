@@ -18,7 +18,7 @@ SEEDS = 120
 LONG = 1_000 * TIMES
 
 
-def test_what_clients_were_told_is_what_took_effect() -> None:
+def test_reported_outcomes_are_the_outcomes_that_took_effect() -> None:
     failed = {
         verdict.plan.seed: verdict.violations[0]
         for verdict in verdicts(range(SEEDS), 1)

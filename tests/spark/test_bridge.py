@@ -182,7 +182,7 @@ def test_catalogs_are_closed_when_the_jvm_is_gone(child: Child) -> None:
     assert "closed" in child.hang_up()
 
 
-def test_what_fails_when_the_jvm_is_gone_is_told_in_one_line(child: Child) -> None:
+def test_errors_after_the_end_of_the_jvm_are_logged_in_one_line(child: Child) -> None:
     child.greet()
     child.tell(connect={"store": "memory:", "warehouse": "never closes"})
     logged = child.hang_up()

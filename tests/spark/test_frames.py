@@ -46,7 +46,7 @@ def test_leftovers_of_killed_processes_are_removed(place: Path) -> None:
         assert not leftover.exists()
 
 
-def test_what_was_made_just_now_stays_because_its_maker_may_not_listen_yet(place: Path) -> None:
+def test_a_new_socket_directory_is_kept_because_its_process_may_not_listen_yet(place: Path) -> None:
     fresh = make_leftover(place, PREFIX + "fresh")
     with closing(server()):
         assert fresh.exists()

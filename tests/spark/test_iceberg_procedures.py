@@ -51,7 +51,7 @@ def values(spark: SparkSession, table: str) -> list[int]:
     return [n for (n,) in rows(spark, f"SELECT n FROM {table}")]
 
 
-def test_snapshots_are_rolled_back_set_picked_and_told(spark: SparkSession, table: str) -> None:
+def test_snapshots_are_rolled_back_set_cherry_picked_and_listed(spark: SparkSession, table: str) -> None:
     first, second, third = snapshots(spark, table)
     answer = call(spark, table, "rollback_to_snapshot", f"snapshot_id => {first}")
     assert answer == {"previous_snapshot_id": third, "current_snapshot_id": first}

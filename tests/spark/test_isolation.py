@@ -122,7 +122,7 @@ def test_g0_writes_of_two_transactions_are_not_mixed(begun: tuple[Parties, str])
     assert third.read("x", "y") == [11, 21]
 
 
-def test_g1_no_read_of_what_is_rolled_back_intermediate_or_circular(begun: tuple[Parties, str]) -> None:
+def test_g1_no_aborted_intermediate_or_circular_reads(begun: tuple[Parties, str]) -> None:
     (one, two, third), level = begun
     one.write("x", 101)
     two.write("y", 22)
@@ -134,7 +134,7 @@ def test_g1_no_read_of_what_is_rolled_back_intermediate_or_circular(begun: tuple
     assert two.is_refused() == (level == "serializable")  # it read x, which has been changed
 
 
-def test_g1a_what_is_rolled_back_is_seen_by_nobody(begun: tuple[Parties, str]) -> None:
+def test_g1a_rolled_back_changes_are_never_visible(begun: tuple[Parties, str]) -> None:
     (one, two, third), _ = begun
     one.write("x", 101)
     one.call("rollback")

@@ -55,7 +55,9 @@ def refusal(spark: SparkSession, statement: str) -> str:
     return str(caught.value)
 
 
-def test_ours_stand_beside_icebergs(spark: SparkSession, namespace: str) -> None:
+def test_procedures_of_polaris_spark_and_of_iceberg_are_both_available(
+    spark: SparkSession, namespace: str
+) -> None:
     listed = [row.procedure_name for row in spark.sql("SHOW PROCEDURES IN polaris.system").collect()]
     assert len(listed) == len(set(listed))
     assert {"expire_snapshots", "rewrite_data_files", "storage_summary"} <= set(listed)
@@ -67,7 +69,7 @@ def test_ours_stand_beside_icebergs(spark: SparkSession, namespace: str) -> None
     assert rewritten[0].rewritten_manifests_count == 2
 
 
-def test_there_is_none_outside_of_system(spark: SparkSession, namespace: str) -> None:
+def test_there_are_no_procedures_outside_of_system(spark: SparkSession, namespace: str) -> None:
     assert spark.sql(f"SHOW PROCEDURES IN {namespace}").collect() == []
     with pytest.raises(AnalysisException):
         call(spark, f"{namespace}.storage_summary()")
@@ -187,7 +189,7 @@ def test_numbers_that_are_none_come_back(spark: SparkSession, probes: str) -> No
         assert str(row.a_double) == str(float(text))
 
 
-def test_what_is_left_out_is_null(spark: SparkSession, probes: str) -> None:
+def test_arguments_that_are_left_out_are_null(spark: SparkSession, probes: str) -> None:
     assert call(spark, f"{probes}.system.probe_echo(a_int => NULL)") == [Row(*[None] * 8)]
 
 

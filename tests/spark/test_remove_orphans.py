@@ -125,7 +125,7 @@ def test_after_either_the_same_files_are_left(
     assert spark.table(f"{namespace}.t").count() == rows_before
 
 
-def test_it_is_a_statement(spark: SparkSession, home: Path) -> None:
+def test_remove_orphans_can_be_called_in_sql(spark: SparkSession, home: Path) -> None:
     [stray, *_] = sorted(strays(home))
     found = spark.sql(f"CALL polaris.system.remove_orphans(location => '{home}')")
     assert found.columns == ["path", "size", "modified", "owner", "outcome", "error"]
@@ -256,7 +256,7 @@ def test_executors_find_what_one_process_finds(spark: SparkSession, lake: Lake) 
         assert sorted(lake.remove(spark=spark, **asked), key=repr) == here
 
 
-def test_executors_do_with_other_schemes_what_the_mode_says(spark: SparkSession, lake: Lake) -> None:
+def test_executors_apply_prefix_mismatch_mode_to_other_schemes(spark: SparkSession, lake: Lake) -> None:
     table = lake.table()
     stray = lake.stray(folder(table) / "metadata" / "stray.stats")
     name_statistics(table, f"hdfs://nn:8020{stray}")

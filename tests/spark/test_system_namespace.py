@@ -173,7 +173,7 @@ def test_the_content_of_objects_is_had_in_sql(spark: SparkSession, two_commits: 
 
 
 @pytest.mark.parametrize("option", ["store", "store.password", "view", "prune"])
-def test_a_query_cannot_give_what_the_catalog_fixes(spark: SparkSession, option: str) -> None:
+def test_a_query_cannot_set_options_that_the_catalog_sets(spark: SparkSession, option: str) -> None:
     with pytest.raises(Exception, match=f"'{option}' of system.tables is fixed"):
         spark.sql(f"SELECT * FROM polaris.system.tables WITH ('{option}' = 'x')").collect()
     with pytest.raises(Exception, match="there is no option 'colour'"):

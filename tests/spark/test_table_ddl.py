@@ -196,9 +196,7 @@ def test_identifier_fields_and_write_orders_are_kept(spark: SparkSession, home: 
     assert "sort-order" not in dict(rows(spark, f"SHOW TBLPROPERTIES {table}"))
 
 
-def test_partitions_are_overwritten_by_what_is_written_or_by_what_is_said(
-    spark: SparkSession, home: str
-) -> None:
+def test_partitions_are_overwritten_dynamically_or_statically(spark: SparkSession, home: str) -> None:
     table = f"{home}.t"
     run(
         spark,

@@ -92,7 +92,7 @@ def test_of_other_types_some_are_measured_and_all_together_are_right() -> None:
     assert 0.9 * taken <= said <= 1.1 * taken
 
 
-def test_what_is_held_twice_or_shared_with_everybody_is_counted_once_or_not_at_all() -> None:
+def test_objects_referenced_twice_count_once_and_shared_constants_do_not_count() -> None:
     text = "x" * 1_000
     once, twice = deep_bytes([text]), deep_bytes([text, text])
     assert twice - once <= 16

@@ -63,7 +63,7 @@ def fresh(backend: Counting, revisions: dict[str, int] | None = None) -> ObjectS
     return ObjectStore(backend, "realm", ObjectCache(), store_key="memory", revisions=revisions)
 
 
-def test_what_was_written_needs_no_read(store: ObjectStore, backend: Counting) -> None:
+def test_written_objects_are_read_from_the_cache(store: ObjectStore, backend: Counting) -> None:
     leaf = Leaf(5, b"x")
     store.write([(1, leaf)])
     assert store.get(1, Leaf) is leaf

@@ -117,7 +117,7 @@ def test_a_put_in_doubt_is_repeated_until_it_is_certain(
     assert references.read("name", Value) == (second.version, Value(2))
 
 
-def test_a_put_that_lost_says_so(references: ReferenceStore, backend: Doubtful) -> None:
+def test_a_put_that_lost_its_swap_returns_the_conflict(references: ReferenceStore, backend: Doubtful) -> None:
     winner = references.row(Value(1))
     assert references.put("name", None, winner)
     backend.plan = ["before"]
@@ -127,7 +127,9 @@ def test_a_put_that_lost_says_so(references: ReferenceStore, backend: Doubtful) 
     assert references.read("name", Value) == (winner.version, Value(1))
 
 
-def test_a_put_that_stays_in_doubt_says_so(references: ReferenceStore, backend: Doubtful) -> None:
+def test_a_put_whose_outcome_stays_unknown_raises_an_error(
+    references: ReferenceStore, backend: Doubtful
+) -> None:
     backend.plan = ["before"] * 10
     with pytest.raises(OutcomeUnknownError):
         references.put("name", None, references.row(Value(1)))

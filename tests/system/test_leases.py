@@ -138,7 +138,9 @@ def test_a_clock_more_than_a_minute_behind_may_not_lease_or_renew(
         a_little.renew(lease)
 
 
-def test_who_sleeps_while_it_asks_for_the_time_of_the_last_lease_is_not_behind(clock: ManualClock) -> None:
+def test_a_process_that_sleeps_while_it_reads_the_last_lease_does_not_get_an_old_span(
+    clock: ManualClock,
+) -> None:
     class Sleepy(MemoryBackend):
         """Sleeps before its first read, while another process takes a lease."""
 

@@ -67,7 +67,7 @@ def dies_before_the_row(history: History, name: str, source: str | None) -> None
 
 
 @pytest.mark.parametrize("source", [None, MAIN])
-def test_what_a_dead_creator_registered_is_completed_whatever_others_did_since(source: str | None) -> None:
+def test_a_reference_of_a_dead_creator_is_completed_after_any_other_changes(source: str | None) -> None:
     history = History()
     history.create(MAIN)
     history.add(MAIN)

@@ -58,7 +58,9 @@ def test_a_store_that_lost_nothing_is_complete_and_keeps_its_heads(history: Hist
 
 
 @pytest.mark.parametrize("kind", ["commit", "entries", "box"])
-def test_what_the_newest_commit_needs_is_lost_so_the_one_before_is_next(history: History, kind: str) -> None:
+def test_if_rows_of_the_newest_commit_are_lost_recovery_returns_to_the_commit_before(
+    history: History, kind: str
+) -> None:
     backend = history.copy()
     head = head_of(backend, row_of(backend))
     commit = commit_of(backend, head.commit)
@@ -95,7 +97,7 @@ def test_the_log_says_who_recovered_from_what_to_what(history: History) -> None:
     assert (entry.summary["to"], entry.summary["lost-commits"]) == ("39", "1")
 
 
-def test_what_is_undone_is_told_as_far_as_it_can_be_read(history: History) -> None:
+def test_recovery_reports_the_undone_changes_that_are_readable(history: History) -> None:
     backend = history.copy()
     known = chain(history.backend, head_of(backend, row_of(backend)))
     lose(backend, {id for n, id in known if n in (40, 38, 36)})
@@ -372,7 +374,7 @@ def test_without_a_registry_there_is_nothing_to_recover(history: History) -> Non
         recover(backend, history.clock)
 
 
-def test_what_was_prepared_before_cannot_be_committed_afterwards(history: History) -> None:
+def test_changes_prepared_before_a_recovery_cannot_be_committed_after_it(history: History) -> None:
     backend = history.copy()
     running = process(backend, history.clock)
     stale = running.open(MAIN).read()

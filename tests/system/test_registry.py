@@ -101,7 +101,9 @@ def test_a_reference_that_nobody_created_does_not_exist(two: Two) -> None:
 
 
 @pytest.mark.parametrize("end", ["dropped", "moved"])
-def test_who_never_had_a_reference_open_is_answered_what_was_done_before_its_end(two: Two, end: str) -> None:
+def test_a_process_that_never_opened_a_dropped_reference_gets_the_answers_of_its_earlier_operations(
+    two: Two, end: str
+) -> None:
     two.one.create(NAME, ME)
     at = two.one.clock.now_ms()
     done, new, old = (
@@ -213,7 +215,7 @@ def test_only_a_dropped_reference_is_undropped(two: Two) -> None:
         two.one.undrop(NAME, ME)
 
 
-def test_what_a_dead_creator_registered_is_completed_by_who_finds_it(two: Two) -> None:
+def test_a_reference_of_a_dead_creator_is_completed_by_the_next_process_that_reads_it(two: Two) -> None:
     dying(two.one, "_insert")
     with pytest.raises(Died):
         two.one.create(NAME, ME)
@@ -222,7 +224,7 @@ def test_what_a_dead_creator_registered_is_completed_by_who_finds_it(two: Two) -
     assert len(two.rows()) == 1
 
 
-def test_what_a_dead_creator_registered_can_be_dropped(two: Two) -> None:
+def test_a_reference_of_a_dead_creator_can_be_dropped(two: Two) -> None:
     dying(two.one, "_insert")
     with pytest.raises(Died):
         two.one.create(NAME, ME)
@@ -234,7 +236,7 @@ def test_what_a_dead_creator_registered_can_be_dropped(two: Two) -> None:
     assert third.commit(NAME, Add("n")) == 1
 
 
-def test_nobody_goes_on_with_a_row_whose_dropper_died_once_the_name_is_created_again(two: Two) -> None:
+def test_no_process_uses_the_old_row_after_its_dropper_died_and_the_name_was_created_again(two: Two) -> None:
     two.one.create(NAME, ME)
     two.other.commit(NAME, Add("n"))
     dying(two.one, "_seal")

@@ -50,7 +50,7 @@ def take(tasks: Tasks, holder: str, scope: str = "catalog") -> HeldTask:
     return tasks.acquire("import", scope, holder=holder, renew=False)
 
 
-def test_a_second_holder_is_told_who_runs_it_and_until_when(tasks: Tasks) -> None:
+def test_the_error_for_a_second_holder_names_the_first_and_the_end_of_its_lease(tasks: Tasks) -> None:
     take(tasks, "first")
     with pytest.raises(
         TaskRunningError, match=r"first has been running task 'import' of catalog .*until 2025-03-02T00:01:00"
@@ -58,7 +58,7 @@ def test_a_second_holder_is_told_who_runs_it_and_until_when(tasks: Tasks) -> Non
         take(tasks, "second")
 
 
-def test_that_it_runs_elsewhere_is_an_error_that_says_try_again() -> None:
+def test_a_task_that_runs_elsewhere_raises_an_error_that_says_to_try_again() -> None:
     assert issubclass(TaskRunningError, TryAgainError)
 
 
@@ -96,7 +96,9 @@ def test_a_lease_that_ended_is_kept_while_clocks_may_differ(tasks: Tasks, clock:
     take(tasks, "second")
 
 
-def test_who_was_overtaken_finds_out_and_does_not_take_it_back(tasks: Tasks, clock: ManualClock) -> None:
+def test_a_holder_whose_lease_was_taken_over_learns_it_and_does_not_take_it_back(
+    tasks: Tasks, clock: ManualClock
+) -> None:
     first = take(tasks, "first")
     clock.advance(TASK_MS + BEHIND_MS + 1)
     take(tasks, "second")
@@ -183,7 +185,7 @@ def test_a_waiting_process_takes_over_a_dead_holders_lease_by_the_wall_clock(
     assert clock.now_ms() > first.record.until_ms + BEHIND_MS
 
 
-def test_a_renewal_whose_outcome_was_never_told_is_not_a_loss(
+def test_a_renewal_of_unknown_outcome_does_not_lose_the_lease(
     tasks: Tasks, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = take(tasks, "first")
@@ -325,7 +327,9 @@ def test_telling_renews_the_lease(tasks: Tasks, clock: ManualClock) -> None:
     assert held.record.until_ms == clock.now_ms() + TASK_MS
 
 
-def test_who_lost_the_lease_is_told_when_it_tells(tasks: Tasks, clock: ManualClock) -> None:
+def test_a_holder_that_lost_its_lease_learns_it_when_it_reports_progress(
+    tasks: Tasks, clock: ManualClock
+) -> None:
     first = take(tasks, "first")
     clock.advance(TASK_MS + BEHIND_MS + 1)
     take(tasks, "second").tell("reading", 5)
@@ -362,7 +366,7 @@ def test_a_waiting_process_gets_the_lease_once_it_is_free(tasks: Tasks) -> None:
     assert next(asked) > 3
 
 
-def test_waiting_ends_when_the_waiter_is_told_to(tasks: Tasks) -> None:
+def test_a_wait_can_be_cancelled(tasks: Tasks) -> None:
     take(tasks, "first")
 
     def waiting() -> None:

@@ -126,7 +126,7 @@ def test_refreshes_of_a_materialized_view_are_measured(tmp_path):
         (("earlier",), "needs --against"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(tmp_path, arguments, message):
+def test_benchmarks_that_cannot_be_run_are_refused(tmp_path, arguments, message):
     done = run(tmp_path / "none", *arguments)
     assert done.returncode == 2
     assert message in done.stderr

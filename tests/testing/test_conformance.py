@@ -40,7 +40,7 @@ def test_a_writer_that_fails_ends_its_reader(
         )
 
 
-def test_a_scan_that_ends_silently_where_it_was_cut_is_found_out(
+def test_a_scan_that_ends_silently_at_an_interruption_is_detected(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = FaultyProxy("127.0.0.1", 1)
@@ -62,7 +62,7 @@ def test_a_scan_that_ends_silently_where_it_was_cut_is_found_out(
     assert len(cuts) == 2
 
 
-def test_a_scan_that_finds_what_was_swapped_behind_it_again_is_found_out(
+def test_a_scan_that_returns_a_reference_again_after_a_swap_is_detected(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = backend.scan
@@ -80,7 +80,7 @@ def test_a_scan_that_finds_what_was_swapped_behind_it_again_is_found_out(
         ServerConformance().test_references_that_are_swapped_during_a_scan_are_found_once(backend)
 
 
-def test_a_scan_of_batches_without_bound_is_told_so(
+def test_a_scan_of_batches_without_bound_is_reported(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = backend.scan

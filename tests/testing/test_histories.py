@@ -17,7 +17,7 @@ def told(kind: Kind, start: int, end: int | None, **more: Any) -> Operation:
     return Operation(kind, start, end, **more)
 
 
-def test_what_happened_one_after_the_other_is_accepted() -> None:
+def test_sequential_operations_are_accepted() -> None:
     assert linearizable(
         [
             told("read", 0, 1, found=None),
@@ -86,7 +86,7 @@ def test_what_happened_one_after_the_other_is_accepted() -> None:
         ),
     ],
 )
-def test_what_one_register_cannot_have_told_is_found(history: list[Operation]) -> None:
+def test_results_that_a_single_register_cannot_give_are_found(history: list[Operation]) -> None:
     assert not linearizable(history, first=b"0")
 
 
@@ -101,7 +101,7 @@ def test_operations_at_the_same_time_may_have_come_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("seen", [b"0", b"a"])
-def test_a_swap_of_unknown_outcome_took_place_or_not(seen: bytes) -> None:
+def test_a_swap_of_unknown_outcome_may_have_taken_effect_or_not(seen: bytes) -> None:
     swap = told("swap", 0, None, expected=b"0", new=b"a")
     assert linearizable([swap, told("read", 5, 6, found=seen)], first=b"0")
     assert linearizable([swap, told("read", 1, 2, found=b"0"), told("read", 5, 6, found=seen)], first=b"0")

@@ -31,7 +31,7 @@ def test_it_answers_on_loopback_and_is_gone_afterwards() -> None:
     assert not Path(directory[0]).exists()
 
 
-def test_why_it_does_not_start_is_told() -> None:
+def test_the_error_says_why_the_server_does_not_start() -> None:
     with pytest.raises(StateError, match="no_such_setting"):
         PostgreSQL({"no_such_setting": "1"})
 

@@ -36,7 +36,7 @@ def test_each_gives_its_own_result_in_the_order_of_the_arguments() -> None:
     assert in_processes(divmod, [(7, 2), (9, 5)]) == [(3, 1), (1, 4)]
 
 
-def test_a_process_that_crashes_is_told() -> None:
+def test_a_process_that_crashes_is_reported() -> None:
     with pytest.raises(BrokenProcessPool):
         in_processes(crash, [(0,), (1,)])
 

@@ -85,7 +85,7 @@ def test_without_faults_everything_passes_and_ends_pass_too(server: int) -> None
     ("kind", "ends"),
     [("cut", {"reset"}), ("truncate", {"ended", "reset"}), ("half-close", {"ended", "silent"})],
 )
-def test_what_was_under_way_is_lost(server: int, kind: Kind, ends: set[str]) -> None:
+def test_bytes_in_flight_are_lost(server: int, kind: Kind, ends: set[str]) -> None:
     with FaultyProxy("127.0.0.1", server, seed=1, faults=only(kind)) as proxy:
         got, end = echoed(proxy.port, patience_s=QUIET_S if "silent" in ends else PATIENCE_S)
         assert end in ends
@@ -95,7 +95,7 @@ def test_what_was_under_way_is_lost(server: int, kind: Kind, ends: set[str]) -> 
 
 
 @pytest.mark.parametrize("kind", ["stall", "delay"])
-def test_what_is_late_comes_whole(server: int, kind: Kind) -> None:
+def test_delayed_bytes_arrive_completely(server: int, kind: Kind) -> None:
     with FaultyProxy("127.0.0.1", server, seed=1, faults=only(kind, stall_s=0.02, delay_s=0.02)) as proxy:
         assert echoed(proxy.port) == (SENT, "ended")
         assert proxy.happened[kind] > 5
@@ -117,7 +117,7 @@ def test_the_seed_decides_what_happens_and_where(server: int) -> None:
     assert found[0] != found[2]
 
 
-def test_only_one_direction_may_be_concerned(server: int) -> None:
+def test_a_fault_can_affect_one_direction_only(server: int) -> None:
     faults = Faults(every=1, cut=1, truncate=0, half_close=0, stall=0, delay=0, directions=("answers",))
     with FaultyProxy("127.0.0.1", server, seed=1, faults=faults) as proxy:
         assert len(echoed(proxy.port)[0]) < 20

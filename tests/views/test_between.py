@@ -135,12 +135,12 @@ def test_a_beginning_after_the_end_is_refused(catalog: Catalog) -> None:
         catalog.read("changes", **{"from": "2101-01-02T00:00:00Z", "to": "2101-01-01T00:00:00Z"})
 
 
-def test_an_end_is_given_once(catalog: Catalog) -> None:
+def test_each_end_can_be_given_only_once(catalog: Catalog) -> None:
     with pytest.raises(InputError, match="'to' and 'as-of' both set the end of a history"):
         catalog.read("changes", **{"to": "2101-01-01T00:00:00Z", "as-of": "2101-01-01T00:00:00Z"})
 
 
-def test_what_was_trimmed_is_refused_and_what_follows_is_not(stored: Catalog, clock: ManualClock) -> None:
+def test_trimmed_commits_are_refused_and_later_ones_are_not(stored: Catalog, clock: ManualClock) -> None:
     commits = _commits(stored)
     references = stored.session.catalog.references
     age = clock.now_ms() - round(commits[6]["committed_at"].timestamp() * 1_000)

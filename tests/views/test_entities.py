@@ -224,7 +224,7 @@ def test_files_of_a_table_imported_unread_whose_metadata_is_odd_hide_no_others(
     catalog.session.close()
 
 
-def test_commands_show_what_no_column_holds(beyond: Catalog, tmp_path: Path) -> None:
+def test_commands_show_values_that_exceed_the_types_of_columns(beyond: Catalog, tmp_path: Path) -> None:
     listed = {one["name"]: one for one in run("tables", beyond.store, "--json").json}
     assert listed["db.registered"]["last-updated"] == listed["db.v"]["last-updated"] == str(10 * LONGEST)
     assert "append" in run("log", beyond.store).out

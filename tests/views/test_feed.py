@@ -218,7 +218,7 @@ def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(either:
         assert [order(row) for batch in found for row in batch] == expected, start
 
 
-def test_a_start_that_is_none_is_refused(busy: Catalog) -> None:
+def test_an_invalid_start_is_refused(busy: Catalog) -> None:
     for start, message in {
         "soon": "start is 'soon'; it must be a commit number",
         "abc1": "start 'abc1' is not a commit",
@@ -382,7 +382,7 @@ def test_an_object_that_no_sweep_took_is_corruption_to_a_stream(busy: Catalog) -
         [row for partition in partitions for row in stream.reader.read(partition)]
 
 
-def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
+def test_a_stream_whose_history_is_swept_while_it_plans_is_reported(
     busy: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit is deleted after the head was read and before the commit is read."""

@@ -40,7 +40,8 @@ CONTENT = "CASE content WHEN 'data' THEN 0 WHEN 'position-deletes' THEN 1 ELSE 2
 
 
 def compared(content: str) -> str:
-    """Return the columns that both sides have, without maps, which Spark cannot sort or compare."""
+    """Return the select list of the columns that both sides have. Maps become JSON, because Spark cannot sort or
+    compare maps."""
     return ", ".join([content, PLAIN, *[f"to_json({name}) AS {name}" for name in MAPS]])
 
 

@@ -81,7 +81,7 @@ rows = (
 @example([], 128)
 @example([b""], 128)
 @example([b"", row(encode(["x", 1, [], []]))[:-1]], 128)
-def test_what_columns_tell_is_what_one_row_tells(values: list[bytes], length: int) -> None:
+def test_decoding_in_columns_and_by_row_gives_the_same_headers(values: list[bytes], length: int) -> None:
     for value, told in zip(values, by_columns(values, length), strict=True):
         if told is not None:
             assert told == by_rows(value)
@@ -89,7 +89,7 @@ def test_what_columns_tell_is_what_one_row_tells(values: list[bytes], length: in
 
 @settings(deadline=None)
 @given(st.lists(st.builds(row, own_headers, payload=st.binary(max_size=20))))
-def test_what_our_encoder_writes_is_decoded(values: list[bytes]) -> None:
+def test_rows_of_the_packages_encoder_are_decoded(values: list[bytes]) -> None:
     told = by_columns(values, objects.MAX_ROW_BYTES)
     assert told == [by_rows(value) for value in values]
     assert None not in told

@@ -130,7 +130,7 @@ Test = Callable[[Row], bool]
 
 
 def _filters(sample: list[Row], random: random.Random) -> Iterator[tuple[Filter, Test]]:
-    """Return filters on columns of some rows, each with its expected result."""
+    """Yield filters on columns of some rows, each with a function that applies it to a row."""
     row = random.choice(sample)
     for name, value in row.items():
         if not isinstance(value, str | int | datetime):

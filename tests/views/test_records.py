@@ -89,7 +89,7 @@ def test_every_node_has_one_row(catalog: Catalog) -> None:
     assert {lease.node: f"host{n}:{n}" for n, lease in enumerate(leases)}.items() <= found.items()
 
 
-def test_a_lease_that_ran_out_is_no_longer_in_force(catalog: Catalog) -> None:
+def test_an_expired_lease_is_shown_as_not_in_force(catalog: Catalog) -> None:
     class Yesterday(SystemClock):
         def now_ms(self) -> int:
             return super().now_ms() - 86_400_000

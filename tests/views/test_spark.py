@@ -264,7 +264,7 @@ def test_age_groups_follow_the_clock(spark: SparkSession, shop: Catalog) -> None
         ({"view": "tables", "start": "latest"}, "these options are only for streams: start"),
     ],
 )
-def test_what_the_data_source_refuses_is_said_in_one_line(
+def test_refusals_of_the_data_source_are_reported_in_one_line(
     load: Load, place: CatalogPlace, orders: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=message) as refused:

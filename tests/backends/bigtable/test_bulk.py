@@ -50,21 +50,21 @@ class Half:
 
 
 @pytest.mark.parametrize("status", [_UNAVAILABLE, None])
-def test_only_entries_that_failed_are_asked_again(far: Backend, relay: Relay, status: int | None) -> None:
+def test_only_failed_entries_are_sent_again(far: Backend, relay: Relay, status: int | None) -> None:
     half = relay.rules["MutateRows"] = Half(status, 3)
     far.write_objects("realm", _ROWS)
     assert half.sizes == [100, 50, 25, 12]  # type: ignore[attr-defined]  # a rule of ours
     assert far.read_objects("realm", _KEYS) == _WRITTEN
 
 
-def test_deletes_whose_entries_failed_are_asked_again(far: Backend, relay: Relay) -> None:
+def test_failed_entries_of_a_delete_are_sent_again(far: Backend, relay: Relay) -> None:
     far.write_objects("realm", _ROWS)
     relay.rules["MutateRows"] = Half(_UNAVAILABLE, 2)
     far.delete_objects("realm", _KEYS)
     assert far.read_objects("realm", _KEYS) == {}
 
 
-def test_an_entry_that_is_refused_for_good_is_told_at_once(far: Backend, relay: Relay) -> None:
+def test_a_permanently_refused_entry_is_reported_at_once(far: Backend, relay: Relay) -> None:
     half = relay.rules["MutateRows"] = Half(_INVALID, 1)
     with pytest.raises(StateError, match="50 of 100 rows were not changed"):
         far.write_objects("realm", _ROWS)
@@ -92,7 +92,7 @@ def test_a_write_without_capacity_for_it_changed_nothing(far: Backend, hasty: Ba
     assert far.read_objects("realm", _KEYS) == {}
 
 
-def test_a_write_whose_answers_were_lost_before_is_in_doubt_whatever_ends_it(
+def test_a_write_has_an_unknown_outcome_if_an_earlier_answer_was_lost(
     far: Backend, hasty: Backend, relay: Relay
 ) -> None:
     lost = lose("UNAVAILABLE")
@@ -183,7 +183,7 @@ def test_a_scan_that_lasts_longer_than_an_attempt_goes_on_over_the_same_connecti
     assert far._calls._channels == channels  # type: ignore[attr-defined]
 
 
-def test_a_scan_that_gets_nowhere_is_given_up(hasty: Backend, relay: Relay) -> None:
+def test_a_scan_without_progress_fails(hasty: Backend, relay: Relay) -> None:
     splits = hasty.splits("objects", ["realm"], 1)
     relay.rules["ReadRows"] = refuse("UNAVAILABLE")
     with pytest.raises(TryAgainError, match="UNAVAILABLE"):

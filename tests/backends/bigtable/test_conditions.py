@@ -56,7 +56,7 @@ def test_an_older_cell_satisfies_no_condition(
     assert backend.read_reference("realm", "name") == new
 
 
-def test_the_latest_cell_is_what_readers_and_conditions_see(
+def test_readers_and_conditions_see_the_newest_cell(
     backend: Backend, client: BigtableClient, admin: BigtableTableAdminClient, references: str
 ) -> None:
     keep_all_cells(admin, references)
@@ -91,7 +91,7 @@ def test_a_version_is_compared_by_its_bytes(backend: Backend, version: bytes) ->
     assert backend.delete_reference("realm", "name", new.version) == Swapped()
 
 
-def test_a_row_of_others_is_not_a_reference_and_is_left_alone(
+def test_a_row_of_another_program_is_not_a_reference_and_is_not_changed(
     backend: Backend, client: BigtableClient, references: str
 ) -> None:
     cell = Mutation.SetCell(family_name="f", column_qualifier=b"note", timestamp_micros=0, value=b"x")

@@ -28,7 +28,7 @@ def test_no_realms_rows_are_within_those_of_another() -> None:
 
 
 @pytest.mark.parametrize("realm", _HOSTILE)
-def test_a_key_tells_what_it_was_made_of(realm: str) -> None:
+def test_a_key_can_be_decoded(realm: str) -> None:
     prefix = keys.realm_prefix(realm)
     for key in (ObjectKey(0, 0), ObjectKey(MAX_ID, 2**31 - 1), ObjectKey(1 << 22, 3)):
         made = keys.object_key(prefix, key)
@@ -43,7 +43,7 @@ def test_a_key_tells_what_it_was_made_of(realm: str) -> None:
 
 
 @pytest.mark.parametrize("key", [b"realm", b"realm\x00short", b"\xff\x00" + bytes(13), b"\x00store"])
-def test_keys_of_others_are_told(key: bytes) -> None:
+def test_keys_of_other_programs_are_reported(key: bytes) -> None:
     with pytest.raises(CorruptionError, match="not part of a catalog's store"):
         keys.object_of(key)
 
@@ -102,7 +102,7 @@ def test_many_realms_make_no_more_splits_than_asked_for(far: Backend) -> None:
             assert sum(_spread(far, splits)) == 50
 
 
-def test_a_dropped_realm_takes_none_of_its_likes_with_it(far: Backend, relay: Relay) -> None:
+def test_dropping_a_realm_keeps_realms_with_similar_names(far: Backend, relay: Relay) -> None:
     realms = ["a", "a\x00", "a\x00b", "a\x01", "a\x01\x01", "aa", "A"]
     for realm in realms:
         far.write_objects(realm, [ObjectRow(1, 0, b"x")])

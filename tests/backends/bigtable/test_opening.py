@@ -67,7 +67,7 @@ def test_a_password_is_refused_and_not_shown() -> None:
     assert "horse" not in str(caught.value)
 
 
-def test_what_the_uri_leaves_out_has_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_the_uri_lacks_have_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
     uri = StoreURI.parse("bigtable://example.com:project/instance")
     settings = Settings.parse(uri, {})
@@ -88,7 +88,7 @@ def test_a_table_id_has_at_most_fifty_characters() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "no json", "{}", '{"type": "service_account"}'])
-def test_credentials_that_cannot_be_used_are_told(
+def test_credentials_that_cannot_be_used_are_reported(
     tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
@@ -124,7 +124,9 @@ def test_a_user_who_may_not_create_tables_is_told_which_role_may(relay: Relay, f
         open_backend(far_uri).setup()
 
 
-def test_a_user_who_may_nothing_is_told_at_once(backend: Backend, relay: Relay, far_uri: str) -> None:
+def test_a_user_without_permissions_gets_an_error_at_once(
+    backend: Backend, relay: Relay, far_uri: str
+) -> None:
     for status in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         relay.rules["ReadRows"] = refuse(status)
         for use in (lambda b: b.setup(), lambda b: b.read_reference("realm", "name")):
@@ -134,7 +136,7 @@ def test_a_user_who_may_nothing_is_told_at_once(backend: Backend, relay: Relay, 
             other.close()
 
 
-def test_missing_permissions_to_write_are_told(far: Backend, relay: Relay) -> None:
+def test_missing_write_permissions_are_reported(far: Backend, relay: Relay) -> None:
     for method in ("CheckAndMutateRow", "MutateRows"):
         relay.rules[method] = refuse("PERMISSION_DENIED")
     for change in (
@@ -178,7 +180,7 @@ def test_a_swap_whose_answer_is_lost_is_sent_once_and_in_doubt(
 # Tables
 
 
-def test_tables_of_others_are_left_alone(
+def test_tables_of_other_programs_are_not_changed(
     uri: str, admin: BigtableTableAdminClient, instance: str, references: str
 ) -> None:
     theirs = Table(column_families={"theirs": ColumnFamily()})
@@ -189,7 +191,7 @@ def test_tables_of_others_are_left_alone(
         open_backend(uri).read_reference("realm", "name")
 
 
-def test_tables_that_hold_rows_of_others_are_left_alone(
+def test_tables_that_hold_rows_of_other_programs_are_not_changed(
     uri: str, admin: BigtableTableAdminClient, client: BigtableClient, instance: str, references: str
 ) -> None:
     theirs = Table(column_families={"f": ColumnFamily()})
@@ -227,7 +229,7 @@ def test_a_store_that_is_closed_while_it_is_opened_leaves_no_channel(uri: str) -
             channel.stream("SampleRowKeys", backend._objects.sample(), time.monotonic() + 1)  # type: ignore[attr-defined]
 
 
-def test_what_was_half_set_up_is_finished(
+def test_an_incomplete_setup_is_completed(
     uri: str, backend: Backend, admin: BigtableTableAdminClient, references: str
 ) -> None:
     admin.delete_table(name=references)
@@ -285,7 +287,7 @@ def test_threads_do_not_wait_one_after_another_for_a_server_that_is_silent() -> 
         backend.close()
 
 
-def test_nobody_waits_for_ever_for_a_free_place(uri: str, backend: Backend) -> None:
+def test_no_thread_waits_forever_for_a_free_slot(uri: str, backend: Backend) -> None:
     narrow = open_backend(with_options(uri, "channels=1&timeout=1s"))
     until_it_works(lambda: narrow.read_reference("realm", "name"))
     with ExitStack() as busy:
@@ -353,7 +355,7 @@ backend.close()
 """
 
 
-def test_what_is_opened_after_a_fork_works_and_what_was_before_is_refused(uri: str, backend: Backend) -> None:
+def test_a_forked_child_can_open_a_store_but_cannot_use_its_parents(uri: str, backend: Backend) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FORKING, uri], capture_output=True, text=True, timeout=120, check=False
     )

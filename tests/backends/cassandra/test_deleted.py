@@ -83,7 +83,7 @@ def test_a_realm_is_dropped_whose_rows_a_sweep_deleted(backend: Backend) -> None
     assert scanned(backend, None) == []
 
 
-def test_a_scan_finds_what_sweeps_left_once(backend: Backend) -> None:
+def test_a_scan_finds_each_remaining_row_once_after_sweeps(backend: Backend) -> None:
     """The remaining rows fill several pages, so some of the pages that fail are not the first."""
     left = []
     for number in range(60):
@@ -123,7 +123,7 @@ def test_partitions_of_nothing_but_too_many_deleted_rows_are_passed(backend: Bac
     assert scanned(backend, None) == []
 
 
-def test_an_object_of_too_many_deleted_parts_is_told(uri: str, backend: Backend) -> None:
+def test_an_object_of_too_many_deleted_parts_is_reported(uri: str, backend: Backend) -> None:
     rows = [ObjectRow(1, part, b"x") for part in range(MOST + 1)]
     backend.write_objects("realm", rows)
     delete(backend, "realm", rows)

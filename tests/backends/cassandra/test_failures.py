@@ -20,7 +20,7 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainErro
         (ConsistencyLevel.QUORUM, False, TryAgainError),
     ],
 )
-def test_too_few_replicas_leave_a_transaction_in_doubt_once_it_may_be_decided(
+def test_a_transaction_has_an_unknown_outcome_if_too_few_replicas_answer_after_it_may_be_decided(
     level: int, conditional: bool, told: type[PolarisError]
 ) -> None:
     error = Unavailable("unavailable", consistency=level, required_replicas=2, alive_replicas=1)

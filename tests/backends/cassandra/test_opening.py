@@ -181,7 +181,7 @@ def test_a_table_that_the_node_cannot_read_yet_is_waited_for(
     use(uri)
 
 
-def test_a_store_that_is_dropped_while_it_is_open_is_told(
+def test_a_store_that_is_dropped_while_it_is_open_is_reported(
     cassandra: Cassandra, uri: str, backend: Backend
 ) -> None:
     backend.insert_reference("realm", "name", row())
@@ -190,7 +190,7 @@ def test_a_store_that_is_dropped_while_it_is_open_is_told(
         backend.insert_reference("realm", "name", row())
 
 
-def test_a_user_needs_only_to_read_and_modify_what_was_set_up(
+def test_after_setup_a_user_needs_only_select_and_modify(
     cassandra: Cassandra, uri: str, backend: Backend
 ) -> None:
     keyspace = keyspace_of(uri)
@@ -236,7 +236,7 @@ def test_hosts_without_an_address_are_worth_another_try() -> None:
     backend.close()
 
 
-def test_a_driver_without_an_event_loop_is_told() -> None:
+def test_a_driver_without_an_event_loop_is_reported() -> None:
     program = (
         "import sys\n"
         "sys.modules['cassandra.io.libevwrapper'] = None\n"

@@ -44,7 +44,7 @@ def test_references_are_only_written_by_transactions() -> None:
     assert all(" IF " in text for text in writes)
 
 
-def test_what_has_no_version_is_never_compared_with(backend: Backend, sent: list[Any]) -> None:
+def test_a_missing_version_is_never_used_in_a_condition(backend: Backend, sent: list[Any]) -> None:
     """`IF version = null` would be true for a missing row, and would create it."""
     for nothing in (None, b""):
         with pytest.raises(InputError, match="the expected version"):
@@ -124,7 +124,7 @@ def test_requests_under_way_are_bounded_and_nobody_waits_for_ever(uri: str, back
     narrow.close()
 
 
-def test_without_a_quorum_nothing_is_done_and_that_is_told(cassandra: Cassandra, uri: str) -> None:
+def test_without_a_quorum_the_error_says_that_nothing_was_changed(cassandra: Cassandra, uri: str) -> None:
     keyspace = keyspace_of(uri)
     cassandra.run(
         f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 3}}"
@@ -145,7 +145,7 @@ def test_without_a_quorum_nothing_is_done_and_that_is_told(cassandra: Cassandra,
     backend.close()
 
 
-def test_a_forked_child_is_told_to_open_the_store_itself_and_can(uri: str, backend: Backend) -> None:
+def test_a_forked_child_must_open_the_store_itself_and_can_do_so(uri: str, backend: Backend) -> None:
     backend.insert_reference("realm", "name", row())
     child = os.fork()
     if child == 0:

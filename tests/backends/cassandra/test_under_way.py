@@ -53,7 +53,7 @@ def test_one_more_waits_until_another_ends() -> None:
         under_way.sent(_Future, 0)
 
 
-def test_what_could_not_be_sent_is_not_under_way() -> None:
+def test_a_request_that_could_not_be_sent_does_not_count_as_in_flight() -> None:
     under_way = RequestLimit(1)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

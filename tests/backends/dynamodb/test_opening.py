@@ -76,7 +76,7 @@ def test_credentials_come_from_the_environment_if_the_uri_has_none(
         assert backend.read_reference("realm", "name") is None
 
 
-def test_a_store_that_was_not_set_up_is_told(uri: str) -> None:
+def test_a_store_that_was_not_set_up_is_reported(uri: str) -> None:
     with contextlib.closing(open_backend(uri)) as backend:
         with pytest.raises(NoStoreError, match="create=true"):
             backend.read_reference("realm", "name")

@@ -35,7 +35,7 @@ def first(times: int, answer: Answer) -> Rule:
 
 
 @pytest.mark.parametrize("code", _THROTTLED)
-def test_what_is_throttled_is_asked_again(gateway: Gateway, far: Backend, code: str) -> None:
+def test_throttled_requests_are_sent_again(gateway: Gateway, far: Backend, code: str) -> None:
     one, two = row(b"one"), row(b"two")
     gateway.rule = first(3, refusal(code))
     assert far.insert_reference("realm", "name", one) == Swapped()
@@ -50,7 +50,7 @@ def test_what_is_throttled_is_asked_again(gateway: Gateway, far: Backend, code: 
     assert len(rows(far, far.splits("references", None, 1))) == 1
 
 
-def test_what_stays_throttled_was_not_done_and_does_not_last(
+def test_a_request_that_stays_throttled_fails_in_time_with_nothing_changed(
     gateway: Gateway, far_uri: str, backend: Backend
 ) -> None:
     backend.insert_reference("realm", "name", one := row())
@@ -85,7 +85,7 @@ def test_a_change_that_the_service_fails_at_is_in_doubt_and_sent_once(
     assert backend.read_reference("realm", "name") is None
 
 
-def test_what_may_be_repeated_is_repeated_when_the_service_fails(
+def test_idempotent_requests_are_repeated_when_the_service_fails(
     gateway: Gateway, far: Backend, far_uri: str
 ) -> None:
     gateway.rule = first(2, refusal("InternalServerError", status=500))
@@ -169,7 +169,7 @@ def test_refusals_say_what_to_do_and_are_not_repeated(
         assert len(gateway.asked) == 1
 
 
-def test_a_server_of_another_kind_is_told(gateway: Gateway, far: Backend) -> None:
+def test_a_server_of_another_kind_is_reported(gateway: Gateway, far: Backend) -> None:
     gateway.rule = lambda *_: Answer(404, {"detail": "Not Found"})
     with pytest.raises(StateError, match="check that it is DynamoDB"):
         far.setup()
@@ -193,7 +193,7 @@ def test_many_threads_share_few_connections(gateway: Gateway, far_uri: str, back
     narrow.close()
 
 
-def test_nobody_waits_for_ever_for_a_connection(gateway: Gateway, far_uri: str, backend: Backend) -> None:
+def test_no_thread_waits_forever_for_a_connection(gateway: Gateway, far_uri: str, backend: Backend) -> None:
     narrow = open_backend(f"{far_uri}&connections=1&timeout=3min")
     narrow.read_reference("realm", "name")
     held, go_on = threading.Event(), threading.Event()

@@ -166,14 +166,16 @@ def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
     other.close()
 
 
-def test_a_store_that_is_dropped_while_it_is_open_is_told(uri: str, backend: Backend, admin: Admin) -> None:
+def test_a_store_that_is_dropped_while_it_is_open_is_reported(
+    uri: str, backend: Backend, admin: Admin
+) -> None:
     backend.read_reference("realm", "name")
     admin.run(f"DROP DATABASE {database_of(uri)}")
     with pytest.raises(StoreURIError, match="does not contain a store"):
         backend.insert_reference("realm", "name", row())
 
 
-def test_tables_of_others_are_left_alone(uri: str, admin: Admin) -> None:
+def test_tables_of_other_programs_are_not_changed(uri: str, admin: Admin) -> None:
     admin.run(f"CREATE DATABASE {database_of(uri)}")
     admin.run(f"CREATE TABLE {database_of(uri)}.objects (name text)")
     for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
@@ -259,7 +261,7 @@ def test_a_server_that_takes_no_large_rows_is_refused(uri: str, backend: Backend
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x00" * 64, b"\x04\x00\x00\x00\n5.5"], ids=repr
 )
-def test_a_server_of_another_kind_is_told(answer: bytes) -> None:
+def test_a_server_of_another_kind_is_reported(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def serve() -> None:

@@ -43,7 +43,7 @@ def test_many_threads_share_few_connections(uri: str, admin: Admin) -> None:
     backend.close()
 
 
-def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
+def test_no_thread_waits_forever_for_a_connection(uri: str, backend: Backend) -> None:
     narrow = open_backend(with_options(uri, "pool=1&timeout=200ms"))
     until_it_works(lambda: narrow.read_reference("realm", "name"))
 
@@ -132,7 +132,7 @@ def test_a_statement_that_an_operator_cancels_was_not_done(
     assert backend.write_and_swap("realm", commit, "name", current.version, row()) == Swapped()
 
 
-def test_what_may_be_repeated_is_repeated_on_a_new_connection(
+def test_idempotent_operations_are_repeated_on_a_new_connection(
     uri: str, backend: Backend, admin: Admin, server: MariaDB
 ) -> None:
     for work, word in (
@@ -229,7 +229,7 @@ def test_a_child_leaves_its_parents_sessions_alone(uri: str, backend: Backend, a
 
 
 @pytest.mark.parametrize("how", ["KILL QUERY", "KILL"])
-def test_whatever_moment_a_commit_is_killed_at_what_is_told_of_it_is_true(
+def test_the_reported_outcome_of_a_commit_is_true_at_whatever_moment_it_is_killed(
     uri: str, backend: Backend, admin: Admin, server: MariaDB, how: str
 ) -> None:
     seed = random.randrange(2**32)

@@ -102,13 +102,13 @@ _NOT_DONE = [
 
 
 @pytest.mark.parametrize("error", _IN_DOUBT, ids=repr)
-def test_what_may_have_been_done_is_never_told_as_certain(error: PyMongoError) -> None:
+def test_an_operation_that_may_have_taken_effect_is_never_reported_as_certain(error: PyMongoError) -> None:
     assert type(failures.of_write(_WHERE, error)) is OutcomeUnknownError
     assert type(failures.of_read(_WHERE, error)) is TryAgainError
 
 
 @pytest.mark.parametrize("error", _NOT_DONE, ids=repr)
-def test_what_was_certainly_not_done_may_be_tried_again(error: PyMongoError) -> None:
+def test_an_operation_that_certainly_did_nothing_can_be_tried_again(error: PyMongoError) -> None:
     assert type(failures.of_write(_WHERE, error)) is TryAgainError
     assert type(failures.of_read(_WHERE, error)) is TryAgainError
 
@@ -131,7 +131,7 @@ def test_what_was_certainly_not_done_may_be_tried_again(error: PyMongoError) -> 
         (OperationFailure("no such command", 59), StateError, "refused"),
     ],
 )
-def test_what_has_to_be_mended_first_is_told_with_what_to_do(
+def test_errors_that_an_operator_must_fix_say_what_to_do(
     error: PyMongoError, kind: type[PolarisError], words: str
 ) -> None:
     for told in (failures.of_read(_WHERE, error), failures.of_write(_WHERE, error)):
@@ -140,7 +140,7 @@ def test_what_has_to_be_mended_first_is_told_with_what_to_do(
         assert str(told).startswith((_WHERE, "the disk", "the store"))
 
 
-def test_only_rows_that_are_there_already_may_be_passed_over() -> None:
+def test_only_rows_that_exist_already_are_skipped() -> None:
     assert failures.only_duplicates(_bulk(11_000, 11_000))
     assert not failures.only_duplicates(_bulk(11_000, 112))
     assert not failures.only_duplicates(_bulk(11_000, concern=True))

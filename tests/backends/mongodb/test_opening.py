@@ -68,7 +68,7 @@ def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
         "mongodb+srv://me@host/db",
     ],
 )
-def test_what_the_driver_refuses_is_told_when_the_store_is_used(uri: str) -> None:
+def test_options_that_the_driver_refuses_are_reported_when_the_store_is_used(uri: str) -> None:
     with pytest.raises(StoreURIError, match="cannot be opened") as caught:
         open_backend(uri, {"password": Secret("correct horse")}).setup()
     assert "correct horse" not in str(caught.value)
@@ -157,7 +157,7 @@ def test_a_database_that_was_never_set_up_is_not_a_store(
 
 
 @pytest.mark.parametrize("name", ["objects", "references"])
-def test_collections_of_others_are_left_alone(
+def test_collections_of_other_programs_are_not_changed(
     uri: str, name: str, database: Database[dict[str, Any]]
 ) -> None:
     database[name].insert_one({"_id": 1})

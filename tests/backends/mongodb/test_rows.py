@@ -79,7 +79,7 @@ def test_the_server_orders_keys_as_we_do(backend: Backend, database: Database[di
     assert found == sorted(found, key=keys.order)
 
 
-def test_ranges_are_cut_where_samples_lie_and_cover_what_they_did() -> None:
+def test_split_ranges_begin_at_samples_and_cover_the_same_keys() -> None:
     realms = ["r", "realm", "other"]
     samples = [keys.object_id(realm.encode(), id, 0) for realm in realms for id in range(1, 31)]
     ranges = [keys.objects_of("r"), keys.objects_of("realm")]
@@ -97,7 +97,9 @@ def test_ranges_are_cut_where_samples_lie_and_cover_what_they_did() -> None:
 # Concerns
 
 
-def test_changes_wait_for_a_majority_and_reads_ask_for_what_they_need(uri: str, commands: _Commands) -> None:
+def test_writes_wait_for_a_majority_and_reads_use_the_read_concern_they_need(
+    uri: str, commands: _Commands
+) -> None:
     backend = open_backend(uri)
     backend.setup()
     commands.sent.clear()
@@ -181,7 +183,7 @@ def test_a_scan_whose_cursor_is_lost_goes_on_after_its_last_row(
         far.close()
 
 
-def test_a_realm_larger_than_what_is_dropped_at_once_is_dropped(backend: Backend) -> None:
+def test_a_realm_that_is_larger_than_one_batch_of_deletes_is_dropped(backend: Backend) -> None:
     for realm in ("realm", "other"):
         backend.write_objects(realm, [ObjectRow(id, 0, b"") for id in range(11_000)])
     assert backend.drop_realm("realm")

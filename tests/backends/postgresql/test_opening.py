@@ -105,7 +105,7 @@ def test_the_right_password_opens_from_the_uri_the_options_and_the_environment(
         opened.close()
 
 
-def test_a_missing_database_and_a_missing_user_are_told(uri: str) -> None:
+def test_a_missing_database_and_a_missing_user_are_reported(uri: str) -> None:
     with pytest.raises(StoreURIError, match=r'database "nowhere" does not exist.*create the database'):
         open_backend(uri.replace("/postgres?", "/nowhere?")).setup()
     with pytest.raises(StoreURIError, match='role "nobody" does not exist'):
@@ -163,7 +163,7 @@ def test_a_database_that_was_never_set_up_is_not_a_store(uri: str, admin: psycop
     )
 
 
-def test_a_store_that_is_dropped_while_it_is_open_is_told(
+def test_a_store_that_is_dropped_while_it_is_open_is_reported(
     uri: str, backend: Backend, admin: psycopg.Connection[Any]
 ) -> None:
     backend.read_reference("realm", "name")
@@ -172,7 +172,7 @@ def test_a_store_that_is_dropped_while_it_is_open_is_told(
         backend.insert_reference("realm", "name", row())
 
 
-def test_tables_of_others_are_left_alone(uri: str, admin: psycopg.Connection[Any]) -> None:
+def test_tables_of_other_programs_are_not_changed(uri: str, admin: psycopg.Connection[Any]) -> None:
     admin.execute(f"CREATE SCHEMA {schema_of(uri)}")
     admin.execute(f"CREATE TABLE {schema_of(uri)}.objects (name text)")
     for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):

@@ -42,7 +42,7 @@ def test_many_threads_share_few_connections(uri: str, admin: psycopg.Connection[
     wait_until(lambda: not sessions(admin), "its sessions are gone")
 
 
-def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
+def test_no_thread_waits_forever_for_a_connection(uri: str, backend: Backend) -> None:
     narrow = open_backend(f"{uri}&pool=1&timeout=200ms")
     until_it_works(lambda: narrow.read_reference("realm", "name"))
 
@@ -76,7 +76,7 @@ def test_a_session_that_is_killed_in_mid_statement_leaves_a_write_in_doubt_and_t
     assert backend.insert_reference("realm", "name", row()) == Swapped()
 
 
-def test_what_may_be_repeated_is_repeated_on_a_new_connection(
+def test_idempotent_operations_are_repeated_on_a_new_connection(
     uri: str, backend: Backend, admin: psycopg.Connection[Any]
 ) -> None:
     for work in (
@@ -115,7 +115,7 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
 
 
 @pytest.mark.parametrize("code", ["08006", "40003", "08P01"])
-def test_errors_that_leave_it_open_what_was_done_leave_a_change_in_doubt(
+def test_errors_that_do_not_tell_whether_a_change_was_made_have_an_unknown_outcome(
     uri: str, backend: Backend, admin: psycopg.Connection[Any], code: str
 ) -> None:
     """A pooler sends these errors if its own connection ended, and so does a cluster of several servers. 08P01 refuses

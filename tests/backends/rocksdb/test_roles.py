@@ -119,7 +119,7 @@ def test_a_second_process_that_writes_is_told_that_one_does_and_may_when_that_ha
     again.close()
 
 
-def test_who_only_reads_does_not_lock_the_writer_out_and_becomes_it_by_writing(
+def test_a_reader_does_not_block_the_writer_and_becomes_the_writer_by_writing(
     uri: str, backend: Backend
 ) -> None:
     backend.close()
@@ -153,7 +153,7 @@ def test_a_reader_can_catch_up_any_number_of_times(
             assert reader.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"value"}
 
 
-def test_what_a_killed_writer_acknowledged_is_there(uri: str, backend: Backend) -> None:
+def test_rows_that_a_killed_writer_acknowledged_exist(uri: str, backend: Backend) -> None:
     backend.close()
     writer = start(_WRITE, uri)
     assert writer.stdout is not None

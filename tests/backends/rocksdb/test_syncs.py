@@ -71,7 +71,7 @@ def test_an_interrupted_sync_is_repeated() -> None:
     assert outcomes == []
 
 
-def test_an_interrupt_while_others_are_told_of_a_sync_keeps_no_write_waiting() -> None:
+def test_an_interrupt_while_other_threads_learn_of_a_sync_leaves_no_write_waiting() -> None:
     owned, owner_ends = threading.Event(), threading.Event()
 
     def own() -> None:
