@@ -62,7 +62,7 @@ def test_all_who_wait_get_the_places_that_become_free() -> None:
     assert sorted(outcome for _, outcome in waiting) == [[number] for number in range(_NUMBER)]
 
 
-def test_a_separate_caller_gets_its_own_permit_or_none() -> None:
+def test_a_nested_call_gets_its_own_permit_or_fails() -> None:
     places = OperationLimit(2, 1)
     assert places.run(lambda: places.run(lambda: "inner")) == "inner"
     with pytest.raises(LimitReachedError):

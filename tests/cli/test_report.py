@@ -204,7 +204,7 @@ def test_a_catalog_without_anything_has_a_page_too(tmp_path: Path) -> None:
     catalog.session.close()
 
 
-def test_a_missing_store_or_library_is_reported_in_one_line(
+def test_a_missing_folder_or_library_is_reported_in_one_line(
     busy: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = run("report", busy.store, "--output", str(tmp_path / "missing" / "page.html"))

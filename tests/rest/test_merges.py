@@ -490,7 +490,7 @@ def test_the_revert_of_a_merge_restores_the_branch(main: Client, opened: Opened)
     assert (main.names("db"), ids(main, "t")) == (names, at)
 
 
-def test_a_drop_cannot_be_reverted_if_it_was_a_purge_or_the_table_was_changed(main: Client) -> None:
+def test_a_revert_conflicts_with_later_changes_and_with_purges(main: Client) -> None:
     main.set("t", **{"my.a": "1"})
     first = number(main)
     main.set("t", **{"my.a": "2"})

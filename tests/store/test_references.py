@@ -117,7 +117,7 @@ def test_a_put_in_doubt_is_repeated_until_it_is_certain(
     assert references.read("name", Value) == (second.version, Value(2))
 
 
-def test_a_put_that_lost_its_swap_returns_the_conflict(references: ReferenceStore, backend: Doubtful) -> None:
+def test_a_put_that_lost_its_swap_returns_false(references: ReferenceStore, backend: Doubtful) -> None:
     winner = references.row(Value(1))
     assert references.put("name", None, winner)
     backend.plan = ["before"]

@@ -137,7 +137,7 @@ def test_a_catalog_without_anything_has_its_first_commit(lake: Catalog) -> None:
     assert rows("changes", store=lake.store, catalog="empty") == []
 
 
-def test_filters_select_a_branch_and_dropped_branches_are_marked(lake: Catalog) -> None:
+def test_a_branch_can_be_selected_and_dropped_branches_are_marked(lake: Catalog) -> None:
     main, dev = (rows("tables", store=lake.store, catalog="one", branch=branch) for branch in ("main", "dev"))
     assert counted(main) == counted(dev) != Counter()
     lake.namespace("only here")
