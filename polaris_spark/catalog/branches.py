@@ -44,7 +44,7 @@ def branch_of(catalog: Catalog, name: str) -> CommitReader:
     """Read and return the newest commit of a branch.
 
     Raises:
-        BadRequestError: it is the state of an open transaction.
+        BadRequestError: the name is that of the state of an open transaction.
         NotFoundError: the catalog has no branch of that name.
     """
     require_stored(catalog, name)
@@ -55,10 +55,10 @@ def branch_of(catalog: Catalog, name: str) -> CommitReader:
 
 
 def require_stored(catalog: Catalog, branch: str) -> None:
-    """Check that a state is not that of an open transaction, to which nothing that is stored may point.
+    """Check that a branch is stored. The state of an open transaction is not, so stored data must not point to it.
 
     Raises:
-        BadRequestError: it is.
+        BadRequestError: the name is that of the state of an open transaction.
     """
     if catalog.references.is_private(head_name(catalog.row, branch)):
         raise BadRequestError(

@@ -64,7 +64,7 @@ class MergedState(NamedTuple):
     checks: list[Check]
     """The SQL checks of the branch."""
     label: str
-    """What is merged, such as `merge dev` or `revert 42`."""
+    """Description of the merge, such as `merge dev` or `revert 42`."""
 
 
 class Evaluator(Protocol):
@@ -101,12 +101,12 @@ class _StaleChecksError(CommitFailedError):
 
 
 class _Seen(NamedTuple):
-    """What the checks of a branch saw."""
+    """The state that the checks of a branch evaluated."""
 
     reads: list[Read]
     """The names and contents of the branch before the merge, the properties of the catalog, and the branch's checks."""
     difference: Difference
-    """What was merged."""
+    """The difference that was merged."""
 
 
 def merge_checked(

@@ -57,7 +57,7 @@ KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}
 
 
 class Strategy(Enum):
-    """What happens to an entity whose changes conflict."""
+    """The way in which a merge resolves a conflict in an entity."""
 
     FAIL = "fail"
     """The merge fails."""
@@ -68,7 +68,7 @@ class Strategy(Enum):
 
 
 class Merged(NamedTuple):
-    """What a merge does with one entity that the other side changed."""
+    """The action of a merge for one entity that the other side changed."""
 
     kind: str
     """`namespace`, `table` or `view`."""
@@ -81,7 +81,7 @@ class Merged(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What a merge applies to a branch."""
+    """The changes that a merge applies to a branch."""
 
     now: int
     """Time of the merge, in milliseconds since 1970."""
@@ -94,7 +94,7 @@ class Difference(NamedTuple):
     gone: frozenset[int] = frozenset()
     """Ids of entities whose content in the other state cannot be used, because its files may be deleted already."""
     reads: Sequence[Read] = ()
-    """What must not have changed in the branch: what a transaction read, as it was when it began."""
+    """Reads of a transaction, with their results when it began. The merge fails if the branch gives other results."""
     objects: Sequence[tuple[int, msgspec.Struct]] = ()
     """Objects, as (id, object), that the contents of the other state need and that are not stored yet."""
     files: Mapping[int, tuple[str, bytes]] = {}
@@ -139,7 +139,7 @@ class Merging(Protocol):
     operation: Operation
     manifests: ManifestSource
     label: str
-    """What is merged, for the log."""
+    """Description of the merge, for the log."""
 
     def strategy_for(self, *versions: Version | None) -> Strategy:
         """Return the strategy for an entity, given its versions."""
@@ -169,7 +169,7 @@ class _MergedContent(ContentChange[Prepared, Table]):
     cls = Table
 
     said: Mapping[str, str] = {}
-    """What the log entry says besides what the draft changed."""
+    """Further fields of the log entry, in addition to the changes of the draft."""
 
     def prepare(self, view: State) -> Prepared:
         raise AssertionError("prepare() must not be called: the merge passes the prepared value")

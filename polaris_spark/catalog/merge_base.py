@@ -48,7 +48,7 @@ class Contained(NamedTuple):
 
 
 class Ancestry(NamedTuple):
-    """What a commit contains of each branch."""
+    """The newest commit of each branch that a commit contains."""
 
     own: int
     """Id of the commit's own branch."""
@@ -59,7 +59,7 @@ class Ancestry(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """How far two branches have parted."""
+    """Number of commits by which two branches differ."""
 
     ahead: int
     """Number of commits of the first branch that the second branch does not contain."""

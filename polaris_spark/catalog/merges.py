@@ -43,7 +43,7 @@ MOST_KEPT = 10_000
 
 
 class Options(NamedTuple):
-    """How conflicts are treated."""
+    """Options of a merge, revert or cherry-pick."""
 
     strategy: Strategy = Strategy.FAIL
     strategies: Mapping[str, Strategy] = {}

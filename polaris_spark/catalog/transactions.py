@@ -87,7 +87,7 @@ _COMMITTING = "the transaction is being committed, so it accepts no more changes
 
 
 class Isolation(Enum):
-    """How far a transaction is isolated from others."""
+    """Isolation level of a transaction."""
 
     SNAPSHOT = "snapshot"
     SERIALIZABLE = "serializable"
@@ -146,7 +146,7 @@ class Transaction:
         self.state = ""
         """Name of the state of the transaction."""
         self.reads: list[list[Read]] = []
-        """What was read, a list for each request."""
+        """The reads of the transaction, a list for each request."""
         self.savepoints: list[Savepoint] = []
         self.operation_id = b""
         """Id of the commit while its outcome is unknown, so that it is carried out once."""
@@ -308,7 +308,7 @@ def refuse_nested(catalog: Catalog) -> None:
     """Check that a catalog shows neither a state of the past nor that of a transaction.
 
     Raises:
-        BadRequestError: it is that of a transaction.
+        BadRequestError: it shows the state of a transaction.
         ForbiddenError: it shows a state of the past.
     """
     catalog.require_present()

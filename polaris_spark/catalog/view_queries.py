@@ -79,7 +79,7 @@ class _Relation(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """What the text of a query contains."""
+    """The references, names and scopes in the text of a query."""
 
     tokens: Tokens
     found: list[_Found]
@@ -245,7 +245,7 @@ def analyze(sql: str) -> Analysis:
 
 
 def _require_one_query(tokens: Tokens) -> None:
-    """Check what the tokens alone can tell about the text."""
+    """Check the text as far as its tokens allow, before it is parsed."""
     first = next((token for token in tokens if token.text != "("), None)
     if first is None:
         raise tokens.error("SQL text of a view is empty")

@@ -94,7 +94,7 @@ class TableSource(NamedTuple):
 
 
 class QueryEngine(NamedTuple):
-    """What a Spark session says about names and queries."""
+    """Analysis of names and queries by a Spark session."""
 
     is_catalog: Callable[[str], bool]
     """Returns whether Spark has a catalog of this name."""

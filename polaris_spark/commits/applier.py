@@ -63,7 +63,7 @@ _decode_mark = msgspec.msgpack.Decoder(_Mark).decode
 
 
 class Redone(Enum):
-    """What became of a change in an intent of another process."""
+    """The outcome of a change in an intent of another process."""
 
     MADE = "the commit contains it"
     VOID = "it fails, has no effect, or was carried out before; its process finds this out itself"
@@ -71,14 +71,14 @@ class Redone(Enum):
 
 
 class Requested(NamedTuple):
-    """What this process has written to carry out the request of another process."""
+    """The effects of a request of another process that this process has applied."""
 
     entries: list[LogEntry]
     rows: list[ObjectRow]
 
 
 class Decision:
-    """What a commit decides about the intents of other processes (`intents`)."""
+    """The decisions of a commit about the intents of other processes (`intents`)."""
 
     def __init__(self) -> None:
         self.slots: tuple[Slot, ...] = ()

@@ -31,7 +31,7 @@ WITHDRAW_MS: Final = 5_000.0
 
 
 class Waited(NamedTuple):
-    """What a process found after it waited for others to carry out its intent."""
+    """The state that a process found after it waited for another process to commit its intent."""
 
     outcomes: Outcomes | None
     """The outcomes of the intent's changes (`Intents.outcomes`); None if it is not decided."""

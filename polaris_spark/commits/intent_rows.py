@@ -1,4 +1,4 @@
-"""What competing processes exchange: the object `Intent`, its parts, and the answer to it (`intents`)."""
+"""Messages between competing processes: the object `Intent`, its parts, and the answer to it (`intents`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def request_id(intent: int, position: int) -> bytes:
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the process that decided an intent sends to the intent's process, which then needs to read nothing."""
+    """The answer to an intent, from the process that decided it. The receiver then needs no read of the database."""
 
     row: ReferenceRow
     """The reference's new row."""

@@ -45,13 +45,13 @@ _NO_SPARK = (
 
 @dataclass(frozen=True)
 class MergedCatalog:
-    """What a Python check gets: the state of a protected branch after a merge, revert or cherry-pick that is not
+    """The argument of a Python check: the state of a protected branch after a merge, revert or cherry-pick that is not
     committed yet."""
 
     branch: str
     """Name of the protected branch."""
     label: str
-    """What is merged, such as `merge dev`, `revert 42` or `cherry-pick dev#17`."""
+    """Description of the merge, such as `merge dev`, `revert 42` or `cherry-pick dev#17`."""
     diff: Sequence[Described]
     """The namespaces, tables and views that the merge, revert or cherry-pick adds, removes, renames or changes, as the
     procedure `diff` shows them."""

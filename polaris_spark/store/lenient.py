@@ -30,7 +30,7 @@ class Unreadable(NamedTuple):
     """An object that cannot be read."""
 
     reason: str
-    """What is wrong with the object, as text."""
+    """Description of the problem with the object."""
     part: int = 0
     """Number of the part (row) of the object that is damaged or missing; the first part is 0."""
     missing: bool = False

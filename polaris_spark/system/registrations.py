@@ -65,7 +65,7 @@ def group_of(reference: str) -> str:
 
 
 class Description(NamedTuple):
-    """What people record of a branch or tag."""
+    """Owner, comment and origin of a branch or tag."""
 
     owner: str = ""
     comment: str = ""
@@ -138,7 +138,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def description(self) -> Description:
-        """What people recorded of the reference."""
+        """Owner, comment and origin of the reference."""
         return Description(self.owner, self.comment, self.origin)
 
 
@@ -292,7 +292,7 @@ class RegistryChange(Change[P, Registered]):
 
 
 class _Beginning(NamedTuple):
-    """What `Create` has prepared."""
+    """The result of preparing `Create`."""
 
     now: int
     generation: int

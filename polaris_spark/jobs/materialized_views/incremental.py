@@ -23,7 +23,7 @@ class HiddenColumn(NamedTuple):
     type: str
     """Type in Spark's SQL."""
     holds: str
-    """What the column holds, such as `count(1)`."""
+    """The expression whose value the column contains, such as `count(1)`."""
 
 
 class Changed(NamedTuple):

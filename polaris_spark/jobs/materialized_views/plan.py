@@ -1,5 +1,4 @@
-"""What a refresh of a materialized view is to do: the state of its sources, and what has changed since the last
-refresh."""
+"""The plan of a refresh of a materialized view: the state of its sources, and their changes since the last refresh."""
 
 from __future__ import annotations
 

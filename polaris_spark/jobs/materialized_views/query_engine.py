@@ -1,4 +1,4 @@
-"""What a Spark session says about names and queries, for pinning queries of materialized views."""
+"""Analysis of names and queries by a Spark session, for pinning queries of materialized views."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 
 
 def query_engine(spark: SparkSession) -> QueryEngine:
-    """Return what the session says about names and queries. Tables outside of the catalog are looked up once."""
+    """Return an object that analyzes names and queries in the session. It looks up each table outside of the catalog
+    once."""
     import msgspec
     from py4j.protocol import Py4JJavaError
 

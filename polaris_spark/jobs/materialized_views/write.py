@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """How a refresh was made, and what it has read."""
+    """The result of a refresh: its strategy, and the data that it has read."""
 
     strategy: str
     reason: str

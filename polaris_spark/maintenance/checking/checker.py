@@ -55,7 +55,7 @@ from polaris_spark.system.registrations import name_parts
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
-"""Age in milliseconds. If an object is younger, missing parts of it are no problem: its writer may still be at work."""
+"""Age in milliseconds. Missing parts of a younger object are not reported, because its writer may not be finished."""
 
 GRACE_MS = 3 * 60 * 60_000
 """Default grace period: minimum time for which the objects of a dropped reference are kept, in milliseconds."""

@@ -54,7 +54,7 @@ WOULD_DELETE, DELETED, FAILED, KEPT, EMPTY = "would delete", "deleted", "failed"
 
 
 class FileOutcome(NamedTuple):
-    """What a search for orphan files did with one file. Also stands for a table or folder that cannot be read.
+    """The outcome of a search for orphan files for one file, or for a table or folder that cannot be read.
 
     `outcome` is one of the constants `WOULD_DELETE`, `DELETED`, `FAILED`, `KEPT` and `EMPTY`.
     """
