@@ -46,7 +46,7 @@ def test_a_thread_that_has_just_left_queues_behind_waiting_threads() -> None:
     assert served == ["another", "again"]
 
 
-def test_all_who_wait_get_the_places_that_become_free() -> None:
+def test_all_waiting_threads_get_free_permits() -> None:
     places = OperationLimit(_NUMBER, _PATIENT)
     full, all_in = (threading.Barrier(parties, timeout=PATIENCE_S) for parties in (_NUMBER + 1, _NUMBER))
     go_on = threading.Event()
@@ -80,7 +80,7 @@ def test_an_interrupted_operation_returns_its_permit() -> None:
     assert len(kept) > 5
 
 
-def test_waiting_that_is_interrupted_anywhere_has_others_wait_for_nothing() -> None:
+def test_an_interrupted_wait_does_not_block_other_threads() -> None:
     places = OperationLimit(1, 1)
     taken, go_on = threading.Event(), threading.Event()
     thread, _ = started(lambda: places.run(lambda: (taken.set(), go_on.wait(PATIENCE_S))))

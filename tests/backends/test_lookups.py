@@ -52,7 +52,7 @@ def test_exactly_the_rows_that_are_there_are_read(backend: Backend, ids: Iterabl
     assert found == {ObjectKey(id): _value("realm", id) for id in ids if id in _STORED}
 
 
-def test_further_parts_come_with_first_ones(backend: Backend) -> None:
+def test_further_parts_are_read_together_with_first_parts(backend: Backend) -> None:
     keys = [ObjectKey(id, part) for id in _TOGETHER[:300] for part in (0, 1)]
     found = backend.read_objects("realm", keys)
     assert {key for key in found if key.part} == {ObjectKey(id, 1) for id in _TOGETHER[:300:3]}

@@ -219,7 +219,7 @@ def test_a_read_only_user_can_read_and_gets_an_error_on_a_write(versitygw: Versi
         owner.delete_bucket_policy(Bucket="catalogs")
 
 
-def test_a_server_that_is_not_there_changes_nothing() -> None:
+def test_an_unreachable_server_changes_nothing() -> None:
     nobody = "s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{}&region=r&timeout=600ms"
     with ReservedPort() as port, closing(open_backend(nobody.format(port.number))) as backend:
         with pytest.raises(TryAgainError, match="cannot be reached"):
@@ -254,7 +254,7 @@ def test_uris_that_cannot_be_used_are_refused(uri: str, message: str) -> None:
         open_backend(uri)
 
 
-def test_the_secret_may_stand_apart_from_the_uri(versitygw: VersityGateway) -> None:
+def test_the_secret_can_be_given_separately_from_the_uri(versitygw: VersityGateway) -> None:
     uri = versitygw.uri("apart").replace(f":{versitygw.secret}@", "@")
     backend = open_backend(uri, {"password": Secret(versitygw.secret)})
     backend.setup()

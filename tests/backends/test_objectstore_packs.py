@@ -293,7 +293,7 @@ def test_the_error_for_an_invalid_pack_contains_its_key(backend: ObjectStoreBack
             use()
 
 
-def test_calls_that_meet_at_a_pack_all_get_their_rows_written(
+def test_concurrent_writes_to_one_pack_all_succeed(
     backend: ObjectStoreBackend, counted: Counter[str]
 ) -> None:
     made = [ids.pack(IdParts(NOW, 3, i)) for i in range(400)]

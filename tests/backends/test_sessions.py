@@ -68,7 +68,7 @@ def test_an_operation_that_is_interrupted_anywhere_leaves_its_session_closed_or_
     assert len(kept) > 10
 
 
-def test_a_place_that_was_waited_for_is_got_and_one_more_is_refused() -> None:
+def test_a_waiting_thread_gets_a_free_slot_and_a_further_one_is_refused() -> None:
     sessions = _Sessions("server", 200, 1)
 
     def one_more(_: _Session) -> None:

@@ -56,7 +56,7 @@ _WRITES: dict[str, Callable[[SQLiteBackend], object]] = {
 
 
 @pytest.mark.parametrize("name", _WRITES)
-def test_a_write_that_is_interrupted_anywhere_keeps_nobody_from_writing(
+def test_an_interrupted_write_does_not_block_other_writers(
     backend: SQLiteBackend, other: SQLiteBackend, name: str
 ) -> None:
     kept = []

@@ -90,7 +90,7 @@ def test_a_local_location_is_the_same_however_it_is_written(catalog: Client, loc
 
 
 @pytest.mark.parametrize("place", ["file://localhost/x/t", "file://LOCALHOST/x//t", "FILE:////x/t", "/x/t"])
-def test_a_local_file_lies_where_its_location_is_taken_to_be(place: str) -> None:
+def test_a_local_location_is_parsed_to_its_path(place: str) -> None:
     assert segments(place) == ("file://", "x", "t")
     assert local_path(place) == Path("/x/t")
 
@@ -120,7 +120,7 @@ def test_a_table_may_have_its_data_anywhere_in_its_own_location(catalog: Client)
     assert status(catalog, "u", "s3://b/t/data/x") == 403
 
 
-def test_own_locations_do_not_hide_anothers(catalog: Client) -> None:
+def test_locations_of_the_same_table_do_not_hide_another_tables_location(catalog: Client) -> None:
     """An entity may own up to three locations that overlap with one another."""
     assert status(catalog, "other", "s3://b/z") == 200
     assert status(catalog, "t", "s3://b/a1", **{"write.metadata.path": "s3://b/m1"}) == 200
@@ -222,7 +222,7 @@ def test_a_value_that_is_not_an_absolute_location_is_refused(catalog: Client, lo
     assert catalog.names("db") == []
 
 
-def test_azures_two_names_of_a_place_are_one() -> None:
+def test_azures_two_uri_schemes_name_the_same_location() -> None:
     names = [
         "abfs://c@a.dfs.core.windows.net/x",
         "abfss://c@a.dfs.core.windows.net/x",

@@ -253,7 +253,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[Path], None])
         list(m.listed_manifests(FILES, location))
 
 
-def test_a_missing_file_is_named_and_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_raises_its_own_error_with_the_location(tmp_path: Path) -> None:
     location, theirs = write(tmp_path, 2)
     [manifest] = m.listed_manifests(FILES, location)
     Path(theirs.manifest_path).unlink()

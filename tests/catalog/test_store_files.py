@@ -153,7 +153,7 @@ def test_a_store_opened_without_a_catalog_is_protected_too(
     assert Files({}).read(f"file://{store_files[0]}") == store_files[0].read_bytes()
 
 
-def test_requests_and_jobs_that_meet_them_leave_the_locks(
+def test_requests_and_jobs_that_refer_to_store_files_keep_the_locks(
     catalog: Client, store_files: list[Path], tmp_path: Path
 ) -> None:
     before = locks(store_files)

@@ -48,7 +48,7 @@ def test_a_store_that_does_not_exist_is_not_created(tmp_path: Path, command: str
         (("cat", "STORE", "abc", "--realm", "default"), "no object abc in realm 'default'"),
     ],
 )
-def test_errors_are_one_clear_line(store: str, arguments: tuple[str, ...], message: str) -> None:
+def test_errors_are_printed_in_one_line(store: str, arguments: tuple[str, ...], message: str) -> None:
     answer = run(*(store if argument == "STORE" else argument for argument in arguments))
     assert answer.code == 2
     assert answer.out == ""

@@ -217,7 +217,7 @@ def test_if_too_many_changes_wait_further_ones_fail_at_once() -> None:
     assert all(caller.join().error is None for caller in [first, *others])
 
 
-def test_whose_deadline_passes_in_the_queue_leaves_it_with_nothing_changed() -> None:
+def test_a_change_whose_deadline_passes_in_the_queue_fails_with_nothing_changed() -> None:
     gate = Gate()
     first = Caller(gate)
     gate.running.wait(PATIENCE_S)
@@ -341,7 +341,7 @@ def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
 
 
 @pytest.mark.parametrize("promoted", [True, False], ids=["after it was made the leader", "while it waited"])
-def test_an_interrupted_waiter_stops_nobody_else(promoted: bool) -> None:
+def test_an_interrupted_waiting_thread_does_not_stop_others(promoted: bool) -> None:
     gate = Gate()
     first = Caller(gate)
     gate.running.wait(PATIENCE_S)

@@ -21,7 +21,7 @@ from .rivals import Rivals
 from .support import Add, Box, Requested, committer
 
 
-def test_messages_take_the_place_of_rows(backend: Backend) -> None:
+def test_intents_are_sent_as_messages_instead_of_rows(backend: Backend) -> None:
     office = Office()
     rivals = Rivals(backend, office=office)
     before = office.carried

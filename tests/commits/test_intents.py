@@ -173,7 +173,7 @@ def test_the_change_of_an_interrupted_thread_is_committed_at_most_once(rivals: R
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x01\x00\x01\x00\x00\x00\x05abcde"])
-def test_an_intent_that_cannot_be_decoded_harms_nobody(rivals: Rivals, garbage: bytes) -> None:
+def test_an_intent_that_cannot_be_decoded_is_ignored(rivals: Rivals, garbage: bytes) -> None:
     mine = rivals.a._attempts._intents.own
     rivals.backend.write_objects("r", [ObjectRow(mine, 0, garbage)])
     rivals.b.commit(Add("theirs"))

@@ -67,7 +67,7 @@ def idle(c: Committer) -> bool:
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["with transactions", "rows first, then swap"])
-def test_wherever_one_is_interrupted_the_others_and_the_next_are_done_once(
+def test_after_an_interrupt_at_any_point_other_and_later_changes_are_made_once(
     transactional: bool,
 ) -> None:
     at, came = 0, True
@@ -94,7 +94,7 @@ def test_wherever_one_is_interrupted_the_others_and_the_next_are_done_once(
     assert at > 40
 
 
-def test_a_signal_stays_set_although_who_waited_was_interrupted() -> None:
+def test_a_signal_stays_set_after_its_waiting_thread_was_interrupted() -> None:
     class Interrupted(ThreadSignal):
         def set(self) -> None:
             if threading.current_thread() is not threading.main_thread():

@@ -67,7 +67,7 @@ def test_the_next_changes_are_not_applied_by_their_process(rivals: Rivals) -> No
     assert rivals.commits() == [["same", "same"]] * 3
 
 
-def test_now_and_then_the_process_applies_its_change_again(
+def test_from_time_to_time_a_process_applies_its_change_itself_again(
     rivals: Rivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intents, "MOST_REQUESTS", 3)
@@ -193,7 +193,7 @@ class Wide(msgspec.Struct, frozen=True, array_like=True):
     pointers: tuple[Strong, ...]
 
 
-def test_a_request_whose_objects_cannot_be_written_harms_nobody_else(rivals: Rivals) -> None:
+def test_a_request_whose_objects_cannot_be_written_does_not_affect_other_changes(rivals: Rivals) -> None:
     rivals.meanwhile(lambda: rivals.b.commit(Heavy("mine", 10)))
     assert rivals.a.commit(Heavy("mine", 1)) == 11
     assert rivals.commits() == [["mine"], ["mine"]]

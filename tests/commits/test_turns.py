@@ -56,7 +56,7 @@ def test_a_process_alone_never_waits() -> None:
     assert stage.pause(stage.head(OTHER, OTHER)) == 0  # others made commits, but none came in between
 
 
-def test_others_count_until_none_has_come_in_between_for_a_while() -> None:
+def test_other_processes_count_as_rivals_until_they_made_no_commit_for_a_while() -> None:
     stage = Stage()
     stage.turns.lost()
     assert stage.turns.contended
@@ -76,7 +76,7 @@ def test_processes_with_more_than_their_share_of_commits_wait_longer_and_those_w
     assert stage.pause(stage.head(OTHER, OTHER, OTHER)) == 0
 
 
-def test_the_more_take_turns_the_longer_each_waits() -> None:
+def test_waits_are_longer_if_more_processes_take_turns() -> None:
     stage = Stage()
     stage.turns.lost()
     two = stage.pause(stage.head(MINE, OTHER, MINE, OTHER, MINE, OTHER))
@@ -140,7 +140,7 @@ def test_one_slow_read_is_soon_forgotten() -> None:
     assert turns.look_ms(1, slots=8) < 50
 
 
-def test_processes_without_slots_are_strangers_once_they_made_two_commits() -> None:
+def test_processes_without_slots_count_as_strangers_after_two_commits() -> None:
     stage = Stage()
     head = stage.head(MINE, THIRD, OTHER, THIRD)
     slots = tuple(Slot(pack(IdParts(stage.clock.now_ms(), node, 1)), 9) for node in (MINE, OTHER, THIRD))

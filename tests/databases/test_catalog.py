@@ -18,7 +18,7 @@ from tests.stores import StoreOn, databases
 
 
 @pytest.mark.parametrize("database", databases())
-def test_what_is_created_changed_renamed_and_dropped_is_there_for_the_next_session(
+def test_the_next_session_sees_creations_changes_renames_and_drops(
     store_on: StoreOn, open_catalog: Open, database: str
 ) -> None:
     store = store_on(database)

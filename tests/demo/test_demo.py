@@ -73,7 +73,7 @@ def demo(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(program, directory / "new", done.stdout, done.stderr)
 
 
-def test_the_wheel_has_the_package_and_its_jars_and_nothing_of_the_workshop(wheel: Path) -> None:
+def test_the_wheel_contains_the_package_and_its_jars_only(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     packaged = {name for name in names if name.endswith(".jar")}
     assert packaged == {f"polaris_spark/jars/{Path(one).name}" for one in (jar(), core_jar())}
@@ -89,11 +89,11 @@ def test_all_its_figures_agree_with_pandas(demo: Demo) -> None:
     assert "✗" not in demo.out
 
 
-def test_it_says_nothing_on_standard_error(demo: Demo) -> None:
+def test_the_demo_writes_nothing_to_standard_error(demo: Demo) -> None:
     assert demo.err == ""
 
 
-def test_it_leaves_store_picture_and_script(demo: Demo) -> None:
+def test_the_demo_leaves_a_store_a_picture_and_a_script(demo: Demo) -> None:
     left = {path.name for path in demo.directory.iterdir()}
     assert {"catalog.db", "demo.png", "spark-sql.sh", "warehouse"} <= left
     assert (demo.directory / "demo.png").read_bytes().startswith(b"\x89PNG")

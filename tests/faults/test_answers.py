@@ -43,7 +43,7 @@ def catalog(tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS, ids=[path for path, _ in REQUESTS])
-def test_a_change_whose_answer_cannot_be_read_is_in_doubt_and_told_when_asked_again(
+def test_a_change_whose_answer_cannot_be_read_has_an_unknown_outcome_until_it_is_repeated(
     catalog: Client, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
 ) -> None:
     backend: Any = catalog.session.connection.backend

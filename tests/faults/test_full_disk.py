@@ -65,7 +65,7 @@ def cramped(disk: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("disk", databases(list(SIZES), ordinary=()), indirect=True)
-def test_a_full_disk_is_told_nothing_acknowledged_is_lost_and_work_goes_on_when_there_is_room(
+def test_a_full_disk_is_reported_without_loss_and_commits_succeed_when_there_is_space(
     disk: Path, cramped: Server
 ) -> None:
     backend = open_backend(with_options(cramped.uri("cramped"), cramped.hasty))

@@ -51,7 +51,7 @@ def test_what_is_imported_is_exported_field_by_field(catalog: Client, root: Path
     assert catalog.load()["metadata"] == metadata
 
 
-def test_a_history_of_a_thousand_snapshots_comes_out_as_it_went_in(catalog: Client, root: Path) -> None:
+def test_a_history_of_a_thousand_snapshots_is_exported_unchanged(catalog: Client, root: Path) -> None:
     files = [{"timestamp-ms": n, "metadata-file": f"m{n}"} for n in range(1_000)]
     extra = {
         "properties": {"schema.name-mapping.default": '[{"field-id":1,"names":["id"]}]'},
@@ -68,7 +68,7 @@ def test_a_history_of_a_thousand_snapshots_comes_out_as_it_went_in(catalog: Clie
     assert '"later":[1.50,' in body
 
 
-def test_a_table_goes_on_from_where_it_was(catalog: Client, root: Path) -> None:
+def test_an_imported_table_continues_its_history(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t", snapshots=3)
     run(catalog, DirectoryTree(str(root), {}))
     changed = catalog.set("t", added="1")
@@ -105,7 +105,7 @@ def test_a_name_that_stands_for_something_else_is_a_conflict(catalog: Client, ro
     assert catalog.load()["metadata-location"] == kept
 
 
-def test_with_overwrite_it_is_replaced_and_stays_the_same_entity(catalog: Client, root: Path) -> None:
+def test_with_overwrite_a_table_is_replaced_and_keeps_its_identity(catalog: Client, root: Path) -> None:
     catalog.create("t")
     before = entity(catalog, "t")
     where = table_in(root, "db", "t")

@@ -146,7 +146,7 @@ def test_the_metadata_of_a_view_under_the_name_of_a_table_is_reported(catalog: C
     assert (answer.status, "describes a view" in answer.error["message"]) == (400, True)
 
 
-def test_purging_loads_first_and_takes_the_files(catalog: Client, root: Path) -> None:
+def test_a_purge_loads_the_table_first_and_deletes_its_files(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t", snapshots=0)
     lazily(catalog, root)
     assert catalog.send("DELETE", table("t"), query={"purgeRequested": "true"}).status == 204

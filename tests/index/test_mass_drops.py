@@ -86,7 +86,7 @@ def test_after_a_mass_drop_a_tree_is_about_as_small_as_one_that_never_was_larger
         assert roots[-1] == IndexRoot()
 
 
-def test_a_namespace_that_lies_between_others_goes_without_touching_them() -> None:
+def test_dropping_a_namespace_does_not_rewrite_shards_of_its_neighbors() -> None:
     shelf, total = Shelf(), 5_000
     root = grown(shelf, total, TINY)
     root = shelf.changed(root, {}, TINY) if not root.keys else shelf.freeze(Index(root, shelf.read, TINY))

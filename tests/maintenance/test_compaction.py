@@ -84,7 +84,7 @@ def test_well_filled_shards_are_not_rewritten(catalog: Client) -> None:
     assert all(one.before == one.after for one in again.values())
 
 
-def test_the_log_has_no_entry_of_it(catalog: Client) -> None:
+def test_compaction_writes_no_log_entry(catalog: Client) -> None:
     before = catalog.session.catalog.head().head.number
     compacted(catalog)
     head = catalog.session.catalog.head()
@@ -93,7 +93,7 @@ def test_the_log_has_no_entry_of_it(catalog: Client) -> None:
     assert newer == []
 
 
-def test_it_goes_on_while_others_commit(catalog: Client) -> None:
+def test_compaction_continues_while_other_processes_commit(catalog: Client) -> None:
     done: list[int] = []
     stop = threading.Event()
 

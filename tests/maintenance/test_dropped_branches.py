@@ -54,7 +54,7 @@ def dropped(opened: Open, tmp_path: Path) -> Dropped:
 
 @pytest.mark.parametrize("job", DELETING)
 @pytest.mark.parametrize("hours", [0, 4])
-def test_one_that_was_brought_back_has_its_files(dropped: Dropped, job: str, hours: int) -> None:
+def test_a_restored_branch_has_its_files(dropped: Dropped, job: str, hours: int) -> None:
     dropped.clock.advance(hours * HOUR_MS)
     dropped.run(job, dry_run=True)
     dropped.bring_back()
@@ -63,7 +63,7 @@ def test_one_that_was_brought_back_has_its_files(dropped: Dropped, job: str, hou
 
 
 @pytest.mark.parametrize("job", DELETING)
-def test_after_grace_none_comes_back_without_its_files(dropped: Dropped, job: str) -> None:
+def test_after_the_grace_period_a_branch_cannot_be_restored(dropped: Dropped, job: str) -> None:
     dropped.clock.advance(2 * HOUR_MS)
     dropped.run(job)
     dropped.clock.advance(2 * HOUR_MS)

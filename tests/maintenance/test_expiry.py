@@ -146,7 +146,7 @@ def test_tables_whose_garbage_is_not_to_be_collected_are_left_alone_and_said_so(
     assert [there(table) for table in tables] == before
 
 
-def test_tables_have_the_names_that_it_takes(lake: PolarisCatalog) -> None:
+def test_expire_accepts_the_names_that_it_prints(lake: PolarisCatalog) -> None:
     names = {"db.`b.c`": ("db", "b.c"), "db.b.c": ("db", "b", "c")}
     lake.create_namespace(("db", "b"))
     for name in names.values():

@@ -96,7 +96,7 @@ def test_objects_of_unknown_types_go_along(when: str) -> None:
     assert steps[-1].different == 0
 
 
-def test_references_that_come_and_go_meanwhile() -> None:
+def test_references_are_created_and_dropped_during_a_migration() -> None:
     world = a_world()
     happened: list[str] = []
 
@@ -248,7 +248,7 @@ def test_open_sessions_learn_where_the_realm_is() -> None:
     assert record.properties == {"moved-from": str(world.uris["source"])}
 
 
-def test_history_below_the_floor_stays_behind() -> None:
+def test_history_below_the_floor_is_not_copied() -> None:
     world = a_world()
     head = world.here.read(MAIN).head
     for name in (MAIN, DEV, "back", ROOT):

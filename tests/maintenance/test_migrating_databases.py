@@ -44,7 +44,7 @@ def arguments(uri: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("here", "there"), PAIRS)
-def test_nothing_acknowledged_is_lost_and_everybody_goes_on_there(
+def test_no_acknowledged_commit_is_lost_and_all_writers_continue_in_the_target(
     here: str, there: str, store_on: StoreOn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = store_on(here), store_on(there)

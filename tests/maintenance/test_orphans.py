@@ -139,7 +139,7 @@ def test_an_unreadable_table_keeps_the_files_in_its_location_and_files_without_a
     assert judge(NAMES.of("/w/t/f"), "/w", [sound], {"c.b"}).is_orphan
 
 
-def test_only_a_place_in_the_same_storage_lets_a_file_go() -> None:
+def test_a_file_is_an_orphan_only_by_a_location_in_the_same_storage() -> None:
     file, root = NAMES.of("s3://prod/db/t/_p=1/old"), "/db"
     same = OwnedLocation(NAMES.of("s3a://PROD/db/t"), "c.t", partitions=("_p=",))
     others = [same._replace(name=NAMES.of(f"{prefix}/db/t")) for prefix in ("s3://dev", "gs://prod")]

@@ -191,6 +191,6 @@ def test_a_store_in_memory_is_swept_by_this_process(spark: SparkSession, clock: 
         assert session.request("GET", "v1/namespaces/db/tables/t1")[0] == 200
 
 
-def test_it_is_called_by_sql(spark: SparkSession) -> None:
+def test_the_sweep_job_can_be_called_by_sql(spark: SparkSession) -> None:
     rows = spark.sql("CALL polaris.system.sweep(dry_run => true, grace => '3 h')").collect()
     assert all(row.deleted is False for row in rows)

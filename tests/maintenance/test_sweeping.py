@@ -195,7 +195,7 @@ def test_a_reference_that_was_given_up_cannot_be_restored(place: Place) -> None:
     assert GONE not in [found.name for found in Survey(stale.store).run()]
 
 
-def test_a_creator_that_was_held_up_brings_nothing_back(place: Place) -> None:
+def test_a_delayed_creator_does_not_bring_a_swept_reference_back(place: Place) -> None:
     """It is about to insert the row when the reference is dropped, given up and swept."""
     action = lambda process: process.create("late", ME)  # noqa: E731  # it is what a process does
     alone = Held(place.process(), action, 0)

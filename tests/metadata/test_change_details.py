@@ -142,7 +142,7 @@ def history() -> Catalog:
     return catalog
 
 
-def test_a_rollback_looks_like_one() -> None:
+def test_the_log_marks_a_rollback() -> None:
     assert details(history(), point("main", 11)) == {"ref main": "13 -> 11", "rollback": "main"}
 
 

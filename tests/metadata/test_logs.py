@@ -36,7 +36,7 @@ def test_a_log_agrees_with_a_list_whatever_is_appended_and_dropped() -> None:
         assert len(rows) <= 1
 
 
-def test_a_long_log_stands_in_few_pieces() -> None:
+def test_a_long_log_has_few_pieces() -> None:
     objects, log = MemoryObjects(), Log()
     for number in range(10_000):
         log, rows = logs.append(log, [b"%d" % number], objects, objects.new_id)

@@ -273,6 +273,6 @@ def test_null_arguments_are_as_if_left_out(catalog: Client) -> None:
 
 
 @pytest.mark.parametrize("location", ["", "out", "./out", "file:", "s3:out"])
-def test_a_location_that_differs_by_where_one_is_is_refused(catalog: Client, location: str) -> None:
+def test_a_location_that_depends_on_the_process_is_refused(catalog: Client, location: str) -> None:
     with pytest.raises(InputError, match=f"location '{location}' "):
         export(catalog, location=location)

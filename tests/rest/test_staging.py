@@ -207,7 +207,7 @@ def test_mistakes_are_refused(main: Client) -> None:
         call(tx, "stage", name="nightly")
 
 
-def test_an_area_of_another_branch(main: Client) -> None:
+def test_a_staging_area_can_belong_to_another_branch(main: Client) -> None:
     call(main.session, "create_branch", name="dev")
     dev = at(main, "dev")
     area = staged(dev, "a")

@@ -95,7 +95,7 @@ def test_an_unknown_or_expired_version_is_refused(catalog: Client, version: str)
     assert "system.refreshes" in answer.error["message"]
 
 
-def test_a_replaced_view_has_the_columns_of_then(catalog: Client) -> None:
+def test_a_time_before_a_replacement_has_the_columns_of_that_time(catalog: Client) -> None:
     uuid = create(catalog)["view-uuid"]
     wide = {"type": "struct", "fields": [{"id": 1, "name": "a", "type": "long", "required": False}, _HIDDEN]}
     change(

@@ -295,7 +295,7 @@ def test_answers_reveal_no_internals(server: Server) -> None:
         assert "site-packages" not in text
 
 
-def test_the_plain_port_does_not_speak_tls(server: Server) -> None:
+def test_a_port_without_tls_refuses_tls_connections(server: Server) -> None:
     host, port = server.uri.removeprefix("http://").split(":")
     context = ssl.create_default_context()
     with (

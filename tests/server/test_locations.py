@@ -191,7 +191,7 @@ def test_a_table_that_lies_outside_already_can_be_used(
 @pytest.mark.parametrize(
     "change", [{"location": "/etc/x"}, {"properties": {"write.metadata.path": "/etc/x"}}]
 )
-def test_a_table_imported_unread_leads_no_further_than_it_was_imported_from(
+def test_a_lazily_imported_table_cannot_reach_outside_its_import_location(
     tmp_path: Path, request: pytest.FixtureRequest, change: dict[str, object]
 ) -> None:
     direct = connect(f"sqlite://{tmp_path}/store.db", tmp_path / "warehouse")

@@ -96,7 +96,7 @@ def test_views_are_listed_and_dropped(shop: RestCatalog, ann: Client, namespace:
     assert shop.list_views(namespace) == []
 
 
-def test_its_errors_are_pyicebergs(shop: RestCatalog, server: Server, namespace: str) -> None:
+def test_errors_are_those_of_pyiceberg(shop: RestCatalog, server: Server, namespace: str) -> None:
     with pytest.raises(NoSuchTableError):
         shop.load_table((namespace, "none"))
     with pytest.raises(ForbiddenError):
@@ -105,7 +105,7 @@ def test_its_errors_are_pyicebergs(shop: RestCatalog, server: Server, namespace:
         open_catalog(server, token="wrong")
 
 
-def test_it_chooses_a_catalog_by_its_warehouse(tmp_path: Path) -> None:
+def test_a_client_chooses_a_catalog_by_its_warehouse(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path / 'store.db'}"
     with connect(store, tmp_path / "w2", catalog="two/2").session:
         pass

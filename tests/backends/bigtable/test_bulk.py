@@ -84,7 +84,9 @@ def test_entries_that_never_succeed_leave_the_outcome_in_doubt(hasty: Backend, r
         hasty.write_objects("realm", _ROWS)
 
 
-def test_a_write_without_capacity_for_it_changed_nothing(far: Backend, hasty: Backend, relay: Relay) -> None:
+def test_a_write_that_the_server_has_no_capacity_for_changes_nothing(
+    far: Backend, hasty: Backend, relay: Relay
+) -> None:
     relay.rules["MutateRows"] = refuse("RESOURCE_EXHAUSTED")
     with pytest.raises(TryAgainError, match="no capacity"):
         hasty.write_objects("realm", _ROWS)

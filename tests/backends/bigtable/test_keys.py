@@ -19,7 +19,7 @@ from tests.backends.bigtable.relay import Forward, Relay
 _HOSTILE = [*HOSTILE_NAMES, *("".join(each) for n in range(1, 5) for each in product("\0\1\2", repeat=n))]
 
 
-def test_no_realms_rows_are_within_those_of_another() -> None:
+def test_the_key_ranges_of_realms_do_not_overlap() -> None:
     prefixes = sorted({keys.realm_prefix(realm) for realm in _HOSTILE})
     assert len(prefixes) == len(set(_HOSTILE))
     assert all(keys.after(one) <= two for one, two in pairwise(prefixes))
@@ -59,7 +59,7 @@ def _spread(backend: Backend, splits: list[Split]) -> list[int]:
     return [len(rows(backend, [split])) for split in splits]
 
 
-def test_a_realm_without_samples_is_cut_evenly(far: Backend, relay: Relay) -> None:
+def test_a_realm_without_samples_is_split_evenly(far: Backend, relay: Relay) -> None:
     relay.rules["SampleRowKeys"] = lambda _, __: iter([SampleRowKeysResponse.serialize({"row_key": b""})])
     for realm in ("a", "b"):
         far.write_objects(realm, [ObjectRow(id << 22, 0, b"x") for id in range(2_000)])

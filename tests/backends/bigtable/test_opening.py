@@ -104,7 +104,7 @@ def test_credentials_that_cannot_be_used_are_reported(
 # Permissions
 
 
-def test_a_user_who_may_not_administer_uses_tables_that_are_there(
+def test_a_user_without_admin_permissions_can_use_existing_tables(
     backend: Backend, relay: Relay, far_uri: str
 ) -> None:
     for method in ("CreateTable", "GetTable", "DropRowRange"):
@@ -258,7 +258,7 @@ def test_a_store_of_a_newer_release_is_refused(
             use(open_backend(uri))
 
 
-def test_stores_of_one_instance_are_apart(server_of: ServerOf, uri: str) -> None:
+def test_stores_of_one_instance_are_separate(server_of: ServerOf, uri: str) -> None:
     place, _, options = uri.partition("?")
     backends = [open_backend(f"{place}{end}?{options}") for end in ("", "-a", ".b", "_B", "_b")]
     for number, backend in enumerate(backends):
@@ -299,7 +299,7 @@ def test_no_thread_waits_forever_for_a_free_slot(uri: str, backend: Backend) -> 
     narrow.close()
 
 
-def test_more_threads_than_places_take_turns(uri: str, backend: Backend) -> None:
+def test_more_threads_than_slots_take_turns(uri: str, backend: Backend) -> None:
     narrow = open_backend(with_options(uri, "channels=1"))
 
     def work(number: int) -> None:
@@ -373,7 +373,7 @@ print(*(name for name in ("google.cloud.bigtable", "google.cloud.bigtable_admin_
 """
 
 
-def test_a_store_that_is_there_is_used_without_the_slow_libraries(uri: str, backend: Backend) -> None:
+def test_an_existing_store_is_used_without_importing_the_admin_libraries(uri: str, backend: Backend) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _IMPORTING, uri], capture_output=True, text=True, timeout=120, check=True
     )

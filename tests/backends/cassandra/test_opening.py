@@ -227,7 +227,7 @@ def test_connections_are_encrypted_for_a_certificate_that_is_trusted(cassandra: 
         use(f"{uri}&tls=verify-ca&tls_ca=/no/such/file", setup=True)
 
 
-def test_hosts_without_an_address_are_worth_another_try() -> None:
+def test_hosts_without_an_address_are_reported_as_temporary_errors() -> None:
     backend = open_backend("cassandra://nowhere.invalid,neither.invalid/keyspace")
     with pytest.raises(
         TryAgainError, match=r"the host names cannot be resolved: nowhere\.invalid, neither\.invalid"
@@ -254,7 +254,7 @@ def test_a_driver_without_an_event_loop_is_reported() -> None:
     )
 
 
-def test_a_program_that_forgets_to_close_its_store_ends_in_peace(uri: str, backend: Backend) -> None:
+def test_a_program_that_does_not_close_its_store_ends_without_errors(uri: str, backend: Backend) -> None:
     program = (
         "from polaris_spark.backends import open_backend\n"
         f"print(open_backend({uri!r}).read_reference('realm', 'name'))"

@@ -54,7 +54,7 @@ def test_a_missing_version_is_never_used_in_a_condition(backend: Backend, sent: 
     assert not sent
 
 
-def test_a_conflict_brings_the_row_that_won(backend: Backend, sent: list[Any]) -> None:
+def test_a_conflict_contains_the_row_that_won(backend: Backend, sent: list[Any]) -> None:
     backend.insert_reference("realm", "name", first := row(b""))
     assert backend.insert_reference("realm", "name", row()) == Conflict(first)
     assert backend.swap_reference("realm", "name", os.urandom(16), row()) == Conflict(first)
@@ -85,7 +85,7 @@ def test_no_request_carries_more_than_the_server_takes(backend: Backend, sent: l
     assert found == {ObjectKey(each.id): each.value for each in rows}
 
 
-def test_a_row_that_is_written_right_after_its_deletion_is_there(backend: Backend) -> None:
+def test_a_row_that_is_written_right_after_its_deletion_exists(backend: Backend) -> None:
     for _ in range(200):
         backend.delete_objects("realm", [ObjectKey(1)])
         backend.write_objects("realm", [ObjectRow(1, 0, b"x")])

@@ -40,7 +40,7 @@ def _ended() -> _Future:
     return future
 
 
-def test_one_more_waits_until_another_ends() -> None:
+def test_a_request_above_the_limit_waits_until_another_one_ends() -> None:
     under_way = RequestLimit(2)
     first, _ = [under_way.sent(_Future, 0) for _ in range(2)]
     with pytest.raises(LimitReachedError):
@@ -62,7 +62,7 @@ def test_a_request_that_could_not_be_sent_does_not_count_as_in_flight() -> None:
 
 
 @pytest.mark.parametrize("make", [_ended, _Future])
-def test_a_request_that_is_interrupted_anywhere_is_under_way_no_longer_than_it_is(
+def test_an_interrupted_request_counts_as_in_flight_only_until_it_ends(
     make: Callable[[], _Future],
 ) -> None:
     under_way = RequestLimit(1)
@@ -81,7 +81,7 @@ def test_a_request_that_is_interrupted_anywhere_is_under_way_no_longer_than_it_i
     assert len(kept) > 5
 
 
-def test_waiting_that_is_interrupted_anywhere_keeps_nobody_from_sending() -> None:
+def test_an_interrupted_wait_does_not_block_other_requests() -> None:
     under_way = RequestLimit(1)
     first = under_way.sent(_Future, 0)
 

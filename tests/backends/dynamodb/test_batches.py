@@ -19,7 +19,7 @@ _KEYS = [ObjectKey(row.id, row.part) for row in _ROWS]
 _FOUND = {ObjectKey(row.id, row.part): row.value for row in _ROWS}
 
 
-def test_batches_keep_to_the_limits_and_ask_for_nothing_twice(gateway: Gateway, far: Backend) -> None:
+def test_batches_respect_the_limits_and_contain_no_key_twice(gateway: Gateway, far: Backend) -> None:
     far.write_objects("realm", [*_ROWS, *_ROWS[:40]])
     assert far.read_objects("realm", [*_KEYS, *_KEYS[:40]]) == _FOUND
     far.delete_objects("realm", [*_KEYS, *_KEYS[:40]])

@@ -101,7 +101,7 @@ def test_idempotent_requests_are_repeated_when_the_service_fails(
     hasty.close()
 
 
-def test_a_row_that_was_perhaps_written_before_it_was_throttled_stays_in_doubt(
+def test_a_write_of_unknown_outcome_that_is_then_throttled_stays_unknown(
     gateway: Gateway, far_uri: str, backend: Backend
 ) -> None:
     failed = iter([refusal("InternalServerError", status=500)])
@@ -175,7 +175,7 @@ def test_a_server_of_another_kind_is_reported(gateway: Gateway, far: Backend) ->
         far.setup()
 
 
-def test_a_conflict_brings_the_row_that_is_there(backend: Backend) -> None:
+def test_a_conflict_contains_the_existing_row(backend: Backend) -> None:
     assert backend.swap_reference("realm", "name", b"version", row()) == Conflict(None)
     backend.insert_reference("realm", "name", current := row())
     assert backend.insert_reference("realm", "name", row()) == Conflict(current)

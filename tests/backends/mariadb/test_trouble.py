@@ -89,7 +89,7 @@ def test_a_user_who_has_no_connections_left_is_told_to_try_again(
     second.close()
 
 
-def test_idle_sessions_that_were_ended_cost_nobody_an_error(
+def test_idle_sessions_that_the_server_ended_cause_no_error(
     uri: str, backend: Backend, admin: Admin, server: MariaDB
 ) -> None:
     backend.insert_reference("realm", "name", current := row())

@@ -116,7 +116,7 @@ def test_connections_are_as_many_as_the_uri_says(uri: str) -> None:
     backend.close()
 
 
-def test_a_server_that_speaks_another_language_is_given_up() -> None:
+def test_a_server_with_another_protocol_is_reported() -> None:
     def answer(server: socket.socket) -> None:
         while True:
             try:
@@ -184,7 +184,7 @@ def test_the_mark_of_a_store_is_not_a_reference(backend: Backend) -> None:
     backend.setup()
 
 
-def test_documents_look_as_the_manual_says(backend: Backend, database: Database[dict[str, Any]]) -> None:
+def test_documents_have_the_documented_form(backend: Backend, database: Database[dict[str, Any]]) -> None:
     backend.insert_reference("realm", "name", ReferenceRow(b"v", b"x"))
     found = database["references"].find_one({"_id.realm": "realm"})
     assert found == {"_id": {"realm": "realm", "name": "name"}, "version": b"v", "value": b"x"}

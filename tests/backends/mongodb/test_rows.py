@@ -212,7 +212,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_hears_no_warning(backend: Ba
     assert backend._connections._client() is mine  # type: ignore[attr-defined]
 
 
-def test_stores_of_one_server_are_apart(store_on: StoreOn) -> None:
+def test_stores_of_one_server_are_separate(store_on: StoreOn) -> None:
     backends = [open_backend(store_on("mongodb")) for _ in range(2)]
     for number, backend in enumerate(backends):
         backend.setup()

@@ -55,7 +55,7 @@ def test_no_thread_waits_forever_for_a_connection(uri: str, backend: Backend) ->
     narrow.close()
 
 
-def test_a_server_that_ended_idle_sessions_costs_nobody_an_error(
+def test_idle_sessions_that_the_server_ended_cause_no_errors(
     backend: Backend, postgresql: PostgreSQL, uri: str
 ) -> None:
     current = row()

@@ -31,7 +31,7 @@ def _read(backend: Backend, ids: Sequence[int]) -> list[int]:
     return sorted(key.id for key in backend.read_objects("realm", [ObjectKey(id) for id in ids]))
 
 
-def test_rows_that_lie_together_are_read_on_the_way(backend: Backend, looked_up: list[bytes]) -> None:
+def test_rows_with_near_keys_are_read_by_an_iterator(backend: Backend, looked_up: list[bytes]) -> None:
     backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in _STORED])
     runs = [id for first in range(0, 3_000, 50) for id in _STORED[first : first + 10]]
     assert _read(backend, _STORED) == [*_STORED]
@@ -39,7 +39,7 @@ def test_rows_that_lie_together_are_read_on_the_way(backend: Backend, looked_up:
     assert looked_up == []
 
 
-def test_rows_that_lie_apart_are_looked_up(backend: Backend, looked_up: list[bytes]) -> None:
+def test_rows_with_distant_keys_are_looked_up(backend: Backend, looked_up: list[bytes]) -> None:
     backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in _STORED])
     apart = [*_STORED[::10]]
     assert _read(backend, apart) == apart

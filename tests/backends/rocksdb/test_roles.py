@@ -104,9 +104,7 @@ def test_another_process_reads_each_write_at_once_through_flushes_and_compaction
     assert reader.returncode == 0
 
 
-def test_a_second_process_that_writes_is_told_that_one_does_and_may_when_that_has_ended(
-    uri: str, backend: Backend
-) -> None:
+def test_a_second_writer_gets_an_error_until_the_first_has_ended(uri: str, backend: Backend) -> None:
     out, err = start(_WRITE, uri).communicate()
     assert out == ""
     assert f"WrittenElsewhereError: {uri} is being written by another process" in err
@@ -194,7 +192,7 @@ def test_a_store_that_is_replaced_while_it_is_open_must_be_closed_first(uri: str
     assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"old"}
 
 
-def test_a_store_that_this_process_takes_for_another_keeps_its_lock(uri: str, backend: Backend) -> None:
+def test_a_store_that_looks_replaced_to_this_process_keeps_its_lock(uri: str, backend: Backend) -> None:
     backend.insert_reference("realm", "name", row())
     os.utime(f"{uri.removeprefix('rocksdb://')}/POLARIS_SPARK")
     with (

@@ -68,12 +68,12 @@ def uri(tmp_path: Path) -> str:
     return f"rocksdb://{tmp_path}/store"
 
 
-def test_a_full_disk_is_named_nothing_is_lost_and_writing_goes_on_once_there_is_space(uri: str) -> None:
+def test_a_full_disk_is_reported_without_loss_and_writes_succeed_when_there_is_space(uri: str) -> None:
     done = subprocess.run([sys.executable, "-c", _FULL, uri], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_damaged_file_is_told_as_damage(uri: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_as_corruption(uri: str, tmp_path: Path) -> None:
     backend = open_backend(uri)
     backend.setup()
     backend.write_objects("realm", [ObjectRow(id, 0, os.urandom(2_000)) for id in range(500)])
