@@ -164,7 +164,7 @@ class Files:
             try:
                 self._write(location, content)
             except (OSError, TypeError, ValueError) as error:
-                raise _unwritable(location, error) from error
+                raise unwritable(location, error) from error
 
     def _write(self, location: str, content: bytes) -> None:
         path = local_path(location)
@@ -227,7 +227,7 @@ class Files:
             if aside is not None:
                 with contextlib.suppress(OSError):
                     aside.unlink(missing_ok=True)
-            raise _unwritable(location, error) from error
+            raise unwritable(location, error) from error
 
 
 class _Stream:
@@ -265,7 +265,7 @@ _IMPOSSIBLE = {
 }
 
 
-def _unwritable(location: str, error: Exception) -> PolarisError:
+def unwritable(location: str, error: Exception) -> PolarisError:
     """Return the error to raise after a failed write. It never has HTTP status 500, because Iceberg's clients treat
     this status as an unknown outcome."""
     number = getattr(error, "errno", None)

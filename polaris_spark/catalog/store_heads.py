@@ -71,7 +71,7 @@ def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreH
 
 def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator[StoreHead]:
     if record.state in _SERVED and MOVED_TO not in record.properties:
-        _refuse_unlisted(record, store)
+        refuse_unlisted(record, store)
     references = strict_reader(store, clock)
     registered = references.listed()
     catalogs: dict[str, CatalogRow] = {}
@@ -96,7 +96,12 @@ def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator
         )
 
 
-def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
+def refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
+    """Raise an error if the registry of a realm has lost the registration of a reference.
+
+    Raises:
+        CorruptionError: the row of a reference is there and not sealed, but the registry does not list it.
+    """
     for row_name, head in unlisted(store):
         if not head.sealed:
             raise CorruptionError(

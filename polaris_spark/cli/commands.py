@@ -114,6 +114,10 @@ COMMANDS = {
         "polaris_spark.cli.realms:realms",
         "List the realms (tenants) of a store; with an option, activate, deactivate, purge or upgrade a realm first.",
     ),
+    "realm": Entry(
+        "polaris_spark.cli.realm:app",
+        "Export a realm to one file, and import such a file into any database.",
+    ),
     "maintain": Entry(
         "polaris_spark.cli.maintain:app",
         "Run a maintenance job. One job of a kind runs at a time in a realm.",

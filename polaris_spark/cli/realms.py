@@ -142,7 +142,8 @@ def _activate(records: Realms, name: str) -> None:
     record = records.find(name)
     if record is not None and record.state is RealmState.LOADING:
         raise RealmStateError(
-            f"realm {name!r} is LOADING: a migration is copying rows into it; finish or abort the migration"
+            f"realm {name!r} is LOADING: a migration or an import is writing rows to it; finish or "
+            "abort the migration, or import the file again, which continues"
         )
     if record is not None and record.state is RealmState.INITIALIZING:
         raise RealmStateError(

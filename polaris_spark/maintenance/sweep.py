@@ -8,7 +8,7 @@ starts, eight bytes each. The engine stores all other ids.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from polaris_spark.maintenance.sweep_roots import (
     trim_fence_and_list_roots,
     was_overtaken,
 )
+from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import References
 
 DELETE_TOGETHER = 500
@@ -106,12 +107,10 @@ def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
         CorruptionError: an object that is needed is missing or unreadable.
         NewerFormatError: a newer release wrote an object that is needed.
     """
-    backend, realm = references.store.backend, references.store.realm
-    splits = backend.splits("objects", [realm], _SPLITS_PER_PART * engine.parts)
-    rows = engine.scan(partial(_headers, realm=realm), splits, _HEADERS, "reading headers").fixed("id")
-    first = engine.query("SELECT id, type, points FROM {rows} WHERE part = 0", rows=rows)
-    marked = _marked(engine, roots, first)
-    _check(engine, references, roots, first, marked)
+    try:
+        rows, marked = reachable(engine, references.store, roots.commits)
+    except CorruptionError as error:
+        raise explained(references, roots, error) from error
     engine.progress("looking for garbage", 0, 0)
     below = engine.query(f"SELECT id, part, type, bytes FROM {{rows}} WHERE id < {roots.limit}", rows=rows)
     return engine.query(
@@ -120,40 +119,57 @@ def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
     )
 
 
-def _marked(engine: Engine, roots: Roots, first: Rows) -> Rows:
-    """Return the ids of all objects that can be reached from the roots, by strong pointers."""
+def reachable(engine: Engine, store: ObjectStore, commits: Sequence[int]) -> tuple[Rows, Rows]:
+    """Return (rows, marked): all object rows of a realm, and the ids of the objects that can be reached from commits.
+
+    Args:
+        engine: an engine whose store is `store`.
+        commits: ids of the commits from which strong pointers are followed.
+    Returns:
+        rows with the columns of `_HEADERS`, and rows with the column `id`.
+    Raises:
+        CorruptionError: an object that can be reached is missing or unreadable.
+        NewerFormatError: a newer release wrote an object that can be reached.
+    """
+    splits = store.backend.splits("objects", [store.realm], _SPLITS_PER_PART * engine.parts)
+    rows = engine.scan(partial(_headers, realm=store.realm), splits, _HEADERS, "reading headers").fixed("id")
+    first = engine.query("SELECT id, type, points FROM {rows} WHERE part = 0", rows=rows)
+    marked = _marked(engine, commits, first)
+    _check(engine, store, first, marked)
+    return rows, marked
+
+
+def _marked(engine: Engine, commits: Sequence[int], first: Rows) -> Rows:
+    """Return the ids of all objects that can be reached from commits, by strong pointers."""
 
     def pointed_to(level: Rows) -> Rows:
         points = "SELECT points FROM {first} first JOIN {level} level ON first.id = level.id"
         return engine.apply(_pointers, engine.query(points, first=first, level=level), "id bigint")
 
-    start = engine.rows(((id,) for id in roots.commits), "id bigint")
+    start = engine.rows(((id,) for id in commits), "id bigint")
     return engine.closure(start, pointed_to, "marking")
 
 
-def _check(engine: Engine, references: References, roots: Roots, first: Rows, marked: Rows) -> None:
+def _check(engine: Engine, store: ObjectStore, first: Rows, marked: Rows) -> None:
     """Raise an error if a reachable (marked) object is missing or its header cannot be read.
 
     Args:
         first: the first row of each existing object.
         marked: ids of the reachable objects.
     """
-    realm = references.store.realm
+    realm = store.realm
     lost = engine.query("SELECT id FROM {lost} LIMIT 1", lost=engine.without(marked, first, ["id"])).collect()
     joined = "FROM {first} first JOIN {marked} marked ON first.id = marked.id"
-    try:
-        for (id,) in lost:
-            needed = engine.query(f"SELECT first.id, points {joined}", first=first, marked=marked)
-            holders = engine.apply(partial(_holders, pointer=id), needed, "id bigint")
-            holder = engine.query("SELECT id FROM {holders} LIMIT 1", holders=holders).collect()
-            raise CorruptionError(missing(realm, id, holder[0][0] if holder else 0))
-        unread = f"SELECT first.id {joined} WHERE type IS NULL LIMIT 1"
-        for (id,) in engine.query(unread, first=first, marked=marked).collect():
-            row = references.store.backend.read_objects(realm, [ObjectKey(id)]).get(ObjectKey(id), b"")
-            objects.decode_header(row, f"{realm}/{id}")
-            raise CorruptionError(f"the header of object {realm}/{id} could not be read")
-    except CorruptionError as error:
-        raise explained(references, roots, error) from error
+    for (id,) in lost:
+        needed = engine.query(f"SELECT first.id, points {joined}", first=first, marked=marked)
+        holders = engine.apply(partial(_holders, pointer=id), needed, "id bigint")
+        holder = engine.query("SELECT id FROM {holders} LIMIT 1", holders=holders).collect()
+        raise CorruptionError(missing(realm, id, holder[0][0] if holder else 0))
+    unread = f"SELECT first.id {joined} WHERE type IS NULL LIMIT 1"
+    for (id,) in engine.query(unread, first=first, marked=marked).collect():
+        row = store.backend.read_objects(realm, [ObjectKey(id)]).get(ObjectKey(id), b"")
+        objects.decode_header(row, f"{realm}/{id}")
+        raise CorruptionError(f"the header of object {realm}/{id} could not be read")
 
 
 def _counted(engine: Engine, found: Rows) -> list[Count]:

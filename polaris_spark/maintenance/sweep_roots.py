@@ -88,6 +88,7 @@ from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.log_archive import archive_sealed
 from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
+from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.lost_rows import strict_reader, unlisted
 from polaris_spark.system.reference_reader import ReferenceReader
@@ -163,7 +164,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
     listed = listed_in(root.index(REFERENCES))
     ended = expired(listed, now, policy.grace_of)
     floors = {ROOT: after.get(ROOT, root.head.floor_number)}
-    roots = _history(references, root.head, floors[ROOT])
+    roots = history(references.store, root.head, floors[ROOT])
     reader = strict_reader(references.store, references.clock)
     for position, registered in enumerate(listed):
         progress("listing commits", position, len(listed))
@@ -174,11 +175,11 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
         floors[registered.row_name] = floor = max(
             head.floor_number, after.get(registered.name, 0) if live else 0
         )
-        roots += _history(references, head, floor)
+        roots += history(references.store, head, floor)
     for name, head in unlisted(references.store):
         if not head.sealed:
             floors[name] = head.floor_number
-            roots += _history(references, head, head.floor_number)
+            roots += history(references.store, head, head.floor_number)
     limit = _id_at(now - policy.rows_ms)
     return Roots(roots, limit, limit, floors)
 
@@ -245,7 +246,7 @@ class _Fencing:
             head = self._head(row_name)
             if head is None or not head.commit:
                 raise ReferenceGoneError(f"reference {row_name!r} was permanently removed during the sweep")
-            found += _history(self._references, head, floor)
+            found += history(self._references.store, head, floor)
         return found
 
     def _close(self, registered: Registered) -> None:
@@ -291,12 +292,12 @@ class _Fencing:
         return head
 
 
-def _history(references: References, head: Head, floor: int) -> array[int]:
+def history(store: ObjectStore, head: Head, floor: int) -> array[int]:
     """Return the ids of the commits of a reference, from the head back to the commit with the number `floor`."""
     found = array("q", [head.commit])
     number = head.number
     while number > floor:
-        commit = references.store.get(found[-1], Commit)
+        commit = store.get(found[-1], Commit)
         some = commit.parents[: number - floor]
         found.extend(some)
         number -= len(some)

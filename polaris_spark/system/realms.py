@@ -183,7 +183,8 @@ class Realms:
         revisions: Mapping[str, int],
         properties: Mapping[str, str] | None = None,
     ) -> RealmRecord:
-        """Create a realm in the state LOADING and return it. A migration fills the realm and then moves it to ACTIVE.
+        """Create a realm in the state LOADING and return it. A migration or an import fills it, and then moves it to
+        ACTIVE.
 
         Raises:
             InputError: the name is not a valid realm name.

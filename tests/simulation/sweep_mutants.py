@@ -115,7 +115,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}
     ),
     "history is not a root": Mutant(
-        (Patch(sweep_roots, "_history", "while number > floor:", "while False:"),),
+        (Patch(sweep_roots, "history", "while number > floor:", "while False:"),),
         {**BUSY, "retention_ms": HOUR},
     ),
     "a job that deletes goes by any clock": Mutant(

@@ -51,7 +51,8 @@ _MANY = 10_000
 fewer differ, this is done only if one of them can be reached from a head, or from an object that does not differ."""
 
 _SPLITS_PER_PART = 2
-_DIGESTS = "id bigint, part int, digest binary"
+DIGESTS = "id bigint, part int, digest binary"
+"""Columns of the rows that `digests` yields."""
 _COMMIT = type_name(Commit)
 
 
@@ -99,14 +100,19 @@ def _side(engine: Engine, place: RealmRows, opened: Callable[[], Backend] | None
         opened: returns the database; None for the database of the engine's store.
     """
     splits = _splits(engine, place)
-    return engine.scan(partial(_digests, opened=opened), splits, _DIGESTS, "comparing rows")
+    return engine.scan(partial(digests, opened=opened), splits, DIGESTS, "comparing rows")
 
 
 def _splits(engine: Engine, place: RealmRows) -> Sequence[Split]:
     return place.backend.splits("objects", [place.realm], _SPLITS_PER_PART * engine.parts)
 
 
-def _digests(reach: Reach, split: Split, *, opened: Callable[[], Backend] | None) -> Iterator[Row]:
+def digests(reach: Reach, split: Split, *, opened: Callable[[], Backend] | None) -> Iterator[Row]:
+    """Yield the object rows of a split, with the SHA-256 digest of each value in place of the value.
+
+    Args:
+        opened: returns the database; None for the database of the engine's store.
+    """
     for batch in (opened() if opened else reach.backend).scan(split):
         for row in rows_of_batch(batch):
             yield row.id, row.part, hashlib.sha256(row.value).digest()

@@ -106,7 +106,7 @@ def copy_split(source: RealmRows, target: RealmRows, split: Split) -> Copied:
     def once() -> Copied:
         copied = Copied()
         for batch in source.backend.scan(split):
-            for rows in _together(rows_of_batch(batch)):
+            for rows in together(rows_of_batch(batch)):
                 write_rows(target, rows)
                 copied = copied.plus(_counted(rows))
         return copied
@@ -142,7 +142,7 @@ def copy_since(
     for ids in walk.levels():
         found = read_whole(source, ids)
         rows = [row for parts in found.values() for row in parts]
-        for portion in _together(rows):
+        for portion in together(rows):
             write_rows(target, portion)
         copied = copied.plus(_counted(rows))
         walk.saw(source.realm, found)
@@ -245,7 +245,8 @@ def write_rows(place: RealmRows, rows: Sequence[ObjectRow]) -> None:
     retried(place.clock, lambda: place.backend.write_objects(place.realm, rows))
 
 
-def _together(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
+def together(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
+    """Divide rows into the batches in which they are written."""
     return sized(rows, value_bytes, most_bytes=_BYTES_TOGETHER, most=_ROWS_TOGETHER)
 
 

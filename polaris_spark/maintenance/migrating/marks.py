@@ -68,17 +68,20 @@ class Held(NamedTuple):
 class SourceRealm:
     """The realm that is moved: its realm record and its references. Thread-safe."""
 
-    def __init__(self, realms: Realms, name: str, references: References) -> None:
+    def __init__(
+        self, realms: Realms, name: str, references: References, reader: ReferenceReader | None = None
+    ) -> None:
         """
         Args:
             realms: the realms of the source store.
             name: name of the realm.
             references: the realm's references, as sessions of this process use them.
+            reader: reads the heads; by default, a reader that accepts missing rows.
         """
         self.name = name
         self.references = references
         self.store = references.store
-        self._reader = ReferenceReader(self.store)
+        self._reader = reader or ReferenceReader(self.store)
         self._realms = realms
 
     # Reading

@@ -123,7 +123,7 @@ class Copying:
                 break
             except CorruptionError:
                 now = self.source.heads()
-                if not _floors_raised(heads, now):
+                if not floors_raised(heads, now):
                     raise
                 heads = now  # the missing object may have been swept
         self._fence, self.heads = fence, heads
@@ -218,25 +218,21 @@ class Switch:
     def _write_references(self, heads: Sequence[Held]) -> None:
         """Write the heads to the target's reference rows.
 
-        Each gets a fence above every id that was copied. A process makes no id below a fence that it has read, so it
-        does not use any of these ids again.
+        See `write_references`.
         """
         target, record = self._copying.target, self._copying.record
-        target.ids.observe(max(self._copying.highest, *(max(h.head.commit, h.head.fence) for h in heads)))
-        fence = retried(self._clock, target.ids.next_id)
-        backend = target.backend
-        versions = concurrently(lambda held: backend.read_reference(record.instance, held.row_name), heads)
-        found = target.realms.find(record.name)  # read after the versions: a commit there changes one of them
-        if found is None or found.instance != record.instance:
-            raise RealmStateError(
-                f"realm {record.name!r} of {self._to}, which this migration was filling, no longer exists: abort the "
-                "migration, and begin again"
-            )
-        self._copying.refuse_served(found)
-        references = ReferenceStore(backend, record.instance)
-        self._remove_others(references, {held.row_name for held in heads})
-        pairs = list(zip(heads, versions, strict=True))
-        concurrently(partial(write_reference, references, fence), pairs)
+
+        def ready(references: ReferenceStore) -> None:
+            found = target.realms.find(record.name)
+            if found is None or found.instance != record.instance:
+                raise RealmStateError(
+                    f"realm {record.name!r} of {self._to}, which this migration was filling, no longer exists: abort "
+                    "the migration, and begin again"
+                )
+            self._copying.refuse_served(found)
+            self._remove_others(references, {held.row_name for held in heads})
+
+        write_references(target, record.instance, heads, self._copying.highest, ready)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
         """Remove the target's reference rows whose names are not in `kept`.
@@ -249,6 +245,36 @@ class Switch:
         self._source.refuse_ended(self._token)
         for name, version in others:
             references.delete(name, version)
+
+
+def write_references(
+    target: StoreConnection,
+    instance: str,
+    heads: Sequence[Held],
+    highest: int,
+    ready: Callable[[ReferenceStore], None],
+) -> None:
+    """Write heads to the reference rows of a realm in the state LOADING.
+
+    Each gets a fence above every id that was copied. A process makes no id below a fence that it has read, so it does
+    not use any of these ids again.
+
+    Args:
+        instance: instance id of the realm.
+        highest: the highest id of an object that was copied.
+        ready: called after the versions of the rows were read. It raises an error unless the realm is still LOADING: a
+            commit to a realm that became ACTIVE meanwhile changes one of these versions.
+    Raises:
+        TaskLostError: another run has changed a row since it was read, or a row already contains a later head.
+    """
+    target.ids.observe(max(highest, *(max(held.head.commit, held.head.fence) for held in heads)))
+    fence = retried(target.clock, target.ids.next_id)
+    backend = target.backend
+    versions = concurrently(lambda held: backend.read_reference(instance, held.row_name), heads)
+    references = ReferenceStore(backend, instance)
+    ready(references)
+    pairs = list(zip(heads, versions, strict=True))
+    concurrently(partial(write_reference, references, fence), pairs)
 
 
 def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, ReferenceRow | None]) -> None:
@@ -264,15 +290,15 @@ def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, Re
     held, before = item
     if before is not None and _is_later(read_head(before, held.row_name), held.head):
         raise TaskLostError(
-            f"reference {held.row_name!r} of the target was written by a later run of this migration, so this "
-            "run stopped; if the later run has ended, start the migration again, which continues it"
+            f"reference {held.row_name!r} of the target was written by a later run, so this run stopped; if the "
+            "later run has ended, start this command again, which continues it"
         )
     head = msgspec.structs.replace(held.head, fence=fence, move=None, slots=())
     new = ReferenceRow(new_version(), encode_head(head))
     if not references.put(held.row_name, None if before is None else before.version, new):
         raise TaskLostError(
-            f"reference {held.row_name!r} of the target was changed by another run of this migration, so this "
-            "run stopped; if the other run has ended, start the migration again, which continues it"
+            f"reference {held.row_name!r} of the target was changed by another run, so this run stopped; if the "
+            "other run has ended, start this command again, which continues it"
         )
 
 
@@ -285,6 +311,10 @@ def _is_later(there: Head, head: Head) -> bool:
     )
 
 
-def _floors_raised(before: Sequence[Held], now: Sequence[Held]) -> bool:
+def floors_raised(before: Sequence[Held], now: Sequence[Held]) -> bool:
+    """Return whether the history of a reference was trimmed, or the reference ended, between two reads of the heads.
+
+    A sweep may then have deleted objects that only this history needed.
+    """
     floors = {held.row_name: held.head.floor_number for held in now}
     return any(floors.get(held.row_name) != held.head.floor_number for held in before)

@@ -1,0 +1,1 @@
+"""Export of a realm to one file, and import of such a file into any database."""
