@@ -113,7 +113,7 @@ def migrate_and_die(source: str, target: str, left: int) -> None:
     """Move a realm. This process is killed at the `left`-th change of a reference row."""
     session = opened(source)
     references = session.catalog.references
-    there = connect_store(*_place(target))
+    there = connect_store(*place(target))
     die_at(left, (session.connection.backend, there.backend), ("swap_reference", "insert_reference"))
     realm = SourceRealm(session.connection.realms, "default", references)
     for _ in Migration(realm, source, there, "default", max_pause_ms=60_000.0).run():
@@ -124,13 +124,14 @@ def states(source: str, target: str) -> list[RealmState | None]:
     """Return the states of the realm in both stores."""
     found = []
     for uri in (source, target):
-        connection = connect_store(*_place(uri))
+        connection = connect_store(*place(uri))
         record = connection.realms.find("default")
         found.append(None if record is None else record.state)
         connection.close()
     return found
 
 
-def _place(uri: str) -> tuple[StoreURI, Mapping[str, str | Secret]]:
+def place(uri: str) -> tuple[StoreURI, Mapping[str, str | Secret]]:
+    """The URI and the options of a store."""
     properties = Properties.parse(configured(uri))
     return properties.store, properties.store_options

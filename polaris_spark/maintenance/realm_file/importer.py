@@ -198,6 +198,8 @@ class Import:
         [needed_rows] = engine.query(needed, rows=rows, marked=marked).collect()
         expected = (trailer.rows, trailer.objects)
         if all_rows != expected or needed_rows != expected or sum_of(engine, store) != trailer.sum:
+            # If another run finished the import meanwhile, clients may have committed.
+            self._refuse_other(self._realms.find(self._name))
             raise StateError(
                 f"realm {self._name!r} in {self._target.uri} differs from the file: it has {all_rows[0]:,} rows of "
                 f"{all_rows[1]:,} objects, of which references need {needed_rows[1]:,}; the file has {expected[0]:,} "
