@@ -45,6 +45,17 @@ def imported(uri: str, path: Path) -> RealmRecord:
         connection.close()
 
 
+def export_and_die(uri: str, path: Path, number: int) -> None:
+    """Export a realm, and be killed before an operation on the database. Called in another process.
+
+    Args:
+        number: of the operation.
+    """
+    connection = connected(uri)
+    die_at(number, [connection.backend])
+    Export(connection, "default", "test").write(path)
+
+
 def import_and_die(uri: str, path: Path, number: int) -> None:
     """Import a realm, and be killed before an operation on the database. Called in another process.
 

@@ -29,6 +29,7 @@ from tests.maintenance.realm_files import (
     PERIODS,
     connected,
     contents,
+    export_and_die,
     exported,
     fill,
     import_and_die,
@@ -212,6 +213,24 @@ def test_an_import_may_be_killed_before_each_operation_on_the_database(
         assert contents(again) == contents(file)
     print(f"killed {number - 1} times, in the states {seen}")
     assert seen >= {None, RealmState.LOADING, RealmState.ACTIVE}
+
+
+def test_an_export_that_is_killed_leaves_no_file_of_the_name(store_on: StoreOn, tmp_path: Path) -> None:
+    source, folder = store_on("sqlite"), tmp_path / "exports"
+    folder.mkdir()
+    file = folder / "r.realm"
+    with opened(source, warehouse=str(tmp_path / "warehouse"), **PERIODS) as session:
+        fill(session)
+    for number in count(1, 5):
+        process = _context.Process(target=export_and_die, args=(source, file, number))
+        process.start()
+        process.join(PATIENCE_S)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        assert not file.exists()
+    assert any(one.suffix == ".part" for one in folder.iterdir())
+    imported(store_on("sqlite"), file)
 
 
 def test_an_import_that_died_goes_on_where_it_was(

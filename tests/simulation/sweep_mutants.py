@@ -83,8 +83,8 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             Patch(
                 _Fencing,
                 "roots",
-                "found += _history(self._references, head, floor)",
-                "found += _history(self._references, head, floor) if not head.sealed else array('q')",
+                "found += history(self._references.store, head, floor)",
+                "found += history(self._references.store, head, floor) if not head.sealed else array('q')",
             ),
         ),
         {**BUSY, "rates": SLEEPS, "grace_ms": HOUR, "gaps": (20 * MINUTE,) * 4, "think_ms": 2.0},

@@ -237,7 +237,7 @@ class _Block(NamedTuple):
 class RealmFile:
     """A complete realm file. Opening it reads the whole file and checks every byte of it.
 
-    Memory does not grow with the number of objects, except for 20 bytes for each block. For `with`.
+    Takes memory for the heads of all references, and about 100 bytes for each block of objects. For `with`.
     """
 
     def __init__(self, path: Path) -> None:
