@@ -97,7 +97,7 @@ def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(t
     [
         (
             RealmState.LOADING,
-            "realm 'half' is LOADING: a migration is copying rows into it; finish or abort the migration",
+            "realm 'half' is LOADING: a migration or an import is writing rows to it; finish or abort the migration",
         ),
         (RealmState.INITIALIZING, "realm 'half' is INITIALIZING: open it with create=true"),
     ],
