@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +47,14 @@ def imported(uri: str, path: Path) -> RealmRecord:
         connection.close()
 
 
-def export_and_die(uri: str, path: Path, number: int) -> None:
-    """Export a realm, and be killed before an operation on the database. Called in another process.
+def export_and_die(uri: str, path: Path, when: str) -> None:
+    """Export a realm, and be killed when a step is reported first. Called in another process."""
 
-    Args:
-        number: of the operation.
-    """
-    connection = connected(uri)
-    die_at(number, [connection.backend])
-    Export(connection, "default", "test").write(path)
+    def watch(doing: str, done: int, total: int) -> None:
+        if doing == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Export(connected(uri), "default", "test", watch).write(path)
 
 
 def import_and_die(uri: str, path: Path, number: int) -> None:
