@@ -22,6 +22,7 @@ from polaris_spark.errors import (
     RealmStateError,
     SourceError,
     TaskLostError,
+    TryAgainError,
 )
 from polaris_spark.maintenance.migrating.copy import rows_of_batch
 from polaris_spark.maintenance.realm_file import exporter, layout
@@ -173,6 +174,30 @@ def test_heads_are_those_of_one_instant(file: Path, monkeypatch: pytest.MonkeyPa
     there = world.references(world.process("target"))
     found = {name: number(there.open(name), "n") for name in (MAIN, DEV)}
     assert found == {name: before[name] + 3 for name in (MAIN, DEV)}
+
+
+def test_a_realm_that_never_rests_is_not_exported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = a_world()
+    read = exporter.SourceRealm.heads
+
+    def heads(self: exporter.SourceRealm) -> list[exporter.Held]:
+        found = read(self)
+        assert world.writer.add(MAIN)
+        world.clock.advance(10_000)
+        return found
+
+    monkeypatch.setattr(exporter.SourceRealm, "heads", heads)
+    with pytest.raises(TryAgainError, match="no instant between two commits was found in 60 s"):
+        export(world, file)
+    assert list(file.parent.iterdir()) == []
+
+
+def test_revisions_that_are_allowed_meanwhile_are_exported(file: Path) -> None:
+    world = a_world()
+    done = Export(world.process("source"), "r", "test")
+    allowed = world.source.realms.upgrade("r", {"test-box": 7}).revisions
+    assert allowed["test-box"] == 7
+    assert done.write(file).header.revisions == allowed
 
 
 def test_commits_during_an_export_are_not_in_it(file: Path) -> None:

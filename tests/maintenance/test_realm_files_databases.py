@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.catalog.states import catalog_at
+from polaris_spark.errors import TryAgainError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.realm_file import exporter, layout
 from polaris_spark.maintenance.realm_file.exporter import Export
@@ -155,24 +156,31 @@ def test_an_export_while_threads_commit_and_sweep(scheme: str, store_on: StoreOn
         assert swept
 
 
-def test_a_sweep_in_the_middle_of_an_export_makes_it_begin_again(store_on: StoreOn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sweeps", [1, 5])
+def test_a_sweep_in_the_middle_of_an_export_makes_it_begin_again(
+    sweeps: int, store_on: StoreOn, tmp_path: Path
+) -> None:
     source, target, file = store_on("sqlite"), store_on("sqlite"), tmp_path / "r.realm"
     with opened(source, warehouse=str(tmp_path / "warehouse"), **PERIODS) as session:
         fill(session)
         happened: list[str] = []
 
         def between(doing: str, done: int, total: int) -> None:
-            if doing == "writing objects" and not happened:
-                happened.append(doing)
+            if doing == "writing objects" and len(happened) < sweeps:
                 for number in range(3):
-                    assert write(session, f"more{number}")
+                    assert write(session, f"more{len(happened)}{number}")
+                happened.append(doing)
                 call(session, "sweep")
 
-        done = Export(session.connection, "default", "test", between).write(file)
-        assert done.attempts == 2
+        export = Export(session.connection, "default", "test", between)
+        if sweeps == 5:
+            with pytest.raises(TryAgainError, match=r"5 times .* while no sweep runs"):
+                export.write(file)
+            assert not file.exists()
+        assert export.write(file).attempts == (2 if sweeps == 1 else 1)
     imported(target, file)
     with opened(target, warehouse=str(tmp_path / "warehouse")) as there:
-        assert {f"more{number}" for number in range(3)} <= namespaces(there)
+        assert {f"more{turn}{number}" for turn in range(sweeps) for number in range(3)} <= namespaces(there)
         assert [row for row in call(there, "fsck") if row[0] != "warning"] == []
 
 

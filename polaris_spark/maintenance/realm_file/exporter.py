@@ -132,7 +132,7 @@ class Export:
             try:
                 return self._written(path, heads, attempt)
             except CorruptionError as error:
-                if not floors_raised(heads, self._source.heads()):
+                if not floors_raised(heads, self._heads()):
                     raise
                 problem = error
         raise TryAgainError(
@@ -147,9 +147,9 @@ class Export:
             TryAgainError: a head changed between every two reads.
         """
         end = self._clock.monotonic_ms() + _INSTANT_MS
-        before = self._source.heads()
+        before = self._heads()
         while True:
-            now = self._source.heads()
+            now = self._heads()
             if _commits(before) == _commits(now) and all(held.head.commit for held in now):
                 return now
             if self._clock.monotonic_ms() > end:
@@ -160,8 +160,16 @@ class Export:
             self._progress("waiting for an instant between two commits", 0, 0)
             before = now
 
+    def _heads(self) -> list[Held]:
+        try:
+            return self._source.heads()
+        except CorruptionError:
+            # A sweep may have deleted the commit of the registry that was just read.
+            return self._source.heads()
+
     def _written(self, path: Path, heads: list[Held], attempt: int) -> Exported:
-        store, record = self._store, self._record
+        # The record is read after the heads: commits of newer revisions are made only after the record allows them.
+        store, record = self._store, exportable(self._connection, self._record.name, self._record.instance)
         engine = LocalEngine(Reach(store, Files({}), self._clock), self._progress)
         rows, marked = reachable(engine, store, array("q", commits_of(store, heads)))
         sizes = engine.query(
