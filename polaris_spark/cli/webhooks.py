@@ -168,7 +168,7 @@ class Sender:
 
     def _pause(self, attempt: int, failure: _Failure) -> float:
         limit = self._settings.max_pause_seconds
-        longest = min(limit, FIRST_PAUSE_SECONDS * 2 ** min(attempt - 1, 30))
+        longest = min(limit, FIRST_PAUSE_SECONDS * (1 << min(attempt - 1, 30)))
         return min(limit, max(failure.after_seconds, longest * (0.5 + self._jitter() / 2)))
 
     def _attempt(self, events: list[Event]) -> _Failure | None:
