@@ -14,6 +14,7 @@ PolarisError
 │   ├── NewerFormatError      a newer release wrote the row or store
 │   ├── ReferenceGoneError    a reference was dropped or never existed: read the list of references again
 │   ├── HistoryTrimmedError   the commit is below the history floor: its history was trimmed
+│   ├── HistoryReplacedError  a commit is not in the history any more, after a recovery
 │   ├── BeforeHistoryError    the time or commit is before the first commit
 │   └── TaskLostError         this process no longer holds the lease of its task
 ├── CorruptionError           a row is missing or unreadable; the message names its key
@@ -41,8 +42,13 @@ PolarisError
     ├── NoSuchNamespaceError, NoSuchTableError, NoSuchViewError, NotFoundError    404
     ├── UnsupportedOperationError  406
     ├── RequestTimeoutError        408
+<<<<<<< HEAD
     ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError,
     │   MergeConflictError         409
+=======
+    ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError             409
+    ├── GoneError                  410
+>>>>>>> 454482a0 (Let clients follow the changes of a branch, by long polling, as events and by webhooks)
     ├── RequestTooLargeError       413
     ├── UnsupportedMediaTypeError  415
     └── UnprocessableError         422
@@ -114,6 +120,11 @@ class ReferenceGoneError(StateError):
 
 class HistoryTrimmedError(StateError):
     """The requested commit is below the history floor, which is the oldest commit that its reference still keeps."""
+
+
+class HistoryReplacedError(StateError):
+    """A commit that a reader has read is not in the history of its reference any more, because the reference was
+    recovered to an older state, or set to another commit."""
 
 
 class BeforeHistoryError(StateError):
@@ -288,6 +299,13 @@ class MergeConflictError(RequestError):
 
     status = 409
     type = "MergeConflictException"
+
+
+class GoneError(RequestError):
+    """What is requested existed, but is not kept any more."""
+
+    status = 410
+    type = "GoneException"
 
 
 class RequestTooLargeError(RequestError):

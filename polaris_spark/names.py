@@ -66,3 +66,8 @@ def transaction_name(unique: str) -> str:
 def is_transaction(state: str) -> bool:
     """Whether the name of a state is that of a transaction."""
     return state.startswith(_TRANSACTION)
+
+
+def sql_name(parts: tuple[str, ...]) -> str:
+    """Return a name of several parts in SQL syntax; parts that are not identifiers are put in backquotes."""
+    return ".".join(part if part.isidentifier() else "`" + part.replace("`", "``") + "`" for part in parts)

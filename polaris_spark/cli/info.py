@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import grid, hexadecimal, kind_of, plain, print_json, screen, size
+from polaris_spark.cli.output import grid, hexadecimal, plain, print_json, screen, size
 from polaris_spark.cli.progress import reading
 from polaris_spark.clock import iso_text
 from polaris_spark.names import MAIN
@@ -102,6 +102,7 @@ def _head(name: str, state: str, reader: CommitReader) -> Json:
 
 
 def _catalog(realm: OpenRealm, name: str) -> Json:
+    from polaris_spark.catalog.change_log import kind_of
     from polaris_spark.catalog.references import heads_prefix, tags_prefix
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.index.keys import decode_key

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,16 +15,16 @@ from rich.console import Console
 from rich.text import Text
 
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import NO_ROWS, counted, entity_name, hexadecimal, plain, print_json, screen
+from polaris_spark.cli.output import NO_ROWS, counted, hexadecimal, plain, print_json, screen
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.archived_log import ArchivedLog
+    from polaris_spark.catalog.change_log import Log, Position
     from polaris_spark.cli.stores import OpenRealm
     from polaris_spark.commits.as_of import AsOf
-    from polaris_spark.commits.rows import Commit, Head, LogEntry
+    from polaris_spark.commits.rows import Commit, LogEntry
     from polaris_spark.store.objects import ObjectStore
 
 Json = dict[str, Any]
@@ -46,10 +44,6 @@ class Wanted(NamedTuple):
             and (not self.principals or change["principal"] in self.principals)
             and (not self.actions or change["action"] in self.actions)
         )
-
-
-POLL_SECONDS = 0.5
-"""Interval between two reads of the head with `--follow`, in seconds."""
 
 
 def log(
@@ -111,7 +105,7 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
-    from polaris_spark.catalog.references import head_name
+    from polaris_spark.catalog.change_log import Log, new_changes
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
@@ -130,14 +124,13 @@ def log(
             if reference:
                 name, head = reference, place.head(reference).head
             else:
-                row = place.catalog(catalog)
-                name, head = head_name(row, branch), place.catalog_head(row, branch).head
+                return place.branch_log(place.catalog(catalog), branch)
             return Log(place.objects, head, place.archived_log(name, head))
 
         shown = newest()
         if follow:
             with contextlib.suppress(KeyboardInterrupt):
-                for change in new_changes(newest, begin):
+                for change in new_changes(newest, None if begin is None else position_at(shown, begin)):
                     if wanted.allows(change):
                         print(json.dumps(change, ensure_ascii=False), flush=True)
             return
@@ -164,19 +157,6 @@ def _filtered(found: Iterable[Json], wanted: Wanted) -> Iterator[Json]:
             yield {**commit, "changes": changes}
         elif wanted == Wanted():
             yield commit
-
-
-class Log(NamedTuple):
-    """The log of a reference: its stored commits, and the log of the commits that were trimmed."""
-
-    objects: ObjectStore
-    head: Head
-    archived: ArchivedLog
-
-    @property
-    def oldest(self) -> int:
-        """Number of the oldest commit whose log is kept."""
-        return self.archived.oldest
 
 
 def limits(log: Log, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
@@ -213,49 +193,12 @@ def _first_after(log: Log, begin: AsOf | None) -> int:
         return log.oldest
 
 
-def new_changes(
-    newest: Callable[[], Log], begin: AsOf | None, *, wait: Callable[[], object] | None = None
-) -> Iterator[Json]:
-    """Yield the changes after a point, oldest first, and then each new change; never end.
+def position_at(log: Log, begin: AsOf) -> Position:
+    """Return the position after a point of a log; the position before all changes that are kept if the point is
+    older."""
+    from polaris_spark.catalog.change_log import Position
 
-    Each change has the number, id and time of its commit as `commit`.
-
-    Args:
-        newest: reads the log as it is now.
-        begin: the point; None for the current head.
-        wait: called before the log is read again; by default, sleeps for `POLL_SECONDS`.
-    Raises:
-        HistoryTrimmedError: the log of commits was removed before it was read.
-        StateError: the last commit that was read is not in the history any more, because of a recovery.
-    """
-    from polaris_spark.errors import HistoryTrimmedError, StateError
-
-    log = newest()
-    following = log.head.number + 1 if begin is None else _first_after(log, begin)
-    last: int | None = log.head.commit if begin is None else None
-    while True:
-        head = log.head
-        if log.oldest > following:
-            raise HistoryTrimmedError(
-                f"commits {following:,} to {log.oldest - 1:,} were trimmed before they were read; begin again"
-            )
-        if head.number >= following:
-            for commit in _oldest_first(log, following):
-                if last is not None and commit.parent != last:
-                    raise StateError(
-                        f"commit {last:x}, which was read last, is not in the history any more: the reference was "
-                        "recovered to an older state; begin again"
-                    )
-                shown = _json(log, commit)
-                at = {name: shown[name] for name in ("number", "id", "time")}
-                yield from ({"commit": at, **change} for change in shown["changes"])
-                following, last = commit.number + 1, commit.id
-        elif head.number < following - 1 or (last is not None and head.commit != last):
-            raise StateError(
-                f"the reference was recovered to commit {head.number:,}, before a commit that was read; begin again"
-            )
-        (wait or partial(time.sleep, POLL_SECONDS))()
-        log = newest()
+    return Position(_first_after(log, begin) - 1)
 
 
 class _Commit(NamedTuple):
@@ -266,22 +209,6 @@ class _Commit(NamedTuple):
     commit: Commit
     archived: tuple[LogEntry, ...] | None
     """The log entries of an archived commit; None if the commit is stored."""
-
-    @property
-    def parent(self) -> int | None:
-        return next(iter(self.commit.parents), None)
-
-
-def _oldest_first(log: Log, first: int) -> Iterator[_Commit]:
-    """Yield the commits from number `first` on, the oldest first."""
-    from polaris_spark.commits.log import oldest_first
-
-    floor = log.head.floor_number
-    for one in log.archived.oldest_first(log.objects, first):
-        yield _Commit(one.number, one.id, one.commit, one.entries)
-    for run in oldest_first(log.objects, log.head, max(first, floor), log.head.number):
-        for id, commit in run:
-            yield _Commit(commit.number, id, commit, None)
 
 
 def read_commits(log: Log, first: int, last: int) -> Iterator[Json]:
@@ -300,6 +227,7 @@ def read_commits(log: Log, first: int, last: int) -> Iterator[Json]:
 
 
 def _json(log: Log, found: _Commit) -> Json:
+    from polaris_spark.catalog.change_log import change_json
     from polaris_spark.commits.rows import Entries
 
     _, id, commit, entries = found
@@ -312,7 +240,7 @@ def _json(log: Log, found: _Commit) -> Json:
         "stored": found.archived is None,
         "principals": list(dict.fromkeys(entry.principal for entry in entries)),
         "merged": [_merged(log.objects, other) for other in commit.merged],
-        "changes": [_change(entry) for entry in entries],
+        "changes": [change_json(entry) for entry in entries],
     }
 
 
@@ -325,25 +253,6 @@ def _merged(objects: ObjectStore, id: int) -> Json:
         # A sweep may have deleted the commit: the pointer to a merged commit does not protect it.
         return {"id": hexadecimal(id)}
     return {"id": hexadecimal(id), "number": commit.number, "time": iso_text(commit.time)}
-
-
-def _change(entry: LogEntry) -> Json:
-    kind, name = entity_name(entry.key)
-    change: Json = {
-        "action": entry.action,
-        "kind": kind,
-        "name": name,
-        "entity": hexadecimal(entry.entity),
-        "principal": entry.principal,
-        "time": iso_text(entry.time),
-        "operation": entry.operation.hex() or None,
-        "before": hexadecimal(entry.before) if entry.before else None,
-        "after": hexadecimal(entry.after) if entry.after else None,
-        "summary": entry.summary,
-    }
-    if entry.old_key:
-        change["old-name"] = entity_name(entry.old_key)[1]
-    return change
 
 
 def draw(listed: list[Json], log: Log | None, console: Console) -> None:
@@ -449,6 +358,8 @@ def _counted(summary: dict[str, str], what: str) -> str:
 
 def realm_log(realm: OpenRealm, reference: str, limit: int, console: Console) -> None:
     """Print the newest commits of a reference."""
+    from polaris_spark.catalog.change_log import Log
+
     head = realm.head(reference).head
     log = Log(realm.objects, head, realm.archived_log(reference, head))
     draw(list(islice(read_commits(log, log.oldest, head.number), limit)), log, console)

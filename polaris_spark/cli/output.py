@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from polaris_spark.errors import CorruptionError, MissingLibraryError
+from polaris_spark.errors import MissingLibraryError
+from polaris_spark.names import sql_name
 
 WIDTH_OF_FILES = 200
 """Output width, in characters, if standard output is not a terminal; wide enough to avoid cutting text."""
@@ -115,37 +116,12 @@ def plain(text: str) -> str:
     )
 
 
-def dotted(parts: tuple[str, ...]) -> str:
-    """Return a name of several parts in SQL syntax; parts that are not identifiers are put in backquotes."""
-    return ".".join(_quoted(part) for part in parts)
-
-
-def kind_of(kind: bytes) -> str:
-    """Return the kind of entity, such as `table`, for the kind byte of a key in the index `names`."""
-    from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
-
-    words = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
-    return words.get(kind, "entity")
-
-
 def as_sql(name: str) -> str:
     """Return the name of a table or namespace in SQL syntax. `name` is in the form in which procedures return names."""
     from polaris_spark.catalog.identifiers import levels_of
 
     levels = levels_of(name)
-    return name if levels is None else dotted(levels)
-
-
-def entity_name(key: bytes) -> tuple[str, str]:
-    """Return (kind, name) of the entity to which a log entry's key belongs. If the key is not a key of the index
-    `names`, it is the name of a reference."""
-    from polaris_spark.index.keys import decode_key
-
-    try:
-        decoded = decode_key(key)
-    except CorruptionError:
-        return "reference", key.decode(errors="backslashreplace")
-    return kind_of(decoded.kind), dotted((*decoded.path, decoded.name))
+    return name if levels is None else sql_name(levels)
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -162,9 +138,3 @@ def _moment(ms: int) -> datetime.datetime | None:
         return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
     except (ValueError, OverflowError):  # clients may send any 64-bit number
         return None
-
-
-def _quoted(part: str) -> str:
-    if part.isidentifier():
-        return part
-    return "`" + part.replace("`", "``") + "`"

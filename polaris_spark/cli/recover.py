@@ -18,7 +18,7 @@ from polaris_spark.cli.options import (
     Realm,
     Store,
 )
-from polaris_spark.cli.output import entity_name, hexadecimal, plain, print_json, screen, utc
+from polaris_spark.cli.output import hexadecimal, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, StateError
 
@@ -164,6 +164,8 @@ def _step_json(step: RecoveryStep, stray: set[str], done: Recovered | None) -> J
 
 
 def _change_json(known: Known, entry: LogEntry) -> Json:
+    from polaris_spark.catalog.change_log import entity_name
+
     kind, name = entity_name(entry.key)
     return {
         "commit": known.number,
@@ -233,6 +235,8 @@ def _show_step(step: RecoveryStep, done: Recovered | None, console: Console) -> 
 
 
 def _show_undone(step: RecoveryStep, console: Console) -> None:
+    from polaris_spark.catalog.change_log import entity_name
+
     undone = step.found.undone
     if not undone.commits:
         return

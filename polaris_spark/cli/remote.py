@@ -15,7 +15,7 @@ import requests
 from polaris_spark.cli.options import STORE_VARIABLE
 from polaris_spark.cli.output import errors
 from polaris_spark.commit_notes import HEADER
-from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.errors import InputError, PolarisError, TryAgainError
 from polaris_spark.jobs.procedure import Procedure, Watch
 from polaris_spark.jobs.types import TYPES
 from polaris_spark.names import MAIN
@@ -151,6 +151,31 @@ class RemoteServer:
             rows += run["rows"]
         return _decoded([column["type"] for column in columns], rows)
 
+    def changes(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of changes (`GET changes`), after waiting for it if the query says so.
+
+        Raises:
+            TryAgainError: the server cannot be reached, or cannot answer now.
+            PolarisError: the server refused the request.
+        """
+        try:
+            answer = self._session.get(
+                f"{self._base}changes", params=query, timeout=TIMEOUT_SECONDS, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            raise TryAgainError(f"the server cannot be reached: {_reason(error)}") from error
+        if answer.status_code >= 500:
+            raise TryAgainError(f"the server answers: {_message(answer)}")
+        if answer.status_code != 200:
+            raise PolarisError(f"the server answers: {_message(answer)}")
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not {"catalog", "branch", "changes", "next"} <= found.keys():
+            raise PolarisError(f"the server's answer does not contain changes; {_NO_SERVER}")
+        return found
+
     def _run(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Send a request about a run of a procedure, and return the state of the run from the response."""
         try:
@@ -185,15 +210,19 @@ class RemoteServer:
             time.sleep(POLL_SECONDS)
         if 200 <= answer.status_code < 300:
             return answer
-        try:
-            message = answer.json()["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            message = f"status {answer.status_code}; {_NO_SERVER}"
-        raise PolarisError(f"the server answers: {message}")
+        raise PolarisError(f"the server answers: {_message(answer)}")
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers["Authorization"] = f"Bearer {self._token}"
         return request
+
+
+def _message(answer: requests.Response) -> str:
+    """Return the message of an answer that refuses a request."""
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status_code}; {_NO_SERVER}"
 
 
 def _token(name: str | None) -> str:

@@ -10,9 +10,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import dotted, hexadecimal, plain, print_json, screen
+from polaris_spark.cli.output import hexadecimal, plain, print_json, screen
 from polaris_spark.clock import iso_text
-from polaris_spark.names import MAIN
+from polaris_spark.names import MAIN, sql_name
 
 if TYPE_CHECKING:
     from polaris_spark.commits.state import CommitReader
@@ -41,7 +41,7 @@ def tables(
         row = place.catalog(catalog)
         entities = read_entities(place.catalog_head(row, branch))
     if as_json:
-        print_json([{**entity, "name": dotted(tuple(entity["name"]))} for entity in entities])
+        print_json([{**entity, "name": sql_name(tuple(entity["name"]))} for entity in entities])
     else:
         screen().print(as_tree(f"{plain(row.name)} ({branch})", entities))
 

@@ -133,6 +133,18 @@ class PlanRequest(Message, frozen=True, gc=False):
     """Each filter is a list: name of the filter's class in `pyspark.sql.datasource`, name of the column, value."""
 
 
+class ChangesResponse(Message, frozen=True, omit_defaults=False, gc=False):
+    """Changes of a branch after a position."""
+
+    catalog: str
+    branch: str
+    changes: list[dict[str, Any]]
+    """The changes, oldest first, as `polaris-spark log --json` prints them. Each has its commit as `commit`, and the
+    position after the change as `position`."""
+    next: str
+    """Position after these changes: the next value of `after`."""
+
+
 class ReadRequest(Message, frozen=True, gc=False):
     """A request that asks how to read a materialized view."""
 

@@ -15,6 +15,7 @@ import logging
 from polaris_spark.errors import (
     BadRequestError,
     ClockError,
+    HistoryReplacedError,
     InputError,
     OutcomeUnknownError,
     PolarisError,
@@ -38,6 +39,7 @@ _STATUS: list[tuple[type[PolarisError], int, str]] = [
     (RealmMovedError, 400, "BadRequestException"),
     (RealmStateError, 404, "NotFoundException"),
     (ReferenceGoneError, 404, "NotFoundException"),
+    (HistoryReplacedError, 409, "HistoryReplacedException"),
     (StateError, 400, "BadRequestException"),
     (ClockError, 503, "ServiceUnavailableException"),
     (StorageFullError, 507, "InsufficientStorageException"),

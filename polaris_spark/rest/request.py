@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
 from polaris_spark.commit_notes import Notes, merged
@@ -112,6 +112,50 @@ class NotModified(Response):
         """Whether `head` is the head from which this response was computed. If True, the same request still gets this
         response."""
         return self._head() is head
+
+
+class Pending(Response):
+    """The response to a request that waits for a commit (long polling), as it is if no commit comes in time.
+
+    The handler does not wait, because each transport waits in its own way: a session in the caller's thread, and the
+    server without a thread. When the head has changed, the transport repeats the request with `query`.
+    """
+
+    query: Mapping[str, str]
+    """Query of the repeated request."""
+    wait_seconds: float
+    """Longest time to wait, in seconds."""
+    key: Hashable
+    """Pending responses with equal keys wait for the same commit."""
+    _has_changed: Callable[[], bool]
+
+    @classmethod
+    def of(
+        cls,
+        response: Response,
+        *,
+        query: Mapping[str, str],
+        wait_seconds: float,
+        key: Hashable,
+        has_changed: Callable[[], bool],
+    ) -> Pending:
+        """Return a pending response.
+
+        Args:
+            response: the response if no commit comes in time.
+            has_changed: reads the head, and returns whether the request should be repeated.
+        """
+        made = cls(*response)
+        made.query, made.wait_seconds, made.key, made._has_changed = query, wait_seconds, key, has_changed
+        return made
+
+    def has_changed(self) -> bool:
+        """Read the head, and return whether the request should be repeated. If the head cannot be read, the result is
+        True, because the repeated request reports the error."""
+        try:
+            return self._has_changed()
+        except Exception:
+            return True
 
 
 NO_CONTENT = Response(204, {}, "")

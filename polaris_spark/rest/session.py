@@ -6,7 +6,8 @@ import getpass
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import find_catalog, initialize, open_catalog, require_branch
+from polaris_spark.catalog.change_log import POLL_SECONDS
 from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.manifest_files import process_manifest_files
@@ -41,6 +43,7 @@ from polaris_spark.errors import InputError, NotFoundError, OutcomeUnknownError,
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
+from polaris_spark.rest.request import Pending, Response
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import StoreConnection, connect_store
@@ -133,8 +136,33 @@ class Session:
         """
         self._require_open()
         if method == "GET" and headers and not body and not _names_state(path, headers):
-            return self._unmodified.handle(self.catalog, path, query=query, headers=headers)
-        return self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
+            answer = self._unmodified.handle(self.catalog, path, query=query, headers=headers)
+        else:
+            answer = self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
+        if not isinstance(answer, Pending):
+            return answer
+        return self._wait(
+            answer,
+            lambda query: self._handle(self.catalog, method, path, query=query, body=body, headers=headers),
+        )
+
+    def _wait(self, answer: Response, repeat: Callable[[Mapping[str, str]], Response]) -> Response:
+        """Wait in this thread until a request gets another response than a pending one, or its time is over.
+
+        Raises:
+            InputError: this session was closed.
+        """
+        until = None
+        while isinstance(answer, Pending):
+            until = time.monotonic() + answer.wait_seconds if until is None else until
+            left = until - time.monotonic()
+            if left <= 0:
+                return answer
+            if self._closed.wait(min(left, POLL_SECONDS)):
+                self._require_open()
+            if answer.has_changed():
+                answer = repeat(answer.query)
+        return answer
 
     def operation(self) -> Operation:
         """Return the identity of a change by this session, with its principal and notes, and without an id."""

@@ -37,7 +37,7 @@ from polaris_spark.rest.access import Caller
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.handler import handle
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
-from polaris_spark.rest.request import JSON_HEADERS
+from polaris_spark.rest.request import JSON_HEADERS, Pending
 from polaris_spark.rest.request import Response as Answer
 from polaris_spark.rest.router import Match, Router
 from polaris_spark.rest.session import Session
@@ -46,6 +46,7 @@ from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.health import Health
 from polaris_spark.server.metrics import CHANGES, Metrics
 from polaris_spark.server.tokens import Tokens
+from polaris_spark.server.waits import Waits
 
 MAX_BODY: Final = 16 * 2**20
 """Default maximum size of a request body, in bytes."""
@@ -95,6 +96,7 @@ class Protocol:
         self.metrics = Metrics()
         self._pool = pool
         self._most = threads * _WAITING_PER_THREAD
+        self.waits = Waits(pool, self._most)
         self._max_body = max_body
         self._memory = memory
         self._under_way = 0
@@ -151,6 +153,16 @@ class Protocol:
             caller,
         )
         gzipped = requests.accepts_gzip(request)
+        answer = await self._counted(arguments, claim, gzipped=gzipped)
+        if isinstance(answer, Pending):  # a waiting request does not count, because it uses no thread
+
+            async def repeat(pending: Pending) -> Response | Pending:
+                return await self._counted(arguments._replace(query=pending.query), claim, gzipped=gzipped)
+
+            answer = await self.waits.answer(request, answer, repeat)
+        return as_http(answer, gzipped=gzipped) if isinstance(answer, Pending) else answer
+
+    async def _counted(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | Pending:
         # A request counts only from here on, because a client that sends its body slowly uses no thread.
         if self._under_way >= self._most:
             raise TryAgainError(
@@ -163,7 +175,7 @@ class Protocol:
         finally:
             self._under_way -= 1
 
-    async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
+    async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | Pending:
         """Handle a request in a thread of the pool. Some threads are reserved for reads, because changes can wait for
         the database for a long time."""
         run = asyncio.get_running_loop().run_in_executor
@@ -172,17 +184,19 @@ class Protocol:
                 return await run(self._pool, partial(self._answer, arguments, claim, gzipped=gzipped))
         return await run(self._pool, partial(self._answer, arguments, claim, gzipped=gzipped))
 
-    def _answer(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
+    def _answer(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | Pending:
         changes = arguments.method in CHANGES
         if changes:
             claim.require_room()
         with claim.charged():
             response = self._handled(arguments, gzipped=gzipped)
+        if isinstance(response, Pending):
+            return response
         size = len(response.body)
         claim.answer(size if size >= _LARGE_ANSWER else 0, changed=changes)
         return response
 
-    def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response:
+    def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response | Pending:
         try:
             session, query = self._session(arguments)
         except Exception as error:
@@ -199,7 +213,7 @@ class Protocol:
             router=self.router,
             session=session,
         )
-        return as_http(answer, gzipped=gzipped)
+        return answer if isinstance(answer, Pending) else as_http(answer, gzipped=gzipped)
 
     def _session(self, arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
         """Return the session of the catalog for a request, and the request's query. In the query, a warehouse location
@@ -315,6 +329,7 @@ def create_app(
     )
     # A `Mount` cannot be used: its pattern does not match paths with line breaks, which names may contain.
     app.router.default = protocol
+    app.state.waits = protocol.waits
     app.router.redirect_slashes = False
     return app
 

@@ -141,7 +141,13 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
             memory=MemoryBound(endpoint.max_memory),
         )
         with listening(endpoint.host, endpoint.port) as listener:
-            server = BoundedServer(app, endpoint._replace(connections=bounds), listener, announce)
+            server = BoundedServer(
+                app,
+                endpoint._replace(connections=bounds),
+                listener,
+                announce,
+                stop_waits=app.state.waits.stop,
+            )
             server.run(sockets=[listener])
     finally:
         pool.shutdown(wait=True)
@@ -168,7 +174,13 @@ class BoundedServer(uvicorn.Server):
     of connections, shuts down promptly, and does not raise signals again after the shutdown."""
 
     def __init__(
-        self, app: ASGIApp, endpoint: Endpoint, listener: socket.socket, announce: Callable[[str], None]
+        self,
+        app: ASGIApp,
+        endpoint: Endpoint,
+        listener: socket.socket,
+        announce: Callable[[str], None],
+        *,
+        stop_waits: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -176,6 +188,7 @@ class BoundedServer(uvicorn.Server):
             endpoint: settings, including the bounds and the certificate.
             listener: the listening socket.
             announce: function to call with the server's URI when the server accepts connections.
+            stop_waits: function to call when the server shuts down, which ends the waits of requests.
         """
         config = uvicorn.Config(
             app,
@@ -196,6 +209,7 @@ class BoundedServer(uvicorn.Server):
         self._uri = _uri(endpoint, listener)
         self._bounds = endpoint.connections
         self._announce = announce
+        self._stop_waits = stop_waits
 
     @property
     def connections(self) -> list[BoundedConnection]:
@@ -241,6 +255,7 @@ class BoundedServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Complete the requests in progress, and close all other connections at once."""
         self._listener.close()
+        self._stop_waits()
         for connection in self.connections:
             connection.shutdown()
         await self._ends(self._unanswered, GRACE_SECONDS)

@@ -19,8 +19,8 @@ from rich.console import Console
 
 import polaris_spark
 from polaris_spark.catalog.archived_log import NO_ARCHIVE, ArchivedLog
-from polaris_spark.cli.log import Log, draw, new_changes, read_commits, told
-from polaris_spark.commits.as_of import AsOf
+from polaris_spark.catalog.change_log import Log, Position, new_changes
+from polaris_spark.cli.log import draw, read_commits, told
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, StateError
 from polaris_spark.testing.waiting import PATIENCE_S
@@ -144,7 +144,7 @@ def test_new_changes_are_followed(tmp_path: Path) -> None:
 
         found = new_changes(newest, None, wait=add)
         assert [change["name"] for change in islice(found, 2)] == ["b", "c"]
-        again = new_changes(newest, AsOf.parse("1"))
+        again = new_changes(newest, Position(1))
         assert [(c["name"], c["commit"]["number"]) for c in islice(again, 2)] == [("b", 2), ("c", 3)]
 
 

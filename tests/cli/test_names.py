@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.cli.output import dotted as shown_name
+from polaris_spark.names import sql_name as shown_name
 from tests.cli.catalogs import run
 from tests.names import unchecked_names
 from tests.rest.client import Client, connect

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polaris_spark.catalog.importing.sources import SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.cli.output import dotted
+from polaris_spark.names import sql_name
 from tests.cli.catalogs import HOSTILE, run
 from tests.importing.support import Entries
 from tests.importing.support import run as import_entries
@@ -19,7 +19,7 @@ def test_everything_in_the_catalog_is_listed(store: str) -> None:
     assert sorted(listed) == [
         ("namespace", "db"),
         ("namespace", "db.inner"),
-        ("table", dotted(("db", "inner", HOSTILE))),
+        ("table", sql_name(("db", "inner", HOSTILE))),
         ("table", "db.t"),
         ("view", "db.v"),
     ]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, id_from
-from polaris_spark.cli.output import dotted
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key
+from polaris_spark.names import sql_name
 from polaris_spark.spark.views.entities import EntityEntry
 from polaris_spark.spark.views.tables import Tables
 
@@ -68,7 +68,7 @@ def read_lake(head: CommitReader, now_ms: int, until: float) -> Lake:
     names = (_named(key, entry) for key, entry in chosen)
     for row in Tables().of(head.store, names, frozenset({"snapshot", "count"})):
         found.read += 1
-        namespace = dotted(row.entry.path)
+        namespace = sql_name(row.entry.path)
         if row.unloaded is not None:
             found.unloaded += 1
             continue
@@ -77,7 +77,7 @@ def read_lake(head: CommitReader, now_ms: int, until: float) -> Lake:
         found.by_namespace[namespace] = found.by_namespace.get(namespace, Storage()).and_one(records, size)
         found.kept.append(row.snapshots)
         if size:
-            found.largest.append((size, dotted((*row.entry.path, row.entry.name))))
+            found.largest.append((size, sql_name((*row.entry.path, row.entry.name))))
         if row.snapshot is None or row.snapshot.timestamp_ms is None:
             found.empty += 1
         else:

@@ -1,0 +1,136 @@
+"""Sources of changes for `polaris-spark watch`: a store that this process opens, or a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from polaris_spark.catalog.change_log import (
+    MAX_CHANGES,
+    POLL_SECONDS,
+    Log,
+    Position,
+    changes_after,
+    newest_position,
+    oldest_position,
+)
+from polaris_spark.cli.output import errors
+from polaris_spark.cli.remote import RemoteServer
+from polaris_spark.errors import TryAgainError
+
+Json = dict[str, Any]
+
+OLDEST = "oldest"
+"""Position before the oldest change whose log is kept."""
+
+WAIT_SECONDS = 30
+"""Longest time for which a source waits for a change before it returns an empty page, in seconds."""
+
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Found(NamedTuple):
+    """Changes of a branch, and the position after them."""
+
+    catalog: str
+    branch: str
+    changes: list[Json]
+    position: str
+
+
+class Source(Protocol):
+    """Where changes are read."""
+
+    def read(self, after: str | None, *, wait: bool) -> Found:
+        """Return changes after a position, oldest first.
+
+        Args:
+            after: the position; None for that after the newest change, `OLDEST` for that before the oldest change.
+            wait: whether to wait for a change, for about `WAIT_SECONDS`, if there is none.
+        Raises:
+            TryAgainError: the changes cannot be read now.
+            PolarisError: the position is not valid, or the log after it is not kept.
+        """
+        ...
+
+
+class StoreSource:
+    """Reads changes from a store."""
+
+    def __init__(self, catalog: str, branch: str, newest: Callable[[], Log]) -> None:
+        """
+        Args:
+            newest: reads the log of the branch as it is now.
+        """
+        self._catalog = catalog
+        self._branch = branch
+        self._newest = newest
+
+    def read(self, after: str | None, *, wait: bool) -> Found:
+        """See `Source.read`."""
+        log = self._newest()
+        if after in (None, OLDEST):
+            position = newest_position(log) if after is None else oldest_position(log)
+        else:
+            position = Position.parse(after or "", "the position")
+        until = time.monotonic() + WAIT_SECONDS
+        while True:
+            page = changes_after(log, position, MAX_CHANGES)
+            position = page.position
+            if page.changes or not wait or time.monotonic() >= until:
+                return Found(self._catalog, self._branch, page.changes, str(position))
+            time.sleep(POLL_SECONDS)
+            log = self._newest()
+
+
+class ServerSource:
+    """Reads changes from a server, by long polling."""
+
+    def __init__(self, server: RemoteServer) -> None:
+        self._server = server
+
+    def read(self, after: str | None, *, wait: bool) -> Found:
+        """See `Source.read`."""
+        query = {"limit": str(MAX_CHANGES), "wait": f"{WAIT_SECONDS if wait else 0}s"}
+        if after is not None:
+            query["after"] = after
+        found = self._server.changes(query)
+        return Found(found["catalog"], found["branch"], found["changes"], found["next"])
+
+
+def follow(source: Source, after: str | None, sleep: Callable[[float], None] = time.sleep) -> Iterator[Found]:
+    """Yield the changes after a position, and then new changes as they are committed; never end. The first item may
+    have no changes; it says where the reader begins.
+
+    While the changes cannot be read for a reason that may pass, tell so on standard error, and try again.
+
+    Raises:
+        PolarisError: the changes cannot be read for another reason, such as a log that is not kept any more.
+    """
+    pause, begun = POLL_SECONDS, False
+    while True:
+        try:
+            found = source.read(after, wait=begun)
+        except TryAgainError as error:
+            _complain(f"{error}; trying again in {pause:g} s")
+            sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            continue
+        pause, begun, after = POLL_SECONDS, True, found.position
+        yield found
+
+
+def _complain(text: str) -> None:
+    errors().print(f"polaris-spark: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def begun_at(after: str) -> str:
+    """Check a position of the command line, and return it.
+
+    Raises:
+        InputError: the text is not a position.
+    """
+    if after != OLDEST:
+        Position.parse(after, "--after")
+    return after
