@@ -14,7 +14,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.options import (
+    AsJSON,
+    ChangeActions,
+    ChangedBy,
+    ChangedNames,
+    Password,
+    Realm,
+    Store,
+)
 from polaris_spark.cli.output import NO_ROWS, counted, hexadecimal, plain, print_json, screen
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError, PolarisError
@@ -60,24 +68,9 @@ def log(
     limit: Annotated[
         int, typer.Option(min=1, max=sys.maxsize, help="Maximum number of commits to show.")
     ] = 50,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only changes of this table, view or namespace, such as db.t; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    principal: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only changes by this principal; repeatable.", show_default=False),
-    ] = None,
-    action: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ACTION", help="Only this action, such as drop-table; repeatable.", show_default=False
-        ),
-    ] = None,
+    table: ChangedNames = None,
+    principal: ChangedBy = None,
+    action: ChangeActions = None,
     since: Annotated[
         str | None,
         typer.Option(

@@ -49,6 +49,30 @@ Password = Annotated[
     str | None,
     _secret(f"Environment variable with the store's password; default: {PASSWORD_VARIABLE}."),
 ]
+ChangedNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        metavar="NAME",
+        help="Only changes of this table, view or namespace, such as db.t; repeatable.",
+        show_default=False,
+    ),
+]
+ChangedBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--principal", metavar="NAME", help="Only changes by this principal; repeatable.", show_default=False
+    ),
+]
+ChangeActions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--action",
+        metavar="ACTION",
+        help="Only this action, such as drop-table; repeatable.",
+        show_default=False,
+    ),
+]
 Property = Annotated[
     list[str] | None,
     typer.Option(

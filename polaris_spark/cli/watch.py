@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polaris_spark.cli.options import (
+    ChangeActions,
+    ChangedBy,
+    ChangedNames,
     Password,
     Realm,
     Server,
@@ -47,22 +50,9 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only changes of this table, view or namespace; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    principal: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only changes by this principal; repeatable.", show_default=False),
-    ] = None,
-    action: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ACTION", help="Only this action; repeatable.", show_default=False),
-    ] = None,
+    table: ChangedNames = None,
+    principal: ChangedBy = None,
+    action: ChangeActions = None,
     source: Annotated[
         str | None,
         typer.Option(
