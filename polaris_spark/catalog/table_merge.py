@@ -344,24 +344,30 @@ class _Merge:
         known, here, there = ({source_of(one) for one in chain} for chain in (before, mine, other))
         if base is not None and not (before and source_of(before[-1]) in here & there):
             raise TableConflictError(both)  # a rollback, or a branch that was created again
+        stored = mine
         if ours is None:  # a new branch: it begins at a snapshot that is here, too
             began = next((one for one in other[::-1] if one["snapshot-id"] in self.ours.snapshots), None)
             if began is not None:
                 ref = {**theirs, "snapshot-id": began["snapshot-id"]}
                 self._apply({"action": "set-snapshot-ref", "ref-name": name, **ref})
-                here = {source_of(one) for one in _chain(self.ours, began["snapshot-id"])}
+                stored = _chain(self.ours, began["snapshot-id"])
+                here = {source_of(one) for one in stored}
         known |= here & there
-        if not before:
+        # If both sides store the same snapshot, this branch has the rows of all snapshots before it.
+        ids = {one["snapshot-id"] for one in stored}
+        common = [position for position, one in enumerate(other) if one["snapshot-id"] in ids]
+        if not common:
             here |= self._expired(mine, other, both)
-        for snapshot in other:
+            self._require_rows_before(other, stored, here, both)
+        for snapshot in other[common[-1] + 1 if common else 0 :]:
             if source_of(snapshot) not in known | here:
                 self._append_one(name, snapshot, ours or theirs, known, both)
 
     def _expired(self, mine: list[Json], other: list[Json], both: str) -> set[int]:
         """Return the ids of snapshots that expired on this side, but whose rows the branch still has.
 
-        If the sides have no common snapshot, only the manifests tell what was brought here before. A manifest names the
-        snapshot that added it, but not the snapshot of which that one is a copy.
+        If the sides store no common snapshot, only the manifests tell what was brought here before. A manifest names
+        the snapshot that added it, but not the snapshot of which that one is a copy.
 
         Args:
             mine: the stored snapshots of the branch, oldest first.
@@ -371,14 +377,38 @@ class _Merge:
         """
         if not mine or mine[0].get("parent-snapshot-id") is None:
             return set()
-        manifests = self._source.read(mine[-1].get("manifest-list", "")).manifests
-        found = {manifest[avro.ADDED_SNAPSHOT_ID] for manifest in manifests}
-        expired = found - {one["snapshot-id"] for one in mine}
+        expired = self._added_by(mine[-1]) - {one["snapshot-id"] for one in mine}
         if expired - {source_of(one) for one in other}:
             raise TableConflictError(
                 f"{both}, and snapshots of this branch have expired, so it is not known which rows it already has"
             )
         return expired
+
+    def _added_by(self, snapshot: Json) -> set[int]:
+        """Return the ids of the snapshots that added the manifests of a snapshot."""
+        manifests = self._source.read(snapshot.get("manifest-list", "")).manifests
+        return {manifest[avro.ADDED_SNAPSHOT_ID] for manifest in manifests}
+
+    def _require_rows_before(self, other: list[Json], stored: list[Json], here: set[int], both: str) -> None:
+        """Check that this branch has the rows of the snapshots that expired on the other side. Only the rows of stored
+        snapshots can be appended.
+
+        Args:
+            other: the stored snapshots of the other side, oldest first.
+            stored: those of this branch.
+            here: ids of the snapshots whose rows this branch has (`source_of`).
+        Raises:
+            TableConflictError: this branch may lack rows of an expired snapshot.
+        """
+        if not other or other[0].get("parent-snapshot-id") is None:
+            return
+        lacking = self._added_by(other[0]) - {other[0]["snapshot-id"]} - here
+        if lacking and stored:
+            lacking -= self._added_by(stored[-1])
+        if lacking:
+            raise TableConflictError(
+                f"{both}, and snapshots of the other side have expired, so their rows cannot be appended"
+            )
 
     def _append_one(self, name: str, snapshot: Json, ref: Json, base: set[int], both: str) -> None:
         """Append a snapshot of the other side to a branch of the table.

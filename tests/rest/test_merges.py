@@ -266,6 +266,36 @@ def test_the_log_of_merged_commits_that_were_trimmed_is_kept(main: Client, opene
     assert kept == ["0", "1", "2", "3", "4", "5"]
 
 
+def test_a_merge_does_not_lose_rows_whose_snapshots_have_expired(
+    main: Client, opened: Opened, clock: ManualClock
+) -> None:
+    """The other branch appended, got a copy of a later append of this branch, and expired its own snapshot."""
+    append(main, "t", 1)
+    dev = opened("dev")
+    append(dev, "t", 2)
+    append(main, "t", 3)
+    assert merge(dev, "main") == {"db.t": "merged"}
+    clock.advance(1_000)
+    make(dev, "expire", table="db.t", older_than="0 s", retain_last=1)
+    append(main, "t", 4)
+    conflict(main, "dev", "snapshots of the other side have expired")
+
+
+def test_a_merge_after_an_expiry_needs_only_one_snapshot_that_both_sides_have(
+    main: Client, opened: Opened, clock: ManualClock
+) -> None:
+    append(main, "t", 1)
+    append(main, "t", 2)
+    dev = opened("dev")
+    append(dev, "t", 3)
+    clock.advance(1_000)
+    make(dev, "expire", table="db.t", older_than="0 s", retain_last=2)
+    append(main, "t", 4)
+    assert merge(main, "dev") == {"db.t": "merged"}
+    summary = main.load("t")["metadata"]["snapshots"][-1]["summary"]
+    assert summary["total-records"] == "10"
+
+
 def test_properties_and_refs_of_one_table_are_merged_one_by_one(main: Client, opened: Opened) -> None:
     main.set("t", **{"my.a": "1", "my.b": "1", "my.c": "1"})
     first = append(main, "t")["current-snapshot-id"]

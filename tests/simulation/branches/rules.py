@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, reading_state
@@ -124,7 +124,11 @@ class BranchObserver(Observer):
         before, after = self.tables(made.parents[0]), self.tables(id)
         merged = [self.tables(one) for one in made.merged if (one, 0) in self._rows() or one in self._tables]
         said = {entry.summary.get("from", "").partition(" ")[0] for entry in entries}
-        drops = {decode_key(entry.key).name for entry in entries if entry.before and not entry.after}
+        drops = {
+            decode_key(entry.key).name: "from" in entry.summary
+            for entry in entries
+            if entry.before and not entry.after
+        }
         self._dropped_at_once.update(
             one for one, table in self.asked.items() if table in drops and one not in self.origins
         )
@@ -154,15 +158,19 @@ class BranchObserver(Observer):
         if alone := [one for one in alone if self.partner[one] in self.lasting(frozenset(self.asked))]:
             self.blame(f"{name}: has {sorted(alone)} without the rest of their transactions")
 
-    def _check_gone(self, uuid: str, made: Commit, table: str, drops: set[str], name: str) -> None:
+    def _check_gone(self, uuid: str, made: Commit, table: str, drops: Mapping[str, bool], name: str) -> None:
         """Check a table that a commit lacks, and that its parent or a merged commit has.
 
-        A drop on one side may take effect only if the other side has the table as a common ancestor has it.
+        A drop on one side may take effect only if the other side has the table as a common ancestor has it. A commit
+        may contain a merge and a client's own drop, which needs no such check.
+
+        Args:
+            drops: the tables that the commit dropped, and whether a merge dropped the table.
         """
         parent = made.parents[0]
         if table not in DROPPABLE:
             self.blame(f"{name}: lost table {table}")
-        for one in made.merged:
+        for one in made.merged if drops.get(table, True) else ():
             ours, theirs = self.tables(parent).get(uuid), self._tables.get(one, {}).get(uuid)
             left = ours or theirs
             if left is None or (ours is not None and theirs is not None):
