@@ -102,7 +102,14 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
         CALM,
     ),
     "a merge brings only the newest append": Mutant(
-        (Patch(table_merge._Merge, "_append", "for snapshot in other:", "for snapshot in other[-1:]:"),),
+        (
+            Patch(
+                table_merge._Merge,
+                "_append",
+                "in other[common[-1] + 1 if common else 0 :]:",
+                "in other[-1:]:",
+            ),
+        ),
         CALM,
     ),
     "expiry does not fence the other branches": Mutant(
