@@ -166,7 +166,7 @@ def line_bounds(line: bytes) -> tuple[bytes, bytes]:
 
 
 def parts_in(found: Iterable[tuple[bytes, Entry]]) -> list[Part]:
-    """Decode entries of the index of parts, given as (key, entry)."""
+    """Return the parts that entries of the index `LOG`, given as (key, entry), describe."""
     return [
         Part(key[:-9], int.from_bytes(key[-8:], "big"), entry.pointer, _decode_range(entry.value))
         for key, entry in found

@@ -1,4 +1,4 @@
-"""`polaris-spark realm`: what is told of a realm file, and what is refused."""
+"""`polaris-spark realm`: the output of exports and imports, and their errors."""
 
 from __future__ import annotations
 
