@@ -42,13 +42,9 @@ PolarisError
     ├── NoSuchNamespaceError, NoSuchTableError, NoSuchViewError, NotFoundError    404
     ├── UnsupportedOperationError  406
     ├── RequestTimeoutError        408
-<<<<<<< HEAD
     ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError,
     │   MergeConflictError         409
-=======
-    ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError             409
     ├── GoneError                  410
->>>>>>> 454482a0 (Let clients follow the changes of a branch, by long polling, as events and by webhooks)
     ├── RequestTooLargeError       413
     ├── UnsupportedMediaTypeError  415
     └── UnprocessableError         422
