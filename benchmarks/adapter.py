@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.catalogs import Ours, PyIceberg
 from benchmarks.findings import Durability, Finding
-from benchmarks.measuring import Figure, Rate, compare, in_turns, run_threads
+from benchmarks.measurement import Figure, Rate, compare, in_turns, run_threads
 from polaris_spark.pyiceberg import PolarisCatalog
 
 THREADS = 8

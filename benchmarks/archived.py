@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import polaris_spark
-from benchmarks.measuring import Figure, Sample, limited
+from benchmarks.measurement import Figure, Sample, limited
 from benchmarks.population import SCHEMA, WAREHOUSE
 from polaris_spark.catalog.archived_log import ARCHIVE, LOG, LogPart, parts_in
 from polaris_spark.clock import ManualClock, SystemClock

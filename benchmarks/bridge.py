@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.catalogs import NAMESPACE, Ours
 from benchmarks.jvm import JavaPrograms
-from benchmarks.measuring import Figure, growth, in_turns, median_us
+from benchmarks.measurement import Figure, growth, in_turns, median_us
 
 _CACHES = {
     "Iceberg's own cache of tables off": {"rest-table-cache.max-entries": "0"},

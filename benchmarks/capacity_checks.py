@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import capacity, growth
-from benchmarks.measuring import Figure, Sample
+from benchmarks.measurement import Figure, Sample
 
 _WITHIN = 2.0
 """Factor by which a measurement may be higher or lower than the model: two shared cores vary this much."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from benchmarks.catalogs import Measured, Ours, PyIceberg
 from benchmarks.findings import Durability, Finding
-from benchmarks.measuring import Figure, Rate, Sample, compare, in_turns, run_for
+from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, run_for
 
 
 class Case(NamedTuple):

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.competing import Catalog, committing
+from benchmarks.competitors import Catalog, committing
 from benchmarks.findings import Finding
-from benchmarks.measuring import Figure, Rate, Sample, compare, growth, in_turns
+from benchmarks.measurement import Figure, Rate, Sample, compare, growth, in_turns
 from benchmarks.postgresql import durability
 from benchmarks.processes import run_processes
 from tests.servers.postgresql import PostgreSQL

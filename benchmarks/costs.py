@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.jvm import JavaPrograms
-from benchmarks.measuring import Sample
+from benchmarks.measurement import Sample
 
 FILES = "LocalFiles"
 """Class name of the FileIO of all sides; see `java/LocalFiles.java`."""

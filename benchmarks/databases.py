@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks import smallest
 from benchmarks.bare import REALM, Client, open_bare
 from benchmarks.findings import Durability, Finding, Grid, LeftOut
-from benchmarks.measuring import Figure, Rate, Sample, compare, in_turns, median_us, run_for
+from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, median_us, run_for
 from benchmarks.processes import run_processes
 from benchmarks.trips import round_trips
 from polaris_spark.backends import open_backend

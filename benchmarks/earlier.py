@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.catalogs import NAMESPACE, Ours
-from benchmarks.measuring import Figure, Sample, growth
+from benchmarks.measurement import Figure, Sample, growth
 
 MOST = 1.03
 """Maximum ratio of a request's cost to its cost in the earlier checkout."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from benchmarks.measuring import Figure, Sample, compare
+from benchmarks.measurement import Figure, Sample, compare
 from polaris_spark.pyiceberg import PolarisCatalog
 
 if TYPE_CHECKING:

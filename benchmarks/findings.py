@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from benchmarks.measuring import Figure, Sample
+from benchmarks.measurement import Figure, Sample
 
 
 class Grid(NamedTuple):

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks.findings import Finding
-from benchmarks.measuring import growth, in_turns
+from benchmarks.measurement import growth, in_turns
 from benchmarks.spark_queries import new_session
 from benchmarks.system_views import fill
 

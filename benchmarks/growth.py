@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Figure, Sample, compare, growth, limited, median_us
+from benchmarks.measurement import Figure, Sample, compare, growth, limited, median_us
 from benchmarks.population import WAREHOUSE, name_of, namespaces_for, populate
 from benchmarks.traffic import counted
 from polaris_spark.backends.base import Backend, ObjectKey

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Figure, compare, in_turns
+from benchmarks.measurement import Figure, compare, in_turns
 
 SNAPSHOTS = 50
 BAR = 1.6
@@ -141,9 +141,9 @@ def _job(tree: Path, store: Path, cores: int) -> float:
 
 def _lazy(store: Path, n: int) -> float:
     import polaris_spark
-    from polaris_spark.catalog.importing.importer import ImportOptions
-    from polaris_spark.catalog.importing.jobs import import_source
-    from polaris_spark.catalog.importing.sources import SourceEntry
+    from polaris_spark.catalog.imports.importer import ImportOptions
+    from polaris_spark.catalog.imports.jobs import import_source
+    from polaris_spark.catalog.imports.sources import SourceEntry
     from polaris_spark.catalog.rows import TABLE
 
     class Many:

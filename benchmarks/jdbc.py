@@ -14,7 +14,7 @@ from benchmarks.commits import Case, rate
 from benchmarks.costs import Cost
 from benchmarks.findings import Durability, Finding
 from benchmarks.jvm import JavaPrograms
-from benchmarks.measuring import Figure, Rate, Sample, compare, in_turns
+from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns
 from benchmarks.postgresql import durability, new_database
 from tests.servers.postgresql import PostgreSQL
 

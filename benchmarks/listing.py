@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.catalogs import NAMESPACE, Ours
-from benchmarks.measuring import Figure, Sample, limited, median_us, run_threads
+from benchmarks.measurement import Figure, Sample, limited, median_us, run_threads
 from polaris_spark.backends.base import ObjectRow, ReferenceRow
 
 PAGE = 1_000

@@ -19,7 +19,7 @@ from benchmarks import costs
 from benchmarks.catalogs import NAMESPACE, PyIceberg
 from benchmarks.findings import Durability, Finding
 from benchmarks.jvm import JavaPrograms
-from benchmarks.measuring import Rate, compare, in_turns, median_us
+from benchmarks.measurement import Rate, compare, in_turns, median_us
 from benchmarks.population import WAREHOUSE, populate
 from polaris_spark.rest.messages import ListTablesResponse
 

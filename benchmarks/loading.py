@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.catalogs import NAMESPACE, Ours
-from benchmarks.measuring import Figure, compare, growth, in_turns, median_us
+from benchmarks.measurement import Figure, compare, growth, in_turns, median_us
 
 FEW, MANY = 10, 1_000
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from benchmarks import (
     adapter,
     archived,
-    branching,
+    branches,
     bridge,
     capacity_checks,
     commits,
-    competing,
+    competitors,
     contention,
     databases,
     earlier,
@@ -26,8 +26,8 @@ from benchmarks import (
     listing_peers,
     loading,
     peers,
-    refreshing,
-    sweeping,
+    refreshes,
+    sweeps,
     system_views,
     transactions,
     wide,
@@ -81,7 +81,7 @@ PARTS: dict[str, Part] = {
     ),
     "processes": Part(
         "processes of one thread beside threads of one process (--databases: sqlite and postgresql by default)",
-        lambda folder, of: competing.measure(
+        lambda folder, of: competitors.measure(
             folder,
             rounds=of.rounds,
             seconds=of.seconds,
@@ -132,7 +132,7 @@ PARTS: dict[str, Part] = {
     ),
     "branches": Part(
         "branches of catalogs of a thousand tables and of a million: creating, comparing and merging them",
-        lambda folder, of: branching.measure(
+        lambda folder, of: branches.measure(
             folder,
             sizes=(of.sizes[0], of.sizes[-1]),
             rounds=of.rounds,
@@ -179,7 +179,7 @@ PARTS: dict[str, Part] = {
     ),
     "sweep": Part(
         "mark and sweep of half a million and of a million objects",
-        lambda folder, of: sweeping.measure(
+        lambda folder, of: sweeps.measure(
             folder,
             sizes=(2_000, 4_000) if of.quick else (of.sizes[-1] // 2, of.sizes[-1]),
             rounds=of.rounds,
@@ -195,7 +195,7 @@ PARTS: dict[str, Part] = {
     ),
     "refresh": Part(
         "incremental refreshes of a materialized view beside full ones",
-        lambda folder, of: refreshing.measure(
+        lambda folder, of: refreshes.measure(
             folder,
             sizes=(2_000, 4_000) if of.quick else (3_000_000, 30_000_000),
             rounds=of.rounds,

@@ -17,7 +17,7 @@ from benchmarks.costs import Cost
 from benchmarks.findings import Durability, Finding, Grid, LeftOut
 from benchmarks.jvm import JavaPrograms
 from benchmarks.maven import UnavailableError
-from benchmarks.measuring import Rate, run_for
+from benchmarks.measurement import Rate, run_for
 from benchmarks.postgresql import durability, new_database
 from tests.servers.postgresql import PostgreSQL
 

@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import Any
 
 from benchmarks.findings import Grid, Run
-from benchmarks.measuring import Figure
+from benchmarks.measurement import Figure
 
 _OURS, _PEER = "#1f6f8b", "#b9b9b9"
 _MET, _MISSED = "#2a7f62", "#c0392b"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
-from benchmarks.measuring import Rate, run_for
+from benchmarks.measurement import Rate, run_for
 
 _SECONDS_TO_START = 120
 

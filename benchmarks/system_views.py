@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.findings import Finding
-from benchmarks.measuring import Sample, compare, limited
+from benchmarks.measurement import Sample, compare, limited
 from benchmarks.population import WAREHOUSE, namespaces_for, populate
 from benchmarks.postgresql import durability, new_database
 from benchmarks.spark_queries import answered

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks import growth
 from benchmarks.databases import EMBEDDED, database_of
 from benchmarks.findings import Durability, Finding, LeftOut
-from benchmarks.measuring import Sample
-from benchmarks.measuring import growth as growing
+from benchmarks.measurement import Sample
+from benchmarks.measurement import growth as growing
 from benchmarks.population import namespaces_for, populate
 from benchmarks.traffic import counted
 from polaris_spark.errors import PolarisError

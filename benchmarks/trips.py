@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.catalogs import Ours
-from benchmarks.measuring import Sample
+from benchmarks.measurement import Sample
 from benchmarks.traffic import counted
 from polaris_spark.store.cache import process_cache
 from polaris_spark.testing.proxy import NONE, FaultyProxy

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.catalogs import NAMESPACE, Ours
 from benchmarks.loading import append
-from benchmarks.measuring import Figure, Sample, growth, in_turns, limited, median_us
+from benchmarks.measurement import Figure, Sample, growth, in_turns, limited, median_us
 from benchmarks.traffic import counted
 
 MOST_BYTES = 16_000

@@ -18,8 +18,8 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import holdings_of, occupy, require_ownable
 from polaris_spark.catalog.entities import Context, NameEntry, TableName, TimedChange, find, put, table_key
 from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.importing.directory import DirectoryTree
-from polaris_spark.catalog.importing.sources import SourceEntry
+from polaris_spark.catalog.imports.directory import DirectoryTree
+from polaris_spark.catalog.imports.sources import SourceEntry
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata_files import read_text
 from polaris_spark.catalog.overlapping_tables import foreign_owner, heads_around

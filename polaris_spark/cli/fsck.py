@@ -14,7 +14,7 @@ from polaris_spark.clock import SystemClock
 
 if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend
-    from polaris_spark.maintenance.checking.ahead import Repaired
+    from polaris_spark.maintenance.fsck.ahead import Repaired
 
 
 def fsck(
@@ -37,8 +37,8 @@ def fsck(
     """Find all rows that are damaged, missing or inconsistent with other rows; exit code 1 if there are any."""
     from polaris_spark.cli.stores import store_options
     from polaris_spark.config import StoreURI
-    from polaris_spark.maintenance.checking.ahead import repair as repair_clock
-    from polaris_spark.maintenance.checking.checker import Check
+    from polaris_spark.maintenance.fsck.ahead import repair as repair_clock
+    from polaris_spark.maintenance.fsck.checker import Check
     from polaris_spark.spark.options import refuse_memory
     from polaris_spark.system.stores import check_store, open_checked, system_references
 

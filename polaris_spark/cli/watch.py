@@ -25,7 +25,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.following import Found, Source
+    from polaris_spark.cli.change_sources import Found, Source
     from polaris_spark.cli.log import Wanted
     from polaris_spark.cli.webhooks import Settings
 
@@ -110,8 +110,8 @@ def watch(
     password: Password = None,
 ) -> None:
     """Print the changes of a branch as CloudEvents, as they happen, or send them to a webhook."""
+    from polaris_spark.cli.change_sources import begun_at
     from polaris_spark.cli.cloud_events import require_libraries
-    from polaris_spark.cli.following import begun_at
     from polaris_spark.cli.log import Wanted
 
     begin = None if after is None else begun_at(after)
@@ -167,7 +167,7 @@ def _opened(
     branch: str,
     password: str | None,
 ) -> Iterator[Source]:
-    from polaris_spark.cli.following import ServerSource, StoreSource
+    from polaris_spark.cli.change_sources import ServerSource, StoreSource
 
     if server is not None:
         from polaris_spark.cli.remote import chosen_server
@@ -185,8 +185,8 @@ def _opened(
 
 
 def _print(opened: Source, begin: str | None, wanted: Wanted, source: str | None) -> None:
+    from polaris_spark.cli.change_sources import follow
     from polaris_spark.cli.cloud_events import event_of
-    from polaris_spark.cli.following import follow
 
     for found in follow(opened, begin):
         for change in found.changes:
@@ -205,9 +205,9 @@ def _send(
     dead_letters: Path | None,
     batch: int,
 ) -> None:
+    from polaris_spark.cli.change_sources import follow
     from polaris_spark.cli.cloud_events import event_of
     from polaris_spark.cli.cursor import Cursor, DeadLetters
-    from polaris_spark.cli.following import follow
     from polaris_spark.cli.webhooks import Sender
 
     first = next(follow(opened, begin))

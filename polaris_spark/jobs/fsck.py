@@ -12,7 +12,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.maintenance.checking.checker import Check
+    from polaris_spark.maintenance.fsck.checker import Check
     from polaris_spark.maintenance.periods import realm_policy
 
     session = call.session

@@ -11,7 +11,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.engine import Engine
-    from polaris_spark.catalog.importing.importer import ImportOptions, Row
+    from polaris_spark.catalog.imports.importer import ImportOptions, Row
 
 _COLUMNS = tuple(
     Column(name, "STRING") for name in ("table", "kind", "metadata_location", "status", "message")
@@ -35,8 +35,8 @@ _HOW = (
 
 
 def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.importing.jobs import import_source
-    from polaris_spark.catalog.importing.open_source import Scrubber, open_source
+    from polaris_spark.catalog.imports.jobs import import_source
+    from polaris_spark.catalog.imports.open_source import Scrubber, open_source
 
     options = {k: v for k, v in given.get("options", {}).items() if v is not None}
     session = call.session
@@ -60,7 +60,7 @@ def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.importing.jobs import load_imported
+    from polaris_spark.catalog.imports.jobs import load_imported
 
     session, engine = call.session, engine_of(call, writes_to=call.session.connection.backend)
     options = _options(given, engine)
@@ -68,7 +68,7 @@ def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _options(given: Mapping[str, Any], engine: Engine) -> ImportOptions:
-    from polaris_spark.catalog.importing.importer import ImportOptions
+    from polaris_spark.catalog.imports.importer import ImportOptions
 
     parallelism = given.get("parallelism")
     if parallelism is None:
@@ -100,8 +100,8 @@ def _scrubbed(row: Row, scrub: Callable[[str], str]) -> Row:
 
 
 def _failure(rows: list[tuple[Any, ...]]) -> str | None:
-    from polaris_spark.catalog.importing.importer import Row, summary
-    from polaris_spark.catalog.importing.placement import CONFLICT, FAILED
+    from polaris_spark.catalog.imports.importer import Row, summary
+    from polaris_spark.catalog.imports.placement import CONFLICT, FAILED
 
     done = [Row(*row) for row in rows]
     if not done or any(row.status not in (CONFLICT, FAILED) for row in done):

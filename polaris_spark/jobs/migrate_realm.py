@@ -18,7 +18,7 @@ from polaris_spark.secret_options import REFERENCE, is_secret
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
-    from polaris_spark.maintenance.migrating.steps import MigrationStep
+    from polaris_spark.maintenance.migration.steps import MigrationStep
     from polaris_spark.system.connections import StoreConnection
 
 _PAUSE = "1s"
@@ -27,8 +27,8 @@ Row = tuple[str, int | None, int | None, int | None, float | None, str | None]
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
-    from polaris_spark.maintenance.migrating.marks import SourceRealm
-    from polaris_spark.maintenance.migrating.migration import Migration, start_purge_of_target
+    from polaris_spark.maintenance.migration.marks import SourceRealm
+    from polaris_spark.maintenance.migration.run import Migration, start_purge_of_target
     from polaris_spark.spark.options import refuse_memory
 
     session = call.session

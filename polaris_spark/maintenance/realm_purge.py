@@ -23,7 +23,7 @@ from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
 from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import Clock
 from polaris_spark.errors import InputError, RealmStateError, TryAgainError
-from polaris_spark.maintenance.migrating.migration import MOVING_FROM, MOVING_FROM_INSTANCE
+from polaris_spark.maintenance.migration.run import MOVING_FROM, MOVING_FROM_INSTANCE
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import ROOT

@@ -20,7 +20,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 import polaris_spark
-from polaris_spark.cli.following import Found, follow
+from polaris_spark.cli.change_sources import Found, follow
 from polaris_spark.errors import StateError, TryAgainError
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.cli.catalogs import COMMITS, run

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.maintenance.migrating import marks
+from polaris_spark.maintenance.migration import marks
 from polaris_spark.pyiceberg import PolarisCatalog
 
 Open = Callable[..., PolarisCatalog]

@@ -25,9 +25,9 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf, Shard
-from polaris_spark.maintenance.checking.checker import Check
-from polaris_spark.maintenance.checking.entities import row_of
-from polaris_spark.maintenance.checking.rows import Problem
+from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.entities import row_of
+from polaris_spark.maintenance.fsck.rows import Problem
 from polaris_spark.objects import MAX_ROW_BYTES
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore

@@ -18,13 +18,13 @@ from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, VIEW, CatalogRow, Namespace, id_bytes
 from polaris_spark.commits.rows import Commit, RecentHead
 from polaris_spark.index import Entry, Index, IndexRoot, Leaf
-from polaris_spark.maintenance.checking import contents as contents
-from polaris_spark.maintenance.checking import entities as entities
-from polaris_spark.maintenance.checking import history as commits
-from polaris_spark.maintenance.checking import log as logs
-from polaris_spark.maintenance.checking import references as registry
-from polaris_spark.maintenance.checking import rows as rows
-from polaris_spark.maintenance.checking import system as system
+from polaris_spark.maintenance.fsck import contents as contents
+from polaris_spark.maintenance.fsck import entities as entities
+from polaris_spark.maintenance.fsck import history as commits
+from polaris_spark.maintenance.fsck import log as logs
+from polaris_spark.maintenance.fsck import references as registry
+from polaris_spark.maintenance.fsck import rows as rows
+from polaris_spark.maintenance.fsck import system as system
 from polaris_spark.system.registry import REFERENCES
 from polaris_spark.system.stores import SYSTEM_REALM
 from tests.maintenance.damage import Damaged, Planted, content, key, snapshot, texts

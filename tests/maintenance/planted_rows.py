@@ -13,10 +13,10 @@ from polaris_spark.catalog.metadata.rows import (
 from polaris_spark.catalog.rows import IDS, NAMES
 from polaris_spark.commits.rows import Commit, Entries
 from polaris_spark.index import Branch, IndexRoot, Leaf
-from polaris_spark.maintenance.checking import contents as contents
-from polaris_spark.maintenance.checking import entities as entities
-from polaris_spark.maintenance.checking import rows as rows
-from polaris_spark.maintenance.checking import system as system
+from polaris_spark.maintenance.fsck import contents as contents
+from polaris_spark.maintenance.fsck import entities as entities
+from polaris_spark.maintenance.fsck import rows as rows
+from polaris_spark.maintenance.fsck import system as system
 from polaris_spark.objects import Header
 from tests.maintenance.damage import LARGE, Damaged, content, key, snapshot, snapshot_leaf
 

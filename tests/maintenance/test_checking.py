@@ -19,8 +19,8 @@ from polaris_spark.errors import NotFoundError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.index import IndexRoot
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.checking.checker import Check
-from polaris_spark.maintenance.checking.rows import Problem
+from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.rows import Problem
 from polaris_spark.objects import Header, encode, rows_of
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.stores import open_store, system_references

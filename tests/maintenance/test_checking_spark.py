@@ -13,8 +13,8 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.checking.checker import Check
-from polaris_spark.maintenance.checking.rows import Problem
+from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.rows import Problem
 from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.spark.options import location_of
 from polaris_spark.store.cache import process_cache

@@ -15,8 +15,8 @@ from polaris_spark.commits.log import entries
 from polaris_spark.errors import PolarisError
 from polaris_spark.index import Entry
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.compaction import CompactionResult, compact_reference
+from polaris_spark.maintenance.fsck.checker import Check
 from polaris_spark.testing.waiting import wait_until
 from tests.catalog.test_log import check as check_replay
 from tests.rest.client import Client, connect, set_properties, table, table_request, tables

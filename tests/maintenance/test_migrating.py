@@ -14,8 +14,8 @@ from polaris_spark.errors import (
     StateError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.maintenance.migrating import marks
-from polaris_spark.maintenance.migrating.steps import PauseTooLongError
+from polaris_spark.maintenance.migration import marks
+from polaris_spark.maintenance.migration.steps import PauseTooLongError
 from polaris_spark.maintenance.realm_purge import Purge
 from polaris_spark.objects import rows_of
 from polaris_spark.system.realms import RealmState

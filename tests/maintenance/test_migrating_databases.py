@@ -10,8 +10,8 @@ import pytest
 
 from polaris_spark.errors import InputError, PolarisError, RealmStateError, StoreURIError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.migrating.marks import SourceRealm
-from polaris_spark.maintenance.migrating.migration import Migration
+from polaris_spark.maintenance.migration.marks import SourceRealm
+from polaris_spark.maintenance.migration.run import Migration
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.maintenance.movers import (

@@ -15,8 +15,8 @@ from polaris_spark.errors import (
     TaskLostError,
     TryAgainError,
 )
-from polaris_spark.maintenance.migrating import marks, steps
-from polaris_spark.maintenance.migrating.steps import PauseTooLongError, write_reference
+from polaris_spark.maintenance.migration import marks, steps
+from polaris_spark.maintenance.migration.steps import PauseTooLongError, write_reference
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import ROOT

@@ -24,9 +24,9 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.checking import rows as rows_of
-from polaris_spark.maintenance.checking.contents import WRONG_CONTENT
 from polaris_spark.maintenance.expiry.retention import Asked, decide_table
+from polaris_spark.maintenance.fsck import rows as rows_of
+from polaris_spark.maintenance.fsck.contents import WRONG_CONTENT
 from polaris_spark.objects import decode, known_types
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore

@@ -14,7 +14,7 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, PolarisError, RealmStateError, TryAgainError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.checking.checker import Check
+from polaris_spark.maintenance.fsck.checker import Check
 from polaris_spark.maintenance.realm_purge import Purge
 from polaris_spark.objects import known_types
 from polaris_spark.system.realms import Realms, RealmState

@@ -24,7 +24,7 @@ from polaris_spark.errors import (
     TaskLostError,
     TryAgainError,
 )
-from polaris_spark.maintenance.migrating.copy import rows_of_batch
+from polaris_spark.maintenance.migration.copy import rows_of_batch
 from polaris_spark.maintenance.realm_file import exporter, layout
 from polaris_spark.maintenance.realm_file.exporter import Export, Exported
 from polaris_spark.maintenance.realm_file.importer import Import

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.importing.directory import DirectoryTree
+from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
 from polaris_spark.jobs.registry import call
-from tests.importing.support import run
+from tests.imports.support import run
 from tests.metadata.tables import NOW, snapshot
 from tests.metadata.test_rendering import imported
 from tests.names import unchecked_names

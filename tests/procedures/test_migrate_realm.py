@@ -11,9 +11,9 @@ from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.errors import InputError, RealmMovedError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.migrating.check import Difference, compare
-from polaris_spark.maintenance.migrating.copy import RealmRows, copy_all
-from polaris_spark.maintenance.migrating.marks import SourceRealm
+from polaris_spark.maintenance.migration.check import Difference, compare
+from polaris_spark.maintenance.migration.copy import RealmRows, copy_all
+from polaris_spark.maintenance.migration.marks import SourceRealm
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.spark.options import location_of

@@ -14,7 +14,7 @@ import pytest
 from polaris_spark.catalog.checked_merge import TRIES, MergedState, Outcome, ReadDifference, merge_checked
 from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
 from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
-from polaris_spark.catalog.importing.directory import DirectoryTree
+from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.catalog.merges import Options, cherry_pick, compare, merge_branch, revert
 from polaris_spark.catalog.staging import commit_staged
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
@@ -31,7 +31,7 @@ from polaris_spark.errors import (
     NotFoundError,
 )
 from polaris_spark.jobs.registry import call
-from tests.importing.support import run, table_in
+from tests.imports.support import run, table_in
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
 from tests.rest.client import Client, at_once, table
 from tests.rest.conftest import OpenBranch

@@ -9,10 +9,10 @@ import pytest
 
 from polaris_spark.catalog import catalogs
 from polaris_spark.catalog.catalogs import list_catalogs
-from polaris_spark.catalog.importing.directory import DirectoryTree
+from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.registry import call
-from tests.importing.support import run, statuses, table_in
+from tests.imports.support import run, statuses, table_in
 from tests.rest.client import Client, at_once, set_properties, table_request, tables
 from tests.rest.conftest import Open
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.importing.directory import DirectoryTree
+from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.rest.access import Caller
 from polaris_spark.rest.handler import handle
-from tests.importing.support import run, table_in
+from tests.imports.support import run, table_in
 from tests.rest.client import (
     Client,
     connect,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.importing.importer import ImportOptions
-from polaris_spark.catalog.importing.jobs import import_source
-from polaris_spark.catalog.importing.sources import SourceEntry
+from polaris_spark.catalog.imports.importer import ImportOptions
+from polaris_spark.catalog.imports.jobs import import_source
+from polaris_spark.catalog.imports.sources import SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.entities import WITHOUT_UNLOADED
 from tests.cli.catalogs import run
-from tests.importing.support import Entries
+from tests.imports.support import Entries
 from tests.views.catalogs import OF_ENTITIES, Catalog, Row
 
 

@@ -34,15 +34,15 @@ from polaris_spark.errors import (
     RealmStateError,
     TryAgainError,
 )
-from polaris_spark.maintenance.migrating.copy import TOGETHER, RealmRows, read_whole
-from polaris_spark.maintenance.migrating.marks import (
+from polaris_spark.maintenance.migration.copy import TOGETHER, RealmRows, read_whole
+from polaris_spark.maintenance.migration.marks import (
     MOVING_TO,
     MOVING_TO_INSTANCE,
     PAUSE,
     Held,
     SourceRealm,
 )
-from polaris_spark.maintenance.migrating.steps import floors_raised
+from polaris_spark.maintenance.migration.steps import floors_raised
 from polaris_spark.maintenance.realm_file.importer import (
     IMPORTED,
     IMPORTED_FROM,

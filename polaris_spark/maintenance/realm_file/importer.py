@@ -31,10 +31,10 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.clock import iso_text
 from polaris_spark.commits.retry import retried
 from polaris_spark.errors import CorruptionError, RealmStateError, StateError, TaskLostError
-from polaris_spark.maintenance.migrating.check import DIGESTS, digests
-from polaris_spark.maintenance.migrating.copy import RealmRows, write_rows
-from polaris_spark.maintenance.migrating.marks import Held, concurrently
-from polaris_spark.maintenance.migrating.steps import write_references
+from polaris_spark.maintenance.migration.check import DIGESTS, digests
+from polaris_spark.maintenance.migration.copy import RealmRows, write_rows
+from polaris_spark.maintenance.migration.marks import Held, concurrently
+from polaris_spark.maintenance.migration.steps import write_references
 from polaris_spark.maintenance.realm_file.layout import RealmFile, RowSum
 from polaris_spark.maintenance.sweep import reachable
 from polaris_spark.maintenance.sweep_roots import history

@@ -34,7 +34,7 @@ from polaris_spark.catalog.files import unwritable
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, SourceError
 from polaris_spark.ids import MAX_ID
-from polaris_spark.maintenance.migrating.marks import Held
+from polaris_spark.maintenance.migration.marks import Held
 
 MAGIC: Final = b"\x89polaris-realm\r\n"
 """The first bytes of a realm file. A transfer that changes line ends damages them."""
