@@ -66,7 +66,7 @@ def entity_name(key: bytes) -> tuple[str, str]:
     return kind_of(decoded.kind), sql_name((*decoded.path, decoded.name))
 
 
-class Log(NamedTuple):
+class BranchLog(NamedTuple):
     """The log of a reference: its stored commits, and the log of the commits that were trimmed."""
 
     objects: ObjectStore
@@ -79,7 +79,7 @@ class Log(NamedTuple):
         return self.archived.oldest
 
 
-def branch_log(at: CommitReader, reference: str) -> Log:
+def branch_log(at: CommitReader, reference: str) -> BranchLog:
     """Return the log of a catalog's branch.
 
     Args:
@@ -87,11 +87,11 @@ def branch_log(at: CommitReader, reference: str) -> Log:
         reference: name of the branch's reference.
     """
     if not at.head.floor_number:
-        return Log(at.store, at.head, NO_ARCHIVE)
-    return Log(at.store, at.head, Archive(ReferenceReader(at.store)).of(at.head, reference, ""))
+        return BranchLog(at.store, at.head, NO_ARCHIVE)
+    return BranchLog(at.store, at.head, Archive(ReferenceReader(at.store)).of(at.head, reference, ""))
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """The changes that a reader of a log has read: all changes up to a commit, or some changes of it."""
 
     number: int
@@ -102,7 +102,7 @@ class Position(NamedTuple):
     """Number of changes of the commit that were read; None for all."""
 
     @classmethod
-    def parse(cls, text: str, name: str) -> Position:
+    def parse(cls, text: str, name: str) -> LogPosition:
         """Return the position that a text describes.
 
         Args:
@@ -126,26 +126,26 @@ class Position(NamedTuple):
         return f"{self.number}{commit}" + ("" if self.done is None else f"-{self.done}")
 
 
-def newest_position(log: Log) -> Position:
+def newest_position(log: BranchLog) -> LogPosition:
     """Return the position after all changes of a log."""
-    return Position(log.head.number, log.head.commit)
+    return LogPosition(log.head.number, log.head.commit)
 
 
-def oldest_position(log: Log) -> Position:
+def oldest_position(log: BranchLog) -> LogPosition:
     """Return the position before all changes of a log that are kept."""
-    return Position(log.oldest - 1)
+    return LogPosition(log.oldest - 1)
 
 
-class Page(NamedTuple):
+class LogPage(NamedTuple):
     """Some changes after a position, the oldest first, and the position after them."""
 
     changes: list[Json]
-    position: Position
+    position: LogPosition
     is_full: bool
     """Whether further changes may follow that did not fit in the page."""
 
 
-def changes_after(log: Log, after: Position, limit: int = MAX_CHANGES) -> Page:
+def changes_after(log: BranchLog, after: LogPosition, limit: int = MAX_CHANGES) -> LogPage:
     """Return the changes after a position, at most `limit`.
 
     Each change has its commit (number, id and time) as `commit`, and the position after the change as `position`.
@@ -172,24 +172,24 @@ def changes_after(log: Log, after: Position, limit: int = MAX_CHANGES) -> Page:
             )
         for index in range(skipped, len(entries)):
             if len(changes) >= limit or characters >= _PAGE_CHARACTERS:
-                return Page(changes, position, is_full=True)
+                return LogPage(changes, position, is_full=True)
             is_last = index + 1 == len(entries)
-            position = Position(commit.number, commit.id, None if is_last else index + 1)
+            position = LogPosition(commit.number, commit.id, None if is_last else index + 1)
             changes.append(_with_commit(commit, entries[index], position))
             characters += len(entries[index].key) + sum(map(len, (*entries[index].summary.values(),)))
         skipped, last, following = 0, commit.id, commit.number + 1
-        position = Position(commit.number, commit.id)
+        position = LogPosition(commit.number, commit.id)
     if position.commit is None and position.number == log.head.number:
         position = newest_position(log)
-    return Page(changes, position, is_full=False)
+    return LogPage(changes, position, is_full=False)
 
 
-def _with_commit(commit: ArchivedCommit, entry: LogEntry, position: Position) -> Json:
+def _with_commit(commit: ArchivedCommit, entry: LogEntry, position: LogPosition) -> Json:
     at = {"number": commit.number, "id": f"{commit.id:x}", "time": iso_text(commit.time)}
     return {"commit": at, "position": str(position), **change_json(entry)}
 
 
-def _require_in(log: Log, after: Position) -> None:
+def _require_in(log: BranchLog, after: LogPosition) -> None:
     """Refuse a position that the log does not contain, or after which the log is not complete."""
     head, number, commit = log.head, after.number, after.commit
     if number > head.number:
@@ -226,7 +226,7 @@ def _replaced(commit: int) -> HistoryReplacedError:
 
 
 def new_changes(
-    newest: Callable[[], Log], after: Position | None, *, wait: Callable[[], object] | None = None
+    newest: Callable[[], BranchLog], after: LogPosition | None, *, wait: Callable[[], object] | None = None
 ) -> Iterator[Json]:
     """Yield the changes after a position, oldest first, and then each new change; never end.
 
@@ -248,7 +248,7 @@ def new_changes(
             log = newest()
 
 
-def _oldest_first(log: Log, first: int) -> Iterator[ArchivedCommit]:
+def _oldest_first(log: BranchLog, first: int) -> Iterator[ArchivedCommit]:
     """Yield the commits from number `first` on, the oldest first."""
     yield from log.archived.oldest_first(log.objects, first)
     yield from stored_log(log.objects, log.head, max(first, log.head.floor_number), log.head.number)

@@ -37,7 +37,7 @@ MakeChange = Callable[[ReadDifference], MergeStates]
 """A function that returns a merge which applies a difference."""
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """The result of evaluating a check."""
 
     check: str
@@ -75,11 +75,11 @@ class Evaluator(Protocol):
         """Whether it has checks besides those of the branch, which apply to all protected branches."""
         ...
 
-    def outcomes(self, merged: MergedState) -> list[Outcome]:
+    def outcomes(self, merged: MergedState) -> list[CheckOutcome]:
         """Evaluate the checks of a branch and its own ones, and return what it has found for each."""
         ...
 
-    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[Outcome]:
+    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
         """Return outcomes of the checks of a branch and of its own ones that say why they were not evaluated."""
         ...
 
@@ -89,11 +89,11 @@ class WithoutSpark:
 
     has_own_checks = False
 
-    def outcomes(self, merged: MergedState) -> list[Outcome]:
+    def outcomes(self, merged: MergedState) -> list[CheckOutcome]:
         return self.not_evaluated(merged.checks, "it is an SQL query, which only Spark can evaluate")
 
-    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[Outcome]:
-        return [Outcome(check.name, reason, evaluated=False) for check in checks]
+    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
+        return [CheckOutcome(check.name, reason, evaluated=False) for check in checks]
 
 
 class _StaleChecksError(CommitFailedError):
@@ -161,7 +161,7 @@ def unevaluated(catalog: Catalog, evaluator: Evaluator, reason: str) -> list[Mer
     return _rows(evaluator.not_evaluated(checks_in(state), reason))
 
 
-def _rows(outcomes: list[Outcome]) -> list[Merged]:
+def _rows(outcomes: list[CheckOutcome]) -> list[Merged]:
     verbs = {(True, True): "passed", (True, False): "failed"}
     return [
         Merged("check", one.check, verbs.get((one.evaluated, not one.problem), "not evaluated"), one.problem)
@@ -169,7 +169,7 @@ def _rows(outcomes: list[Outcome]) -> list[Merged]:
     ]
 
 
-def _require_all(merged: MergedState, outcomes: list[Outcome]) -> None:
+def _require_all(merged: MergedState, outcomes: list[CheckOutcome]) -> None:
     failed: dict[tuple[bool, str], list[str]] = {}
     for one in outcomes:
         if one.problem or not one.evaluated:

@@ -1,7 +1,7 @@
 """Three-way merge of the entities of a catalog: decide for each namespace, table and view that changed from one state
 to another what happens to it in a branch, and make these changes on the branch's working state.
 
-`state_merge` says which states are merged. What counts as a conflict is decided here (`Run._step`) and, for the
+`state_merge` says which states are merged. What counts as a conflict is decided here (`MergeRun._step`) and, for the
 contents of tables, in `table_merge`.
 """
 
@@ -181,7 +181,7 @@ class _MergedContent(ContentChange[Prepared, Table]):
         super().record(*args, summary={**self.said, **(summary or {})}, **rest)
 
 
-class Run:
+class MergeRun:
     """One run of `MergeStates.apply`."""
 
     def __init__(self, change: Merging, state: State, difference: Difference) -> None:

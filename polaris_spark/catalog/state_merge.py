@@ -32,7 +32,7 @@ from polaris_spark.catalog.entity_merge import (
     KINDS,
     Difference,
     Merged,
-    Run,
+    MergeRun,
     Step,
     Strategy,
     name_of,
@@ -132,13 +132,13 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         if difference.begun != view.base.head.commit:
             state = State(view.base, view.new_id)
             state.add_all(difference.objects)
-            Run(self, state, difference).read_files()
+            MergeRun(self, state, difference).read_files()
         return difference
 
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
         self.guard(state)
         state.add_all(prepared.objects)
-        run = Run(self, state, prepared)
+        run = MergeRun(self, state, prepared)
         begun = Newest(prepared.begun)
         if prepared.begun and state.holds([begun]):
             state.reads.append(begun)

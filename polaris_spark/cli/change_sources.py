@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from polaris_spark.catalog.change_log import (
     MAX_CHANGES,
     POLL_SECONDS,
-    Log,
-    Position,
+    BranchLog,
+    LogPosition,
     changes_after,
     newest_position,
     oldest_position,
@@ -30,7 +30,7 @@ WAIT_SECONDS = 30
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
-class Found(NamedTuple):
+class ChangeBatch(NamedTuple):
     """Changes of a branch, and the position after them."""
 
     catalog: str
@@ -39,10 +39,10 @@ class Found(NamedTuple):
     position: str
 
 
-class Source(Protocol):
+class ChangeSource(Protocol):
     """Where changes are read."""
 
-    def read(self, after: str | None, *, wait: bool) -> Found:
+    def read(self, after: str | None, *, wait: bool) -> ChangeBatch:
         """Return changes after a position, oldest first.
 
         Args:
@@ -58,7 +58,7 @@ class Source(Protocol):
 class StoreSource:
     """Reads changes from a store."""
 
-    def __init__(self, catalog: str, branch: str, newest: Callable[[], Log]) -> None:
+    def __init__(self, catalog: str, branch: str, newest: Callable[[], BranchLog]) -> None:
         """
         Args:
             newest: reads the log of the branch as it is now.
@@ -67,19 +67,19 @@ class StoreSource:
         self._branch = branch
         self._newest = newest
 
-    def read(self, after: str | None, *, wait: bool) -> Found:
-        """See `Source.read`."""
+    def read(self, after: str | None, *, wait: bool) -> ChangeBatch:
+        """See `ChangeSource.read`."""
         log = self._newest()
         if after in (None, OLDEST):
             position = newest_position(log) if after is None else oldest_position(log)
         else:
-            position = Position.parse(after or "", "the position")
+            position = LogPosition.parse(after or "", "the position")
         until = time.monotonic() + WAIT_SECONDS
         while True:
             page = changes_after(log, position, MAX_CHANGES)
             position = page.position
             if page.changes or not wait or time.monotonic() >= until:
-                return Found(self._catalog, self._branch, page.changes, str(position))
+                return ChangeBatch(self._catalog, self._branch, page.changes, str(position))
             time.sleep(POLL_SECONDS)
             log = self._newest()
 
@@ -90,16 +90,18 @@ class ServerSource:
     def __init__(self, server: RemoteServer) -> None:
         self._server = server
 
-    def read(self, after: str | None, *, wait: bool) -> Found:
-        """See `Source.read`."""
+    def read(self, after: str | None, *, wait: bool) -> ChangeBatch:
+        """See `ChangeSource.read`."""
         query = {"limit": str(MAX_CHANGES), "wait": f"{WAIT_SECONDS if wait else 0}s"}
         if after is not None:
             query["after"] = after
         found = self._server.changes(query)
-        return Found(found["catalog"], found["branch"], found["changes"], found["next"])
+        return ChangeBatch(found["catalog"], found["branch"], found["changes"], found["next"])
 
 
-def follow(source: Source, after: str | None, sleep: Callable[[float], None] = time.sleep) -> Iterator[Found]:
+def follow(
+    source: ChangeSource, after: str | None, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[ChangeBatch]:
     """Yield the changes after a position, and then new changes as they are committed; never end. The first item may
     have no changes; it says where the reader begins.
 
@@ -132,5 +134,5 @@ def begun_at(after: str) -> str:
         InputError: the text is not a position.
     """
     if after != OLDEST:
-        Position.parse(after, "--after")
+        LogPosition.parse(after, "--after")
     return after

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from polaris_spark.catalog.change_log import Position
+from polaris_spark.catalog.change_log import LogPosition
 from polaris_spark.errors import InputError
 
 
@@ -49,7 +49,7 @@ class Cursor:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             source, position = found["source"], found["position"]
-            Position.parse(position, "the position")
+            LogPosition.parse(position, "the position")
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

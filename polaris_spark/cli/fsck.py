@@ -38,7 +38,7 @@ def fsck(
     from polaris_spark.cli.stores import store_options
     from polaris_spark.config import StoreURI
     from polaris_spark.maintenance.fsck.ahead import repair as repair_clock
-    from polaris_spark.maintenance.fsck.checker import Check
+    from polaris_spark.maintenance.fsck.checker import RealmCheck
     from polaris_spark.spark.options import refuse_memory
     from polaris_spark.system.stores import check_store, open_checked, system_references
 
@@ -55,7 +55,7 @@ def fsck(
         if repair:
             _tell(repair_clock(backend, SystemClock()))
         with steps() as watch:
-            found = Check(backend, SystemClock(), realm=realm, progress=watch).run()
+            found = RealmCheck(backend, SystemClock(), realm=realm, progress=watch).run()
     finally:
         backend.close()
     if as_json:

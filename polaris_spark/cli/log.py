@@ -29,7 +29,7 @@ from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.change_log import Log, Position
+    from polaris_spark.catalog.change_log import BranchLog, LogPosition
     from polaris_spark.cli.stores import OpenRealm
     from polaris_spark.commits.as_of import AsOf
     from polaris_spark.commits.rows import Commit, LogEntry
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class Wanted(NamedTuple):
+class ChangeFilter(NamedTuple):
     """The changes that are shown. An empty field allows every change."""
 
     names: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
-    from polaris_spark.catalog.change_log import Log, new_changes
+    from polaris_spark.catalog.change_log import BranchLog, new_changes
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
@@ -106,19 +106,19 @@ def log(
         raise InputError(
             "--follow prints lines of JSON until it is interrupted: give --json too, and no --until"
         )
-    wanted = Wanted(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
+    wanted = ChangeFilter(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
     begin = None if since is None else AsOf.parse(since, "--since")
     end = None if until is None else AsOf.parse(until, "--until")
 
     with open_store(store, password) as opened:
         place = opened.realm(realm)
 
-        def newest() -> Log:
+        def newest() -> BranchLog:
             if reference:
                 name, head = reference, place.head(reference).head
             else:
                 return place.branch_log(place.catalog(catalog), branch)
-            return Log(place.objects, head, place.archived_log(name, head))
+            return BranchLog(place.objects, head, place.archived_log(name, head))
 
         shown = newest()
         if follow:
@@ -134,7 +134,7 @@ def log(
         print_json(listed)
     elif not listed:
         screen().print(NO_ROWS)
-    elif wanted == Wanted() and begin is None:
+    elif wanted == ChangeFilter() and begin is None:
         draw(listed, shown, screen())
     else:
         draw(listed, None, screen())
@@ -142,17 +142,17 @@ def log(
             screen().print("┆  older commits were not searched (see --limit)", style="dim")
 
 
-def _filtered(found: Iterable[Json], wanted: Wanted) -> Iterator[Json]:
+def _filtered(found: Iterable[Json], wanted: ChangeFilter) -> Iterator[Json]:
     """Yield the commits that have wanted changes, with these changes only."""
     for commit in found:
         changes = [change for change in commit["changes"] if wanted.allows(change)]
         if changes:
             yield {**commit, "changes": changes}
-        elif wanted == Wanted():
+        elif wanted == ChangeFilter():
             yield commit
 
 
-def limits(log: Log, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
+def limits(log: BranchLog, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
     """Return the numbers of the first commit after the point `begin`, and of the last commit up to the point `end`. The
     first is greater than the last if there are no commits between them.
 
@@ -172,7 +172,7 @@ def limits(log: Log, begin: AsOf | None, end: AsOf | None) -> tuple[int, int]:
     return first, last
 
 
-def _first_after(log: Log, begin: AsOf | None) -> int:
+def _first_after(log: BranchLog, begin: AsOf | None) -> int:
     """Return the number of the first commit after a point; the number of the oldest commit whose log is kept if the
     point is None or older."""
     from polaris_spark.catalog.archived_log import first_after
@@ -186,12 +186,12 @@ def _first_after(log: Log, begin: AsOf | None) -> int:
         return log.oldest
 
 
-def position_at(log: Log, begin: AsOf) -> Position:
+def position_at(log: BranchLog, begin: AsOf) -> LogPosition:
     """Return the position after a point of a log; the position before all changes that are kept if the point is
     older."""
-    from polaris_spark.catalog.change_log import Position
+    from polaris_spark.catalog.change_log import LogPosition
 
-    return Position(_first_after(log, begin) - 1)
+    return LogPosition(_first_after(log, begin) - 1)
 
 
 class _Commit(NamedTuple):
@@ -204,7 +204,7 @@ class _Commit(NamedTuple):
     """The log entries of an archived commit; None if the commit is stored."""
 
 
-def read_commits(log: Log, first: int, last: int) -> Iterator[Json]:
+def read_commits(log: BranchLog, first: int, last: int) -> Iterator[Json]:
     """Yield the commits with the numbers `first` to `last` (both included), the newest first, with their changes, as
     JSON values. `stored` is false for a commit of which only the log is kept."""
     from polaris_spark.commits.log import ancestor, commits
@@ -219,7 +219,7 @@ def read_commits(log: Log, first: int, last: int) -> Iterator[Json]:
         yield _json(log, _Commit(one.number, one.id, one.commit, one.entries))
 
 
-def _json(log: Log, found: _Commit) -> Json:
+def _json(log: BranchLog, found: _Commit) -> Json:
     from polaris_spark.catalog.change_log import change_json
     from polaris_spark.commits.rows import Entries
 
@@ -248,7 +248,7 @@ def _merged(objects: ObjectStore, id: int) -> Json:
     return {"id": hexadecimal(id), "number": commit.number, "time": iso_text(commit.time)}
 
 
-def draw(listed: list[Json], log: Log | None, console: Console) -> None:
+def draw(listed: list[Json], log: BranchLog | None, console: Console) -> None:
     """Print commits as a graph.
 
     Args:
@@ -351,8 +351,8 @@ def _counted(summary: dict[str, str], what: str) -> str:
 
 def realm_log(realm: OpenRealm, reference: str, limit: int, console: Console) -> None:
     """Print the newest commits of a reference."""
-    from polaris_spark.catalog.change_log import Log
+    from polaris_spark.catalog.change_log import BranchLog
 
     head = realm.head(reference).head
-    log = Log(realm.objects, head, realm.archived_log(reference, head))
+    log = BranchLog(realm.objects, head, realm.archived_log(reference, head))
     draw(list(islice(read_commits(log, log.oldest, head.number), limit)), log, console)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.archived_log import Archive, ArchivedLog
-from polaris_spark.catalog.change_log import Log
+from polaris_spark.catalog.change_log import BranchLog
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
@@ -125,14 +125,14 @@ class OpenRealm:
             )
         return self.head(name)
 
-    def branch_log(self, row: CatalogRow, branch: str) -> Log:
+    def branch_log(self, row: CatalogRow, branch: str) -> BranchLog:
         """Return the log of a catalog's branch.
 
         Raises:
             NotFoundError: the catalog has no branch of that name.
         """
         head = self.catalog_head(row, branch).head
-        return Log(self.objects, head, self.archived_log(head_name(row, branch), head))
+        return BranchLog(self.objects, head, self.archived_log(head_name(row, branch), head))
 
 
 class OpenStore:

@@ -25,8 +25,8 @@ from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.cli.change_sources import Found, Source
-    from polaris_spark.cli.log import Wanted
+    from polaris_spark.cli.change_sources import ChangeBatch, ChangeSource
+    from polaris_spark.cli.log import ChangeFilter
     from polaris_spark.cli.webhooks import Settings
 
 MAX_BATCH = 1_000
@@ -112,10 +112,10 @@ def watch(
     """Print the changes of a branch as CloudEvents, as they happen, or send them to a webhook."""
     from polaris_spark.cli.change_sources import begun_at
     from polaris_spark.cli.cloud_events import require_libraries
-    from polaris_spark.cli.log import Wanted
+    from polaris_spark.cli.log import ChangeFilter
 
     begin = None if after is None else begun_at(after)
-    wanted = Wanted(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
+    wanted = ChangeFilter(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
     require_libraries()
     if post is None:
         if not (secret is None and cursor is None and dead_letters is None):
@@ -166,7 +166,7 @@ def _opened(
     catalog: str | None,
     branch: str,
     password: str | None,
-) -> Iterator[Source]:
+) -> Iterator[ChangeSource]:
     from polaris_spark.cli.change_sources import ServerSource, StoreSource
 
     if server is not None:
@@ -184,7 +184,7 @@ def _opened(
         yield StoreSource(row.name, branch, lambda: place.branch_log(place.catalog(row.name), branch))
 
 
-def _print(opened: Source, begin: str | None, wanted: Wanted, source: str | None) -> None:
+def _print(opened: ChangeSource, begin: str | None, wanted: ChangeFilter, source: str | None) -> None:
     from polaris_spark.cli.change_sources import follow
     from polaris_spark.cli.cloud_events import event_of
 
@@ -196,9 +196,9 @@ def _print(opened: Source, begin: str | None, wanted: Wanted, source: str | None
 
 
 def _send(
-    opened: Source,
+    opened: ChangeSource,
     begin: str | None,
-    wanted: Wanted,
+    wanted: ChangeFilter,
     source: str | None,
     settings: Settings,
     cursor: Path,
@@ -233,7 +233,7 @@ def _send(
                 kept.write(position)
 
 
-def _source(given: str | None, found: Found) -> str:
+def _source(given: str | None, found: ChangeBatch) -> str:
     from polaris_spark.cli.cloud_events import source_of
 
     return source_of(found.catalog, found.branch) if given is None else given

@@ -1,6 +1,6 @@
 """The route by which a client follows the changes of a branch, with long polling.
 
-A request that finds no changes gets a `Pending` response, so the transport can wait for the next commit without
+A request that finds no changes gets a `PendingResponse`, so the transport can wait for the next commit without
 occupying a thread that other requests need (`rest.request.Pending`).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.change_log import (
     MAX_CHANGES,
-    Position,
+    LogPosition,
     branch_log,
     changes_after,
     newest_position,
@@ -20,7 +20,7 @@ from polaris_spark.extension.messages import ChangesResponse
 from polaris_spark.property_values import duration_ms
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.messages import encode
-from polaris_spark.rest.request import JSON_HEADERS, Pending, Request, Response
+from polaris_spark.rest.request import JSON_HEADERS, PendingResponse, Request, Response
 from polaris_spark.rest.router import EXTENSION, Route
 
 MAX_WAIT_MS = 60_000
@@ -43,7 +43,7 @@ def list_changes(catalog: Catalog, request: Request) -> Response:
             "followed"
         )
     after = query.get("after")
-    position = None if after in (None, OLDEST) else Position.parse(after or "", "after")
+    position = None if after in (None, OLDEST) else LogPosition.parse(after or "", "after")
     head = catalog.head()
     log = branch_log(head, catalog.reference)
     if position is None:
@@ -57,7 +57,7 @@ def list_changes(catalog: Catalog, request: Request) -> Response:
     if page.changes or not wait:
         return response
     seen = head.head.commit
-    return Pending.of(
+    return PendingResponse.of(
         response,
         query={**query, "after": str(page.position)},
         wait_seconds=wait / 1_000,

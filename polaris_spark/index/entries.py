@@ -12,7 +12,7 @@ class Entry(NamedTuple):
     value: bytes = b""
 
 
-Pending: TypeAlias = tuple[int, int, bytes | None]
+PendingEntry: TypeAlias = tuple[int, int, bytes | None]
 """An embedded change, which is not yet in the tree: its position in the order of changes, its pointer, and its value
 (None: the key is removed)."""
 

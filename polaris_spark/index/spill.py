@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from polaris_spark.index.entries import Pending, embedded_size
+from polaris_spark.index.entries import PendingEntry, embedded_size
 from polaris_spark.index.nodes import Node, branch_nodes, joined_leaf, leaf_nodes
 from polaris_spark.index.root import IndexRoot, IndexSettings, ShardReader, as_branch, as_leaf, load
 from polaris_spark.index.shards import Branch, FrontCoded, Leaf, Shard
@@ -25,7 +25,7 @@ class Spilled(NamedTuple):
 
     tree: IndexRoot
     shards: list[tuple[int, Shard]]
-    embedded: dict[bytes, Pending]
+    embedded: dict[bytes, PendingEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Group(NamedTuple):
 
 def spill(
     root: IndexRoot,
-    pending: Mapping[bytes, Pending],
+    pending: Mapping[bytes, PendingEntry],
     limits: Limits,
     read: ShardReader,
     new_id: Callable[[], int],
@@ -82,7 +82,7 @@ def spill(
 
 
 def _choose(
-    groups: Sequence[_Group], pending: Mapping[bytes, Pending], limits: Limits, settings: IndexSettings
+    groups: Sequence[_Group], pending: Mapping[bytes, PendingEntry], limits: Limits, settings: IndexSettings
 ) -> list[_Group]:
     """Return the groups to move into the tree, in the order of their keys, each with only the keys that leave the
     embedded part."""
@@ -110,7 +110,7 @@ def _choose(
     return sorted(chosen, key=lambda group: group.keys[0])
 
 
-def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> list[_Group]:
+def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, PendingEntry]) -> list[_Group]:
     """Return groups in the order in which to rewrite their leaves: most changed keys per rewritten shard first.
 
     Rewriting a leaf also rewrites its branch, so the leaves of one branch are rewritten together. Branches are ordered
@@ -135,7 +135,7 @@ def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> lis
     )
 
 
-def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit: int) -> set[bytes]:
+def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, PendingEntry], limit: int) -> set[bytes]:
     """Return the most recently changed keys, as many as fit in `limit` bytes."""
     recent: set[bytes] = set()
     for key in sorted(sizes, key=lambda key: pending[key][0], reverse=True):
@@ -170,7 +170,7 @@ class TreeChange:
     def __init__(
         self,
         root: IndexRoot,
-        pending: Mapping[bytes, Pending],
+        pending: Mapping[bytes, PendingEntry],
         floor: bytes | None,
         read: ShardReader,
         settings: IndexSettings,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from polaris_spark.errors import InputError, ObjectTooLargeError
 from polaris_spark.index.cursor import Scan, find, find_many
-from polaris_spark.index.entries import Entry, Pending, embedded_size, embedded_total
+from polaris_spark.index.entries import Entry, PendingEntry, embedded_size, embedded_total
 from polaris_spark.index.keys import MAX_KEY_BYTES
 from polaris_spark.index.root import IndexRoot, IndexSettings, ShardReader
 from polaris_spark.index.shards import Shard
@@ -58,11 +58,11 @@ class Index:
         self._read = read
         self._settings = settings
         changes = zip(count(), root.pointers, root.values, strict=False)
-        self._pending: dict[bytes, Pending] = dict(zip(root.keys, changes, strict=True))
+        self._pending: dict[bytes, PendingEntry] = dict(zip(root.keys, changes, strict=True))
         self._next = len(root.keys)
         self._size: int | None = None
         self._sorted: list[bytes] | None = None
-        self._undo: list[tuple[bytes, Pending | None] | IndexRoot] | None = None
+        self._undo: list[tuple[bytes, PendingEntry | None] | IndexRoot] | None = None
         self._changed = False
         self._ordered = True
 
@@ -282,13 +282,13 @@ class Index:
         spilled = spill(self._root, self._in_order(), limits, self._read, new_id, self._settings)
         return _rooted(spilled.tree, spilled.embedded), spilled.shards
 
-    def _set(self, key: bytes, change: Pending | None) -> None:
+    def _set(self, key: bytes, change: PendingEntry | None) -> None:
         if self._undo is not None:
             self._undo.append((key, self._pending.get(key)))
         self._next += 1
         self._replace(key, change)
 
-    def _replace(self, key: bytes, change: Pending | None) -> None:
+    def _replace(self, key: bytes, change: PendingEntry | None) -> None:
         pending, keys = self._pending, self._sorted
         before = pending.get(key)
         size = self.embedded_bytes
@@ -305,7 +305,7 @@ class Index:
         self._size = size
         self._changed = True
 
-    def _in_order(self) -> dict[bytes, Pending]:
+    def _in_order(self) -> dict[bytes, PendingEntry]:
         """Return the pending changes, oldest first. They are sorted only if a rollback has broken their order."""
         if not self._ordered:
             self._pending = dict(sorted(self._pending.items(), key=lambda item: item[1][0]))
@@ -322,12 +322,12 @@ class Index:
         return bisect_left(keys, start), len(keys) if end is None else bisect_left(keys, end)
 
 
-def _entry(change: Pending) -> Entry | None:
+def _entry(change: PendingEntry) -> Entry | None:
     _, pointer, value = change
     return None if value is None else Entry(pointer, value)
 
 
-def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
+def _rooted(tree: IndexRoot, pending: dict[bytes, PendingEntry]) -> IndexRoot:
     """Return a root that has the same tree as `tree`, and embeds the changes `pending` in their order."""
     if not pending:
         return IndexRoot(tree.shard, tree.height, tree.count)
@@ -336,7 +336,7 @@ def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
 
 
 def _merged(
-    changes: list[tuple[bytes, Pending]], tree: Iterator[tuple[bytes, Entry]], *, reverse: bool
+    changes: list[tuple[bytes, PendingEntry]], tree: Iterator[tuple[bytes, Entry]], *, reverse: bool
 ) -> Iterator[tuple[bytes, Entry]]:
     """Yield the entries of the tree with the embedded changes applied. Both inputs are ascending or, if `reverse`,
     descending."""

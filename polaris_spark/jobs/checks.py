@@ -30,7 +30,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from polaris_spark.catalog.checked_merge import MergedState, Outcome
+    from polaris_spark.catalog.checked_merge import CheckOutcome, MergedState
     from polaris_spark.catalog.checks import Check
     from polaris_spark.catalog.differences import Described
     from polaris_spark.rest.session import Session
@@ -80,30 +80,30 @@ class ChecksOfCall:
     def has_own_checks(self) -> bool:
         return bool(self._own)
 
-    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[Outcome]:
-        from polaris_spark.catalog.checked_merge import Outcome
+    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
+        from polaris_spark.catalog.checked_merge import CheckOutcome
 
         names = [check.name for check in checks] + [one.name for one in self._own]
-        return [Outcome(name, reason, evaluated=False) for name in names]
+        return [CheckOutcome(name, reason, evaluated=False) for name in names]
 
-    def outcomes(self, merged: MergedState) -> list[Outcome]:
+    def outcomes(self, merged: MergedState) -> list[CheckOutcome]:
         return [*self._of_sql(merged), *self._of_python(merged)]
 
-    def _of_sql(self, merged: MergedState) -> Iterator[Outcome]:
-        from polaris_spark.catalog.checked_merge import Outcome
+    def _of_sql(self, merged: MergedState) -> Iterator[CheckOutcome]:
+        from polaris_spark.catalog.checked_merge import CheckOutcome
 
         if not merged.checks:
             return
         if not self._call.answers_spark:
-            yield from (Outcome(check.name, _NO_SPARK, evaluated=False) for check in merged.checks)
+            yield from (CheckOutcome(check.name, _NO_SPARK, evaluated=False) for check in merged.checks)
             return
         with _reading(self._call, merged.state) as spark:
             for position, check in enumerate(merged.checks):
                 self._call.progress(f"evaluating check {check.name}", position, len(merged.checks))
-                yield Outcome(check.name, _problem(spark, check.sql))
+                yield CheckOutcome(check.name, _problem(spark, check.sql))
 
-    def _of_python(self, merged: MergedState) -> Iterator[Outcome]:
-        from polaris_spark.catalog.checked_merge import Outcome
+    def _of_python(self, merged: MergedState) -> Iterator[CheckOutcome]:
+        from polaris_spark.catalog.checked_merge import CheckOutcome
         from polaris_spark.catalog.differences import changed_entities, described
 
         if not self._own:
@@ -120,9 +120,9 @@ class ChecksOfCall:
             except (
                 Exception
             ) as error:  # any error refuses the merge, also that of a check that cannot be loaded
-                yield Outcome(entry.name, str(error) or type(error).__name__)
+                yield CheckOutcome(entry.name, str(error) or type(error).__name__)
             else:
-                yield Outcome(entry.name, "")
+                yield CheckOutcome(entry.name, "")
 
 
 @contextmanager

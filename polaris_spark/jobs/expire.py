@@ -12,7 +12,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.expiry.leftovers import ExpiryResult
-    from polaris_spark.maintenance.expiry.retention import Asked
+    from polaris_spark.maintenance.expiry.retention import ExpiryRequest
     from polaris_spark.maintenance.expiry.run import CheckFiles, Limits
 
 
@@ -45,9 +45,9 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [_row(outcome) for outcome in outcomes]
 
 
-def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
+def _asked(call: Call, arguments: Mapping[str, Any]) -> ExpiryRequest:
     from polaris_spark.catalog.source_changes import RefreshNeeds
-    from polaris_spark.maintenance.expiry.retention import Asked
+    from polaris_spark.maintenance.expiry.retention import ExpiryRequest
 
     catalog = call.session.catalog
     now = call.session.connection.clock.now_ms()
@@ -56,7 +56,7 @@ def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
         raise InputError(f"retain_last is {retain_last}; it must be at least 1")
     before = older_than(call, arguments, now)
     needed = catalog.loading(lambda: RefreshNeeds(now).at(catalog.view()), call.session.principal)
-    return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False), needed)
+    return ExpiryRequest(now, before, retain_last, arguments.get("clean_expired_metadata", False), needed)
 
 
 def _limits(arguments: Mapping[str, Any]) -> Limits:

@@ -12,7 +12,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.maintenance.fsck.checker import Check
+    from polaris_spark.maintenance.fsck.checker import RealmCheck
     from polaris_spark.maintenance.periods import realm_policy
 
     session = call.session
@@ -21,7 +21,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         if realm not in (None, served):
             raise ForbiddenError(f"HTTP clients may check only the served realm, {served!r}")
         realm = served
-    check = Check(
+    check = RealmCheck(
         session.connection.backend,
         session.connection.clock,
         realm=realm,

@@ -14,7 +14,7 @@ from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 if TYPE_CHECKING:
     from polaris_spark.catalog.store_heads import StoreHead
     from polaris_spark.maintenance.orphans.candidates import Search
-    from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges
+    from polaris_spark.maintenance.orphans.purges import PendingPurge, Purges, RecordPurges
     from polaris_spark.maintenance.orphans.search import FileOutcome, Means
     from polaris_spark.rest.session import Session
 
@@ -90,12 +90,12 @@ def _purge(
     search: Search,
     means: Means,
     heads: Sequence[StoreHead],
-    drops: Sequence[Pending],
+    drops: Sequence[PendingPurge],
     *,
     dry_run: bool,
 ) -> Iterator[FileOutcome]:
     from polaris_spark.catalog.permits import Permit
-    from polaris_spark.maintenance.orphans.candidates import Doomed, find_doomed
+    from polaris_spark.maintenance.orphans.candidates import PurgedTables, find_purgeable
     from polaris_spark.maintenance.orphans.search import (
         DELETED,
         WOULD_DELETE,
@@ -107,7 +107,7 @@ def _purge(
     warehouse = call.session.catalog.context.warehouse
     permit = Permit([warehouse], places=[place for one in drops for place in one.places])
     search = search._replace(permit=permit)
-    doomed = Doomed(
+    purged_tables = PurgedTables(
         drops[0].head,
         tuple(one.drop for one in drops),
         tuple((place, one.drop.owner) for one in drops for place in one.places),
@@ -115,7 +115,7 @@ def _purge(
         permit,
     )
     call.progress("reading what tables need")
-    found = find_doomed(means.engine, search, heads, doomed)
+    found = find_purgeable(means.engine, search, heads, purged_tables)
     yield from broken_ones(found.broken)
     left: set[str] = set()
     """Tables of which a file was not deleted. Later phases keep the manifests and manifest lists of these tables."""

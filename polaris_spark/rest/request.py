@@ -114,7 +114,7 @@ class NotModified(Response):
         return self._head() is head
 
 
-class Pending(Response):
+class PendingResponse(Response):
     """The response to a request that waits for a commit (long polling), as it is if no commit comes in time.
 
     The handler does not wait, because each transport waits in its own way: a session in the caller's thread, and the
@@ -138,7 +138,7 @@ class Pending(Response):
         wait_seconds: float,
         key: Hashable,
         has_changed: Callable[[], bool],
-    ) -> Pending:
+    ) -> PendingResponse:
         """Return a pending response.
 
         Args:

@@ -43,7 +43,7 @@ from polaris_spark.errors import InputError, NotFoundError, OutcomeUnknownError,
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
-from polaris_spark.rest.request import Pending, Response
+from polaris_spark.rest.request import PendingResponse, Response
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import StoreConnection, connect_store
@@ -139,7 +139,7 @@ class Session:
             answer = self._unmodified.handle(self.catalog, path, query=query, headers=headers)
         else:
             answer = self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
-        if not isinstance(answer, Pending):
+        if not isinstance(answer, PendingResponse):
             return answer
         return self._wait(
             answer,
@@ -153,7 +153,7 @@ class Session:
             InputError: this session was closed.
         """
         until = None
-        while isinstance(answer, Pending):
+        while isinstance(answer, PendingResponse):
             until = time.monotonic() + answer.wait_seconds if until is None else until
             left = until - time.monotonic()
             if left <= 0:

@@ -37,7 +37,7 @@ from polaris_spark.rest.access import Caller
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.handler import handle
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
-from polaris_spark.rest.request import JSON_HEADERS, Pending
+from polaris_spark.rest.request import JSON_HEADERS, PendingResponse
 from polaris_spark.rest.request import Response as Answer
 from polaris_spark.rest.router import Match, Router
 from polaris_spark.rest.session import Session
@@ -154,15 +154,17 @@ class Protocol:
         )
         gzipped = requests.accepts_gzip(request)
         answer = await self._counted(arguments, claim, gzipped=gzipped)
-        if isinstance(answer, Pending):  # a waiting request does not count, because it uses no thread
+        if isinstance(answer, PendingResponse):  # a waiting request does not count, because it uses no thread
 
-            async def repeat(pending: Pending) -> Response | Pending:
+            async def repeat(pending: PendingResponse) -> Response | PendingResponse:
                 return await self._counted(arguments._replace(query=pending.query), claim, gzipped=gzipped)
 
             answer = await self.waits.answer(request, answer, repeat)
-        return as_http(answer, gzipped=gzipped) if isinstance(answer, Pending) else answer
+        return as_http(answer, gzipped=gzipped) if isinstance(answer, PendingResponse) else answer
 
-    async def _counted(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | Pending:
+    async def _counted(
+        self, arguments: Arguments, claim: Claim, *, gzipped: bool
+    ) -> Response | PendingResponse:
         # A request counts only from here on, because a client that sends its body slowly uses no thread.
         if self._under_way >= self._most:
             raise TryAgainError(
@@ -175,7 +177,9 @@ class Protocol:
         finally:
             self._under_way -= 1
 
-    async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | Pending:
+    async def _in_thread(
+        self, arguments: Arguments, claim: Claim, *, gzipped: bool
+    ) -> Response | PendingResponse:
         """Handle a request in a thread of the pool. Some threads are reserved for reads, because changes can wait for
         the database for a long time."""
         run = asyncio.get_running_loop().run_in_executor
@@ -184,19 +188,19 @@ class Protocol:
                 return await run(self._pool, partial(self._answer, arguments, claim, gzipped=gzipped))
         return await run(self._pool, partial(self._answer, arguments, claim, gzipped=gzipped))
 
-    def _answer(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | Pending:
+    def _answer(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response | PendingResponse:
         changes = arguments.method in CHANGES
         if changes:
             claim.require_room()
         with claim.charged():
             response = self._handled(arguments, gzipped=gzipped)
-        if isinstance(response, Pending):
+        if isinstance(response, PendingResponse):
             return response
         size = len(response.body)
         claim.answer(size if size >= _LARGE_ANSWER else 0, changed=changes)
         return response
 
-    def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response | Pending:
+    def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response | PendingResponse:
         try:
             session, query = self._session(arguments)
         except Exception as error:
@@ -213,7 +217,7 @@ class Protocol:
             router=self.router,
             session=session,
         )
-        return answer if isinstance(answer, Pending) else as_http(answer, gzipped=gzipped)
+        return answer if isinstance(answer, PendingResponse) else as_http(answer, gzipped=gzipped)
 
     def _session(self, arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
         """Return the session of the catalog for a request, and the request's query. In the query, a warehouse location

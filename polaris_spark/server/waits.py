@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from polaris_spark.catalog.change_log import POLL_SECONDS
 from polaris_spark.errors import TryAgainError
-from polaris_spark.rest.request import Pending
+from polaris_spark.rest.request import PendingResponse
 
 
 class _Watch:
@@ -52,8 +52,11 @@ class Waits:
             watch.end()
 
     async def answer(
-        self, request: Request, pending: Pending, repeat: Callable[[Pending], Awaitable[Response | Pending]]
-    ) -> Response | Pending:
+        self,
+        request: Request,
+        pending: PendingResponse,
+        repeat: Callable[[PendingResponse], Awaitable[Response | PendingResponse]],
+    ) -> Response | PendingResponse:
         """Wait until a request gets another answer than a pending one, its time is over, or the server stops.
 
         Args:
@@ -74,7 +77,7 @@ class Waits:
         try:
             while await self._changed(pending, until, gone):
                 answer = await repeat(pending)
-                if not isinstance(answer, Pending):
+                if not isinstance(answer, PendingResponse):
                     return answer
                 pending = answer
             return pending
@@ -82,7 +85,7 @@ class Waits:
             self._waiting -= 1
             gone.cancel()
 
-    async def _changed(self, pending: Pending, until: float, gone: asyncio.Future[None]) -> bool:
+    async def _changed(self, pending: PendingResponse, until: float, gone: asyncio.Future[None]) -> bool:
         """Wait for the next commit. Return False if it did not come in time, or the server stops."""
         watch = self._watches.get(pending.key)
         if watch is None:
@@ -105,7 +108,7 @@ class Waits:
                 if self._watches.get(pending.key) is watch:
                     del self._watches[pending.key]
 
-    async def _follow(self, watch: _Watch, pending: Pending) -> None:
+    async def _follow(self, watch: _Watch, pending: PendingResponse) -> None:
         """Read the head until it has changed, then wake the waiting requests."""
         run = asyncio.get_running_loop().run_in_executor
         try:

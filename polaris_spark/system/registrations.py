@@ -292,7 +292,7 @@ class RegistryChange(Change[P, Registered]):
 
 
 class _Beginning(NamedTuple):
-    """The result of preparing `Create`."""
+    """The result of preparing `CreateReference`."""
 
     now: int
     generation: int
@@ -302,7 +302,7 @@ class _Beginning(NamedTuple):
     """Objects of the first commit that are not stored yet."""
 
 
-class Create(RegistryChange[_Beginning]):
+class CreateReference(RegistryChange[_Beginning]):
     action = "create-reference"
 
     def __init__(
@@ -369,7 +369,7 @@ class Create(RegistryChange[_Beginning]):
         return self.record(state, Registered(self.name, source, registration), now)
 
 
-class Drop(RegistryChange[int]):
+class DropReference(RegistryChange[int]):
     action = "drop-reference"
 
     def prepare(self, view: State) -> int:
@@ -386,7 +386,7 @@ class Drop(RegistryChange[int]):
         return self.record(state, found._replace(registration=dropped), prepared)
 
 
-class Undrop(RegistryChange[tuple[int, Head | None]]):
+class UndropReference(RegistryChange[tuple[int, Head | None]]):
     action = "undrop-reference"
 
     def __init__(
@@ -438,7 +438,7 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
         return found
 
 
-class Rename(Undrop):
+class RenameReference(UndropReference):
     """Restore a dropped reference under another name."""
 
     action = "rename-reference"
@@ -480,7 +480,7 @@ class Rename(Undrop):
         return renamed
 
 
-class Alter(RegistryChange[int]):
+class AlterReference(RegistryChange[int]):
     """Change what people recorded of a live reference, or its protection.
 
     Args:
@@ -519,7 +519,7 @@ class Alter(RegistryChange[int]):
         return self.record(state, found._replace(registration=altered), prepared, summary)
 
 
-class End(Change[int, None]):
+class EndReference(Change[int, None]):
     """Change that ends the registrations of dropped references. Registrations that have changed since they were listed
     are skipped."""
 

@@ -56,14 +56,14 @@ from polaris_spark.system.lost_rows import refuse_lost
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
     NO_DESCRIPTION,
-    Alter,
-    Create,
+    AlterReference,
+    CreateReference,
     Description,
-    Drop,
-    End,
+    DropReference,
+    EndReference,
     FirstChange,
-    Rename,
-    Undrop,
+    RenameReference,
+    UndropReference,
     expired,
     head_in,
     is_tag,
@@ -311,7 +311,9 @@ class References:
             NotFoundError: the head `source` is not in the history of its reference.
         """
         registered = self.root.commit(
-            Create(name, operation, source, self, description=description, rivals=rivals, first=first)
+            CreateReference(
+                name, operation, source, self, description=description, rivals=rivals, first=first
+            )
         )
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         return registered
@@ -323,7 +325,7 @@ class References:
         Raises:
             NotFoundError: no live reference has this name.
         """
-        registered = self.root.commit(Drop(name, operation, self))
+        registered = self.root.commit(DropReference(name, operation, self))
         # If the registration is live, this is a repeated drop of a reference that was created or restored since then.
         if registered.registration.state == "dropped":
             self._afterwards(name, lambda: self._seal(registered))
@@ -341,7 +343,7 @@ class References:
             NotFoundError: no dropped reference has this name. If there was one, its registration may have ended after
                 the grace period.
         """
-        registered = self.root.commit(Undrop(name, operation, self, rivals=rivals))
+        registered = self.root.commit(UndropReference(name, operation, self, rivals=rivals))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         self.forget(name)
         return registered
@@ -365,7 +367,7 @@ class References:
                 raise AlreadyExistsError(f"reference {other!r} already exists")
         self.drop(name, operation)
         try:
-            renamed = self.root.commit(Rename(name, to, operation, self, rivals=rivals))
+            renamed = self.root.commit(RenameReference(name, to, operation, self, rivals=rivals))
         except RequestError:
             self.undrop(name, operation)
             raise
@@ -382,7 +384,7 @@ class References:
         Raises:
             NotFoundError: no live reference has this name.
         """
-        return self.root.commit(Alter(name, operation, self, changes))
+        return self.root.commit(AlterReference(name, operation, self, changes))
 
     def first_commit(self, at: Head, change: Change[Any, None]) -> Built:
         """Build a commit of a change that follows a commit of another reference. Nothing is written."""
@@ -470,7 +472,7 @@ class References:
         for registered in dropped:
             self._seal(registered)
         if dropped:
-            self.root.commit(End(dropped, operation, self.clock))
+            self.root.commit(EndReference(dropped, operation, self.clock))
 
     def make_tombstone(self, row_name: str) -> None:
         """Replace a sealed row by a tombstone, which has no commit. The registration must have ended. A row that is not

@@ -19,7 +19,7 @@ from rich.console import Console
 
 import polaris_spark
 from polaris_spark.catalog.archived_log import NO_ARCHIVE, ArchivedLog
-from polaris_spark.catalog.change_log import Log, Position, new_changes
+from polaris_spark.catalog.change_log import BranchLog, LogPosition, new_changes
 from polaris_spark.cli.log import draw, read_commits, told
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, StateError
@@ -139,12 +139,12 @@ def test_new_changes_are_followed(tmp_path: Path) -> None:
 
         add()
 
-        def newest() -> Log:
-            return Log(session.catalog.references.store, session.catalog.head().head, NO_ARCHIVE)
+        def newest() -> BranchLog:
+            return BranchLog(session.catalog.references.store, session.catalog.head().head, NO_ARCHIVE)
 
         found = new_changes(newest, None, wait=add)
         assert [change["name"] for change in islice(found, 2)] == ["b", "c"]
-        again = new_changes(newest, Position(1))
+        again = new_changes(newest, LogPosition(1))
         assert [(c["name"], c["commit"]["number"]) for c in islice(again, 2)] == [("b", 2), ("c", 3)]
 
 
@@ -157,7 +157,7 @@ def test_following_ends_if_history_was_undone_or_trimmed(tmp_path: Path) -> None
         store = session.catalog.references.store
 
         def follow(*seen: Head) -> list[Any]:
-            following = iter([Log(store, head, ArchivedLog((), head.floor_number)) for head in seen])
+            following = iter([BranchLog(store, head, ArchivedLog((), head.floor_number)) for head in seen])
             return list(new_changes(lambda: next(following), None, wait=lambda: None))
 
         with pytest.raises(StateError, match="before a commit that was read"):
@@ -254,6 +254,6 @@ def drawn_merge(tmp_path: Path, *, known: bool) -> str:
         objects.write([(id, Commit(*(getattr(merge, name) for name in Commit.__struct_fields__)))])
         top = Head(id, 3, merge.time)
         out = io.StringIO()
-        log = Log(objects, top, NO_ARCHIVE)
+        log = BranchLog(objects, top, NO_ARCHIVE)
         draw(list(read_commits(log, 0, 3)), log, Console(file=out, width=200, highlight=False))
     return out.getvalue()

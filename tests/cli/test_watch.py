@@ -20,7 +20,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 import polaris_spark
-from polaris_spark.cli.change_sources import Found, follow
+from polaris_spark.cli.change_sources import ChangeBatch, follow
 from polaris_spark.errors import StateError, TryAgainError
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.cli.catalogs import COMMITS, run
@@ -165,11 +165,11 @@ def test_bad_input_is_refused(store: str, arguments: list[str], message: str) ->
 class Script:
     """A source that gives what it is told."""
 
-    def __init__(self, *answers: Found | Exception) -> None:
+    def __init__(self, *answers: ChangeBatch | Exception) -> None:
         self._answers = iter(answers)
         self.asked: list[tuple[str | None, bool]] = []
 
-    def read(self, after: str | None, *, wait: bool) -> Found:
+    def read(self, after: str | None, *, wait: bool) -> ChangeBatch:
         self.asked.append((after, wait))
         answer = next(self._answers)
         if isinstance(answer, Exception):
@@ -179,7 +179,7 @@ class Script:
 
 def test_a_source_that_fails_for_a_time_is_read_again_from_the_same_position() -> None:
     away = TryAgainError("away")
-    first, second = Found("c", "main", [], "1-a"), Found("c", "main", [], "2-b")
+    first, second = ChangeBatch("c", "main", [], "1-a"), ChangeBatch("c", "main", [], "2-b")
     script, pauses = Script(away, first, *[away] * 9, second, away, StateError("gone")), list[float]()
     followed = follow(script, None, pauses.append)
     assert list(islice(followed, 2)) == [first, second]

@@ -18,7 +18,7 @@ from polaris_spark.commits.log import ancestor
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest import session as sessions
-from polaris_spark.rest.request import Pending
+from polaris_spark.rest.request import PendingResponse
 from polaris_spark.store.cache import process_cache
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.views.catalogs import Catalog
@@ -290,13 +290,13 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     found = Waiting()
-    made = Pending.of
+    made = PendingResponse.of
 
-    def of(*arguments: Any, **named: Any) -> Pending:
+    def of(*arguments: Any, **named: Any) -> PendingResponse:
         found.add()
         return made(*arguments, **named)
 
-    monkeypatch.setattr(Pending, "of", of)
+    monkeypatch.setattr(PendingResponse, "of", of)
     return found
 
 

@@ -31,7 +31,7 @@ APPENDED, CHANGED, SEEN = "appended", "changed", "seen"
 """Tables: which of the operation appends to, whose property it sets, and which the killed process changes before."""
 
 
-class Asked(NamedTuple):
+class KilledStep(NamedTuple):
     """An operation, and a function that tells whether it took effect."""
 
     prepare: Callable[[Client, int], None]
@@ -138,12 +138,12 @@ def nothing(client: Client, number: int) -> None:
 
 
 OPERATIONS = {
-    "merge": Asked(changed_branch, merge, changed),
-    "transaction": Asked(nothing, transact, changed, is_new=True),
-    "commit_staged": Asked(stage, commit_staged, changed),
-    "create_branch": Asked(nothing, branch, has_branch),
-    "revert": Asked(set_apart, revert, reverted),
-    "reset": Asked(changed_branch, reset, was_reset),
+    "merge": KilledStep(changed_branch, merge, changed),
+    "transaction": KilledStep(nothing, transact, changed, is_new=True),
+    "commit_staged": KilledStep(stage, commit_staged, changed),
+    "create_branch": KilledStep(nothing, branch, has_branch),
+    "revert": KilledStep(set_apart, revert, reverted),
+    "reset": KilledStep(changed_branch, reset, was_reset),
 }
 
 

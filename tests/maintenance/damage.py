@@ -25,7 +25,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf, Shard
-from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.maintenance.fsck.entities import row_of
 from polaris_spark.maintenance.fsck.rows import Problem
 from polaris_spark.objects import MAX_ROW_BYTES
@@ -157,7 +157,7 @@ class Damaged:
         own = ObjectStore(self.backend, self.instance, process_cache(), store_key="damaged")
         engine = InParts(Reach(own, Files({})))
         engine.number = parts
-        return Check(self.backend, self.clock, engine=engine, **options).run()
+        return RealmCheck(self.backend, self.clock, engine=engine, **options).run()
 
     # Looking
 

@@ -19,7 +19,7 @@ from polaris_spark.errors import NotFoundError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.index import IndexRoot
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.maintenance.fsck.rows import Problem
 from polaris_spark.objects import Header, encode, rows_of
 from polaris_spark.system.realms import RealmRecord, RealmState
@@ -170,13 +170,13 @@ def test_a_store_in_use_is_found_sound(tmp_path: Path) -> None:
         session = client.session
         for _ in range(6):
             began = len(done)
-            assert Check(session.connection.backend, session.connection.clock).run() == []
+            assert RealmCheck(session.connection.backend, session.connection.clock).run() == []
             wait_until(lambda began=began: len(done) > began + 20, "writers go on")
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    assert Check(session.connection.backend, session.connection.clock).run() == []
+    assert RealmCheck(session.connection.backend, session.connection.clock).run() == []
     session.close()
 
 
@@ -207,7 +207,7 @@ def test_what_the_simulation_leaves_has_no_errors(seed: int) -> None:
         record = RealmRecord(name="simulated", instance=REALM, state=RealmState.ACTIVE)
         references = system_references(world.backend)
         references.insert("realm/simulated", references.row(record))
-        found.extend(Check(world.backend, clock, grace_ms=int(world.plan.grace_ms)).run())
+        found.extend(RealmCheck(world.backend, clock, grace_ms=int(world.plan.grace_ms)).run())
 
     assert not simulate(seed, inspect=inspect).violations
     assert [problem for problem in found if problem.severity == "error"] == []

@@ -13,7 +13,7 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.maintenance.fsck.rows import Problem
 from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.spark.options import location_of
@@ -62,7 +62,7 @@ def with_spark(spark: SparkSession, uri: str, store: Damaged, clock: ManualClock
     location = location_of(Properties.parse({"store": uri})).resolved()
     own = ObjectStore(store.backend, store.instance, process_cache(), store_key=uri)
     engine = ThreeParts(lambda: spark, location, {}, LocalEngine(Reach(own, Files({}))), realm="default")
-    return Check(store.backend, clock, engine=engine).run()
+    return RealmCheck(store.backend, clock, engine=engine).run()
 
 
 def found(problems: list[Problem]) -> set[tuple[str, str, str, str]]:

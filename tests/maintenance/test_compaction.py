@@ -16,7 +16,7 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.index import Entry
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.compaction import CompactionResult, compact_reference
-from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.testing.waiting import wait_until
 from tests.catalog.test_log import check as check_replay
 from tests.rest.client import Client, connect, set_properties, table, table_request, tables
@@ -72,7 +72,7 @@ def test_the_content_stays_and_shards_are_fewer(catalog: Client, leaves: int) ->
     assert all(one.after.depth <= one.before.depth for one in done.values())
     assert catalog.load("t0003")["metadata"]
     session = catalog.session
-    assert Check(session.connection.backend, session.connection.clock).run() == []
+    assert RealmCheck(session.connection.backend, session.connection.clock).run() == []
     check_replay(catalog)
 
 
@@ -130,7 +130,7 @@ def test_compaction_continues_while_other_processes_commit(catalog: Client) -> N
     assert outcomes[LOCATIONS].after.shards < outcomes[LOCATIONS].before.shards
     check_replay(catalog)
     session = catalog.session
-    assert Check(session.connection.backend, session.connection.clock).run() == []
+    assert RealmCheck(session.connection.backend, session.connection.clock).run() == []
 
 
 def test_a_failing_change_in_the_same_batch_does_not_undo_compaction(catalog: Client) -> None:

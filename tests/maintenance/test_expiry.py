@@ -12,7 +12,7 @@ from polaris_spark.catalog.snapshot_expiry import RefFacts, Retention, SnapshotF
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
-from polaris_spark.maintenance.expiry.retention import Decision, decide
+from polaris_spark.maintenance.expiry.retention import ExpiryDecision, decide
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, make, needed, rows, there
@@ -45,7 +45,7 @@ def test_of_a_branch_the_young_and_the_newest_are_kept() -> None:
     by_age = decide(snapshots, refs, Retention(NOW - 5 * DAY, 1, DAY), NOW)
     assert by_age.snapshots == (1, 2)
     assert decide(snapshots, refs, Retention(NOW, 2, DAY), NOW).snapshots == (1, 2, 3)
-    assert decide(snapshots, refs, Retention(NOW, 9, DAY), NOW) == Decision()
+    assert decide(snapshots, refs, Retention(NOW, 9, DAY), NOW) == ExpiryDecision()
 
 
 def test_a_branch_says_itself_what_it_keeps() -> None:
@@ -65,9 +65,9 @@ def test_old_branches_and_tags_go_but_never_main() -> None:
     snapshots = [*chain(9, 8), *chain(7, parent=1, first=3)]
     refs = {"main": branch(2), "side": branch(3), "tag": tag(1)}
     found = decide(snapshots, refs, Retention(NOW, 1, 5 * DAY), NOW)
-    assert found == Decision((1, 3), ("side", "tag"))
+    assert found == ExpiryDecision((1, 3), ("side", "tag"))
     own = {**refs, "side": branch(3, max_ref_age_ms=8 * DAY), "tag": tag(1, max_ref_age_ms=10 * DAY)}
-    assert decide(snapshots, own, Retention(NOW, 1, 5 * DAY), NOW) == Decision()
+    assert decide(snapshots, own, Retention(NOW, 1, 5 * DAY), NOW) == ExpiryDecision()
 
 
 def test_a_tag_keeps_its_snapshot_and_no_other() -> None:
@@ -87,7 +87,7 @@ def test_a_branch_whose_snapshot_is_missing_goes() -> None:
 
 def test_ancestors_in_a_circle_end_somewhere() -> None:
     circle = [SnapshotFacts(1, NOW, 2), SnapshotFacts(2, NOW, 1)]
-    assert decide(circle, {"main": branch(2)}, Retention(0, 1, DAY), NOW) == Decision()
+    assert decide(circle, {"main": branch(2)}, Retention(0, 1, DAY), NOW) == ExpiryDecision()
 
 
 def test_the_setting_at_the_nearest_level_applies() -> None:

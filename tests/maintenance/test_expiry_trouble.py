@@ -21,7 +21,7 @@ from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.maintenance.expiry import commits
 from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
 from polaris_spark.maintenance.expiry.leftovers import ExpiryResult
-from polaris_spark.maintenance.expiry.retention import Asked, Decision
+from polaris_spark.maintenance.expiry.retention import ExpiryDecision, ExpiryRequest
 from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
@@ -75,7 +75,7 @@ def run(
         session.catalog,
         "test",
         Mortal(reach, progress, life),
-        Asked(now, older_than=now),
+        ExpiryRequest(now, older_than=now),
         limits=Limits(),
         grace_ms=0,
         keep_records_ms=3_600_000,
@@ -171,7 +171,7 @@ def test_a_table_that_cannot_be_changed_does_not_stop_expiry_of_other_tables(lak
     tables = [make(lake, f"db.t{n}") for n in range(3)]
     session = lake._opened
     catalog = session.catalog
-    asked = Asked(session.connection.clock.now_ms())
+    asked = ExpiryRequest(session.connection.clock.now_ms())
     items = []
     levels = [*namespace_levels(catalog.view(), ("db",)), catalog.effective_properties().retention]
     for one in wanted(catalog.head()):
@@ -181,7 +181,7 @@ def test_a_table_that_cannot_be_changed_does_not_stop_expiry_of_other_tables(lak
             entity = found.get(one.content, Table).entity_id
             oldest = () if one.name.name == "t1" else (table.metadata.snapshots[0].snapshot_id,)
             schemas = (table.schema().schema_id,) if one.name.name == "t1" else ()
-            decision = Decision(oldest, schemas=schemas)
+            decision = ExpiryDecision(oldest, schemas=schemas)
             items.append(ToExpire(one.name, entity, one.content, levels, decision))
     done = remove_expired(catalog, Operation(b"", "test"), items, asked, lambda *_: None)
     assert [bool(one.error) for one in done] == [False, True, False]

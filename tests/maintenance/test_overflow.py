@@ -24,7 +24,7 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.expiry.retention import Asked, decide_table
+from polaris_spark.maintenance.expiry.retention import ExpiryRequest, decide_table
 from polaris_spark.maintenance.fsck import rows as rows_of
 from polaris_spark.maintenance.fsck.contents import WRONG_CONTENT
 from polaris_spark.objects import decode, known_types
@@ -219,7 +219,7 @@ def test_a_request_that_needs_a_lost_shard_fails_and_changes_nothing(wide: Wide)
         all_refs(table, fresh(store))
     collected = msgspec.structs.replace(table, properties={})
     with pytest.raises(CorruptionError):
-        decide_table(collected, fresh(store), [], Asked(NOW), lambda _: set())
+        decide_table(collected, fresh(store), [], ExpiryRequest(NOW), lambda _: set())
     draft = TableDraft(table, fresh(store), now_ms=NOW)
     with pytest.raises(CorruptionError):
         apply_all(draft, [{"action": "remove-snapshots", "snapshot-ids": [1]}])
@@ -280,7 +280,7 @@ def test_tags_of_the_index_expire_at_their_own_age(wide: Wide) -> None:
     wide.clock.advance(DAY + 60_000)
     wide.ok({"action": "remove-properties", "removals": ["gc.enabled"]})
     decision = decide_table(
-        wide.table(), fresh(wide.damaged()), [], Asked(wide.clock.now_ms()), lambda _: set()
+        wide.table(), fresh(wide.damaged()), [], ExpiryRequest(wide.clock.now_ms()), lambda _: set()
     )
     assert decision is not None
     assert set(decision.refs) == {f"v{i}" for i in range(0, TAGS, 2)}
@@ -291,7 +291,7 @@ def test_tags_of_the_index_expire_at_their_own_age(wide: Wide) -> None:
 
 
 def test_gc_enabled_holds_beside_many_properties(wide: Wide) -> None:
-    asked = Asked(wide.clock.now_ms() + 90 * DAY)
+    asked = ExpiryRequest(wide.clock.now_ms() + 90 * DAY)
     assert decide_table(wide.table(), fresh(wide.damaged()), [], asked, lambda _: set()) is None
 
 

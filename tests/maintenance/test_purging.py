@@ -14,7 +14,7 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, PolarisError, RealmStateError, TryAgainError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.fsck.checker import Check
+from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.maintenance.realm_purge import Purge
 from polaris_spark.objects import known_types
 from polaris_spark.system.realms import Realms, RealmState
@@ -143,7 +143,7 @@ def test_other_realms_keep_every_row(place: Place) -> None:
     place.purge().realm("tenant")
     assert place.rows(kept) == before
     assert place.kept.load("t3")["metadata"]
-    assert Check(place.backend, SystemClock()).run() == []
+    assert RealmCheck(place.backend, SystemClock()).run() == []
 
 
 def test_a_name_that_was_purged_can_be_used_again(place: Place) -> None:
@@ -161,7 +161,7 @@ def test_writers_who_had_the_realm_open_change_nothing_any_more(place: Place) ->
     answer = place.tenant.commit("t1", set_properties(a="b"))
     assert answer.status >= 400
     assert not [
-        problem for problem in Check(place.backend, SystemClock()).run() if problem.severity == "error"
+        problem for problem in RealmCheck(place.backend, SystemClock()).run() if problem.severity == "error"
     ]
 
 
@@ -221,13 +221,13 @@ def test_rows_that_arrive_after_a_purge_are_found_and_purged_by_their_instance_i
     place.deactivate()
     place.purge().realm("tenant")
     place.backend.write_objects(place.instance, [ObjectRow(5, 0, b"late"), ObjectRow(6, 0, b"late")])
-    (problem,) = Check(place.backend, SystemClock()).run()
+    (problem,) = RealmCheck(place.backend, SystemClock()).run()
     assert (problem.kind, problem.severity, problem.key) == ("leftover", "warning", place.instance)
     found = [one for one in place.purge().candidates() if one.realm is None]
     assert [(one.instance, one.objects, one.deleted) for one in found] == [(place.instance, 2, False)]
     assert place.purge().instance(place.instance).deleted
     assert place.rows() == 0
-    assert Check(place.backend, SystemClock()).run() == []
+    assert RealmCheck(place.backend, SystemClock()).run() == []
 
 
 def test_rows_of_a_realm_are_not_purged_by_instance(place: Place) -> None:

@@ -23,7 +23,7 @@ from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
-from polaris_spark.system.registrations import Create
+from polaris_spark.system.registrations import CreateReference
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.tasks import Tasks
 
@@ -89,7 +89,9 @@ def test_a_dry_run_completes_no_reference_whose_creator_died(session: Session, c
     days(session, clock, 6)
     references = session.catalog.references
     operation = Operation(b"", "creator")
-    registered = references.root.commit(Create("late", operation, session.catalog.head(), references))
+    registered = references.root.commit(
+        CreateReference("late", operation, session.catalog.head(), references)
+    )
     backend, realm = references.store.backend, references.store.realm
     would = trim(references, Policy(DAY, 0), dry_run=True)
     assert "late" in [trimmed.reference for trimmed in would]

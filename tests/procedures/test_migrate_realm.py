@@ -11,7 +11,7 @@ from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.errors import InputError, RealmMovedError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.migration.check import Difference, compare
+from polaris_spark.maintenance.migration.check import RowDifference, compare
 from polaris_spark.maintenance.migration.copy import RealmRows, copy_all
 from polaris_spark.maintenance.migration.marks import SourceRealm
 from polaris_spark.rest.session import Session
@@ -79,8 +79,8 @@ def test_differences_are_found_on_executors(spark: SparkSession, filled: Session
     found = compare(engine, opened_there, source, copy, heads)
     assert found.different == 2
     assert set(found.differences) == {
-        Difference("object", f"{altered}/0", "altered"),
-        Difference("object", f"{missing}/0", "missing"),
+        RowDifference("object", f"{altered}/0", "altered"),
+        RowDifference("object", f"{missing}/0", "missing"),
     }
     for session in (filled, target):
         session.close()

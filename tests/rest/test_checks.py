@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.checked_merge import TRIES, MergedState, Outcome, ReadDifference, merge_checked
+from polaris_spark.catalog.checked_merge import (
+    TRIES,
+    CheckOutcome,
+    MergedState,
+    ReadDifference,
+    merge_checked,
+)
 from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
 from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
 from polaris_spark.catalog.imports.directory import DirectoryTree
@@ -62,12 +68,12 @@ class Evaluator:
         self.evaluate = evaluate
         self.seen: list[MergedState] = []
 
-    def outcomes(self, merged: MergedState) -> list[Outcome]:
+    def outcomes(self, merged: MergedState) -> list[CheckOutcome]:
         self.seen.append(merged)
-        return [Outcome(check.name, self.evaluate(merged)) for check in merged.checks]
+        return [CheckOutcome(check.name, self.evaluate(merged)) for check in merged.checks]
 
-    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[Outcome]:
-        return [Outcome(check.name, reason, evaluated=False) for check in checks]
+    def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
+        return [CheckOutcome(check.name, reason, evaluated=False) for check in checks]
 
 
 def merge(client: Client, evaluator: Evaluator, source: str = "dev", **options: Any) -> list[Merged]:

@@ -18,7 +18,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.orphans import candidates
-from polaris_spark.maintenance.orphans.candidates import FoundDoomed
+from polaris_spark.maintenance.orphans.candidates import PurgeableFiles
 from polaris_spark.rest.session import Session, connect
 from tests.maintenance.lakes import (
     DAY,
@@ -188,17 +188,19 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(
     assert problem.endswith("nothing is deleted here")
 
 
-def doomed_by(lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession | None) -> FoundDoomed:
+def purgeable_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession | None
+) -> PurgeableFiles:
     """Return the files of tables dropped with PURGE that executors find, or this process without executors."""
-    seen: list[FoundDoomed] = []
-    find = candidates.find_doomed
+    seen: list[PurgeableFiles] = []
+    find = candidates.find_purgeable
 
-    def watched(*arguments: Any) -> FoundDoomed:
+    def watched(*arguments: Any) -> PurgeableFiles:
         seen.append(find(*arguments))
         return seen[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(candidates, "find_doomed", watched)
+        patch.setattr(candidates, "find_purgeable", watched)
         call(lake.session, "purge_dropped", spark=spark, dry_run=True)
     [found] = seen
     return found
@@ -215,7 +217,7 @@ def test_late_purges_are_carried_out_by_executors(
     files = lake.files() - sound
     for name in ("t", "u"):
         lake.catalog.purge_table(f"db.{name}")
-    found = [doomed_by(lake, monkeypatch, session) for session in (None, spark)]
+    found = [purgeable_files(lake, monkeypatch, session) for session in (None, spark)]
     assert found[0] == found[1]
     assert found[1].named_by[f"file://{adopted}"] == {"default.lake.db.u"}
     rows = call(lake.session, "purge_dropped", spark=spark, max_files=2**62)

@@ -35,7 +35,7 @@ from polaris_spark.errors import (
     TryAgainError,
     UnwritableFileError,
 )
-from polaris_spark.maintenance.expiry.retention import NOTHING, Asked, Decision, decide_table
+from polaris_spark.maintenance.expiry.retention import NOTHING, ExpiryDecision, ExpiryRequest, decide_table
 
 TABLES_OF_A_COMMIT = 100
 """Maximum number of tables from which one commit removes snapshots. It is small, so that other writers hardly wait."""
@@ -62,18 +62,18 @@ class ToExpire(NamedTuple):
     levels: list[Mapping[str, str]]
     """Properties on which the decision is based: those of the table's namespace, then of each namespace above it, then
     of the catalog."""
-    decision: Decision
+    decision: ExpiryDecision
 
 
 class Removed(NamedTuple):
     """The parts that were removed from a table, or in `error` the reason why no part was removed."""
 
     table: ToExpire
-    decision: Decision
+    decision: ExpiryDecision
     error: str = ""
 
 
-class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
+class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, ExpiryDecision], Table]):
     """Change that removes the expired parts of one table.
 
     If the table, or the properties of its namespaces or catalog, have changed since it was decided which parts expire,
@@ -85,7 +85,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
     kind = TABLE
     cls = Table
 
-    def __init__(self, context: Context, operation: Operation, table: ToExpire, asked: Asked) -> None:
+    def __init__(self, context: Context, operation: Operation, table: ToExpire, asked: ExpiryRequest) -> None:
         super().__init__(context, operation, table.name)
         self.table = table
         self.asked = asked
@@ -102,7 +102,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
 
     def decided(
         self, state: State, for_refreshes: Mapping[str, frozenset[int]]
-    ) -> tuple[NameEntry, Decision] | None:
+    ) -> tuple[NameEntry, ExpiryDecision] | None:
         """Return the table's entry in the index `names`, and which of its parts expire now.
 
         Return None if the table no longer exists, or if no part of it expires any more.
@@ -113,7 +113,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
         found = find(state, self.key)
         if found is None or found.entity_id != self.table.entity_id:
             return None
-        decision: Decision | None = self.table.decision
+        decision: ExpiryDecision | None = self.table.decision
         levels = [*namespace_levels(state, self.name.namespace), self.context.binding.at(state).retention]
         needed = any(not ids.isdisjoint(self.table.decision.snapshots) for ids in for_refreshes.values())
         if found.content != self.table.content or levels != self.table.levels or needed:
@@ -124,12 +124,14 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
             decision = decide_table(table, state, levels, asked, lambda _: set())
         return (found, decision) if decision and decision.updates() else None
 
-    def prepare(self, view: State) -> tuple[Prepared, NameEntry, Decision]:
+    def prepare(self, view: State) -> tuple[Prepared, NameEntry, ExpiryDecision]:
         raise AssertionError(
             "_ExpireTable cannot be committed alone: _ExpireTables prepares the changes of all its tables"
         )
 
-    def apply(self, state: State, prepared: tuple[Prepared, NameEntry, Decision]) -> StoredContent[Table]:
+    def apply(
+        self, state: State, prepared: tuple[Prepared, NameEntry, ExpiryDecision]
+    ) -> StoredContent[Table]:
         fixed, found, decision = prepared
         before = state.get_for_rewrite(found.content, Table)
         draft = TableDraft(before, state, now_ms=fixed.now)
@@ -146,7 +148,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, Decision], Table]):
 class _Expired(NamedTuple):
     """The parts that a commit removed from a table."""
 
-    decision: Decision = NOTHING
+    decision: ExpiryDecision = NOTHING
     metadata_file: str = ""
     """Location of the metadata file of the new table version; empty if the commit did not change the table."""
 
@@ -194,7 +196,7 @@ def remove_expired(
     catalog: Catalog,
     operation: Operation,
     tables: Sequence[ToExpire],
-    asked: Asked,
+    asked: ExpiryRequest,
     progress: Callable[[int, int], None],
     *,
     most: int | None = None,
@@ -228,7 +230,7 @@ class _Removing:
     """
 
     def __init__(
-        self, catalog: Catalog, operation: Operation, asked: Asked, progress: Callable[[int], None]
+        self, catalog: Catalog, operation: Operation, asked: ExpiryRequest, progress: Callable[[int], None]
     ) -> None:
         self._catalog = catalog
         self._operation = operation

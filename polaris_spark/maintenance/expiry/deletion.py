@@ -31,7 +31,7 @@ from polaris_spark.maintenance.deletion_records import (
 from polaris_spark.maintenance.expiry.files import File
 from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover
 from polaris_spark.maintenance.file_deletion import delete_files
-from polaris_spark.maintenance.orphans.files_in_use import Watching
+from polaris_spark.maintenance.orphans.files_in_use import UseMonitor
 
 JOB = "expire"
 
@@ -39,7 +39,7 @@ FILES_OF_A_WAVE = 20_000
 """Number of files that are deleted between two reads of the store's heads. This is enough work for many executors."""
 
 
-class Deleting:
+class ExpiredFileDeletion:
     """Deletion of the files of expired snapshots. Every deleted file is recorded (`maintenance.deletion_records`)."""
 
     def __init__(
@@ -47,21 +47,21 @@ class Deleting:
         catalog: Catalog,
         operation: Operation,
         engine: Engine,
-        watching: Watching,
+        monitor: UseMonitor,
         catalog_properties: Callable[[], Mapping[str, str]],
         *,
         keep_records_ms: int,
     ) -> None:
         """
         Args:
-            watching: the check whether tables have begun to need the files. It is repeated before each wave.
+            monitor: the check whether tables have begun to need the files. It is repeated before each wave.
             catalog_properties: returns the catalog's properties, as they were at the last look.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
         """
         self._catalog = catalog
         self._operation = operation
         self._engine = engine
-        self._watching = watching
+        self._monitor = monitor
         self._catalog_properties = catalog_properties
         self._keep_records_ms = keep_records_ms
 
@@ -83,7 +83,7 @@ class Deleting:
                 self._delete(going)
 
     def _look(self, leftovers: Sequence[Leftover]) -> None:
-        needed, problem = self._watching.look(), self._watching.question.problem
+        needed, problem = self._monitor.look(), self._monitor.question.problem
         properties = self._catalog_properties()
         for leftover in leftovers:
             if any(leftover.going()) and not gc_enabled([*leftover.levels, properties]):

@@ -33,7 +33,7 @@ from polaris_spark.catalog.snapshot_expiry import (
 )
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.expiry.names import NamingFunction, file_key
-from polaris_spark.maintenance.expiry.retention import Asked, Decision, decide_table
+from polaris_spark.maintenance.expiry.retention import ExpiryDecision, ExpiryRequest, decide_table
 from polaris_spark.maintenance.needed_files import Content, Needs, manifests_of_list, needs_of
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
@@ -60,14 +60,16 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Position in `DecideTables.levels` of the properties of the table's namespaces and catalog."""
 
 
-class DecideTables(MapFunction[ToDecide, Decision]):
+class DecideTables(MapFunction[ToDecide, ExpiryDecision]):
     """Function that decides which parts of a table expire."""
 
     few = 1_000
     item = ToDecide
-    result = Decision
+    result = ExpiryDecision
 
-    def __init__(self, realm: str, asked: Asked, levels: Sequence[Sequence[Mapping[str, str]]]) -> None:
+    def __init__(
+        self, realm: str, asked: ExpiryRequest, levels: Sequence[Sequence[Mapping[str, str]]]
+    ) -> None:
         """
         Args:
             realm: instance id of the realm.
@@ -79,17 +81,17 @@ class DecideTables(MapFunction[ToDecide, Decision]):
         self.asked = asked
         self.levels = levels
 
-    def __call__(self, reach: Reach, item: ToDecide) -> Decision:
+    def __call__(self, reach: Reach, item: ToDecide) -> ExpiryDecision:
         reader = reach.reader(self.realm)
         try:
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
-                return Decision(left_alone="the table was imported lazily, and is not loaded yet")
+                return ExpiryDecision(left_alone="the table was imported lazily, and is not loaded yet")
             specs_of = partial(_specs_of, files=reach.files)
             found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
         except PolarisError as error:
-            return Decision(left_alone=str(error))
-        return Decision(left_alone="gc.enabled is false") if found is None else found
+            return ExpiryDecision(left_alone=str(error))
+        return ExpiryDecision(left_alone="gc.enabled is false") if found is None else found
 
 
 # Finding
@@ -121,7 +123,7 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     other tables with overlapping locations."""
 
 
-class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class UnneededFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The files that only a table's expired snapshots need, before content files are searched for."""
 
     files: tuple[File, ...] = ()
@@ -138,7 +140,7 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The error that prevented the search, so that all files must be kept; empty if the search succeeded."""
 
 
-class Examine(NamingFunction[ToExamine, Examined]):
+class Examine(NamingFunction[ToExamine, UnneededFiles]):
     """Function that finds manifests, manifest lists and statistics files that only a table's expired snapshots need.
 
     It does not search for content files.
@@ -146,16 +148,16 @@ class Examine(NamingFunction[ToExamine, Examined]):
 
     few = 64
     item = ToExamine
-    result = Examined
+    result = UnneededFiles
 
-    def __call__(self, reach: Reach, item: ToExamine) -> Examined:
+    def __call__(self, reach: Reach, item: ToExamine) -> UnneededFiles:
         try:
             return _examined(reach, item)
         except (PolarisError, OSError, ValueError) as error:
-            return Examined(problem=str(error))
+            return UnneededFiles(problem=str(error))
 
 
-def _examined(reach: Reach, item: ToExamine) -> Examined:
+def _examined(reach: Reach, item: ToExamine) -> UnneededFiles:
     expired, needs = _Expired(reach.files), []
     own = reach.reader(item.realm)
     for record in own.get_many(item.records, ExpiredSnapshots).values():
@@ -165,13 +167,13 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         reader = reach.reader(version.realm)
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
-            return Examined(
+            return UnneededFiles(
                 problem=f"the lazily imported table of {table.metadata_location} may need them, and is not loaded yet"
             )
         owner = "a table that shares its location" if position else "the table"
         found = needs_of(Content(owner, table), reader, reach.files, without=version.without)
         if found.problem:
-            return Examined(problem=found.problem)
+            return UnneededFiles(problem=found.problem)
         needs.append(found)
         if version.without:
             expired.add(reader, removed_pieces(table, version.without, reader))
@@ -180,7 +182,7 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
 
 def _difference(
     item: ToExamine, expired: _Expired, mine: Sequence[Needs], foreign: Sequence[Needs], files: Files
-) -> Examined:
+) -> UnneededFiles:
     manifests, leading = expired.read()
     own_manifests = _leave_out(manifests, mine, files, purged=item.needed[0].dropped)
     size = len(manifests)
@@ -190,7 +192,7 @@ def _difference(
     left = [file for file in leading if file_key(file.location) not in for_others]
     naming = tuple(manifest.path for manifest in manifests.values() if manifest.live_files != 0)
     left += [File(manifest.path, "manifest", manifest.length) for manifest in manifests.values()]
-    return Examined(
+    return UnneededFiles(
         tuple({file_key(file.location): file for file in left}.values()),
         naming,
         own_manifests if naming else (),

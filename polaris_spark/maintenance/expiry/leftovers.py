@@ -12,7 +12,7 @@ from polaris_spark.catalog.permits import Grant
 from polaris_spark.catalog.snapshot_expiry import expired_key
 from polaris_spark.maintenance.expiry.commits import Settled
 from polaris_spark.maintenance.expiry.files import File, NeededVersion
-from polaris_spark.maintenance.expiry.retention import Decision
+from polaris_spark.maintenance.expiry.retention import ExpiryDecision
 
 PASSES = (
     ("deleting data and delete files", ("data", "position-deletes", "equality-deletes")),
@@ -33,7 +33,7 @@ class ExpiryResult:
     """The result of an expiry run for one table. After a dry run, it says what would be removed and deleted."""
 
     table: str
-    removed: Decision = field(default_factory=Decision)
+    removed: ExpiryDecision = field(default_factory=ExpiryDecision)
     files: Counter[str] = field(default_factory=Counter)
     """Number of files deleted, by kind."""
     bytes: int = 0

@@ -63,7 +63,7 @@ class LiveFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The error, if a manifest cannot be read; otherwise empty."""
 
 
-class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class NeededFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The content files that cannot be deleted, because some needed manifests list them as live."""
 
     files: tuple[int, ...] = ()
@@ -91,12 +91,12 @@ class ReadManifests(MapFunction[Manifests, LiveFiles]):
         return LiveFiles(tuple(found.values()))
 
 
-class FindNeeded(NamingFunction[Manifests, Needed]):
+class FindNeeded(NamingFunction[Manifests, NeededFiles]):
     """Function that finds which of the candidate content files are listed in manifests that are still needed."""
 
     few = 64
     item = Manifests
-    result = Needed
+    result = NeededFiles
 
     def __init__(self, candidates: Mapping[int, Iterable[int]]) -> None:
         """
@@ -106,7 +106,7 @@ class FindNeeded(NamingFunction[Manifests, Needed]):
         """
         self._candidates = {number: frozenset(files) for number, files in candidates.items()}
 
-    def __call__(self, reach: Reach, item: Manifests) -> Needed:
+    def __call__(self, reach: Reach, item: Manifests) -> NeededFiles:
         candidates = self._candidates[item.number]
         found: set[int] = set()
         for location in item.locations:
@@ -116,8 +116,8 @@ class FindNeeded(NamingFunction[Manifests, Needed]):
             except UnreadableFileError as error:
                 if item.purged and isinstance(error, MissingFileError):
                     continue
-                return Needed(problem=str(error))
-        return Needed(tuple(found))
+                return NeededFiles(problem=str(error))
+        return NeededFiles(tuple(found))
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:

@@ -28,7 +28,7 @@ SpecsOf = Callable[[SnapshotFacts], set[int]]
 """Function that returns the ids of the partition specs used by a snapshot's manifests."""
 
 
-class Asked(NamedTuple):
+class ExpiryRequest(NamedTuple):
     """The parameters of an expiry run."""
 
     now_ms: int
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
     None if there are none."""
 
 
-class Decision(NamedTuple):
+class ExpiryDecision(NamedTuple):
     """The parts of a table that expire: ids of snapshots, names of branches and tags, ids of schemas and of specs."""
 
     snapshots: tuple[int, ...] = ()
@@ -70,16 +70,16 @@ class Decision(NamedTuple):
         return found
 
 
-NOTHING = Decision()
+NOTHING = ExpiryDecision()
 
 
 def decide_table(
     table: Table,
     reader: ObjectReader,
     levels: Sequence[Mapping[str, str]],
-    asked: Asked,
+    asked: ExpiryRequest,
     specs_of: SpecsOf,
-) -> Decision | None:
+) -> ExpiryDecision | None:
     """Decide which parts of a table expire. Return None if nothing may expire because `gc.enabled` is false.
 
     Args:
@@ -119,7 +119,7 @@ def decide(
     kept: Retention,
     now_ms: int,
     needed_elsewhere: frozenset[int] = frozenset(),
-) -> Decision:
+) -> ExpiryDecision:
     """Decide which snapshots, branches and tags expire.
 
     Args:
@@ -141,7 +141,7 @@ def decide(
     for snapshot in snapshots:
         if snapshot.snapshot_id not in reached and snapshot.timestamp_ms >= kept.older_than:
             needed.add(snapshot.snapshot_id)
-    return Decision(
+    return ExpiryDecision(
         tuple(id for id in by_id if id not in needed),
         tuple(name for name in refs if name not in left),
     )

@@ -53,7 +53,7 @@ from polaris_spark.maintenance.expiry.commits import (
     ToExpire,
     remove_expired,
 )
-from polaris_spark.maintenance.expiry.deletion import Deleting
+from polaris_spark.maintenance.expiry.deletion import ExpiredFileDeletion
 from polaris_spark.maintenance.expiry.files import (
     DecideTables,
     Examine,
@@ -65,9 +65,9 @@ from polaris_spark.maintenance.expiry.files import (
 from polaris_spark.maintenance.expiry.leftovers import ExpiryResult, Leftover
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
-from polaris_spark.maintenance.expiry.retention import Asked
+from polaris_spark.maintenance.expiry.retention import ExpiryRequest
 from polaris_spark.maintenance.expiry.selection import take
-from polaris_spark.maintenance.orphans.files_in_use import Question, Watching
+from polaris_spark.maintenance.orphans.files_in_use import Question, UseMonitor
 from polaris_spark.maintenance.periods import realm_policy
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
 from polaris_spark.system.registry import ROOT
@@ -94,7 +94,7 @@ class ExpiryRun:
         catalog: Catalog,
         principal: str,
         engine: Engine,
-        asked: Asked,
+        asked: ExpiryRequest,
         *,
         limits: Limits,
         grace_ms: int,
@@ -155,22 +155,22 @@ class ExpiryRun:
             self._outcome(table.entity_id, table.name).removed = table.decision
         leftovers = self._leftovers(view, wanted, planned, heads)
         self._find(leftovers)
-        watching = self._watched(leftovers, planned, heads)
+        monitor = self._watched(leftovers, planned, heads)
         take(leftovers, self._engine, most=self._limits.max_files)
         if dry_run:
             self._count(leftovers)
         else:
-            deleting = Deleting(
+            deletion = ExpiredFileDeletion(
                 self._catalog,
                 self._operation,
                 self._engine,
-                watching,
-                lambda: self._catalog_properties(watching.heads),
+                monitor,
+                lambda: self._catalog_properties(monitor.heads),
                 keep_records_ms=self._keep_records_ms,
             )
-            deleting.run(leftovers)
+            deletion.run(leftovers)
             self._settle(leftovers)
-        incomplete = sorted(watching.question.incomplete.items())
+        incomplete = sorted(monitor.question.incomplete.items())
         return [*self._outcomes.values(), *(ExpiryResult(owner, notes=[why]) for owner, why in incomplete)]
 
     # 1 and 2
@@ -385,7 +385,7 @@ class ExpiryRun:
 
     def _watched(
         self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire], heads: Sequence[StoreHead]
-    ) -> Watching:
+    ) -> UseMonitor:
         """Remove from the leftovers the files that another table still needs.
 
         If `check_files` is `store`, all tables of the store are searched, wherever the files are. If it is `locations`,
@@ -417,7 +417,7 @@ class ExpiryRun:
         if question.problem:
             for leftover in {one for some in holders.values() for one in some}:
                 leftover.stop(f"it is not known whether another table needs them: {question.problem}")
-        return Watching(question, heads, self._heads, store.of_realm, oldest_purge_ms)
+        return UseMonitor(question, heads, self._heads, store.of_realm, oldest_purge_ms)
 
     def _heads(self) -> list[StoreHead]:
         return heads_around(self._catalog)

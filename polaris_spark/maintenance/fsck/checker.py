@@ -33,7 +33,7 @@ from polaris_spark.errors import NotFoundError
 from polaris_spark.maintenance.fsck.entities import EntitiesUnit, entity_problems, key_bounds
 from polaris_spark.maintenance.fsck.history import Root, history
 from polaris_spark.maintenance.fsck.log import CommitsUnit, commit_problems
-from polaris_spark.maintenance.fsck.lost import Needed, find_lost
+from polaris_spark.maintenance.fsck.lost import NeededCommit, find_lost
 from polaris_spark.maintenance.fsck.references import Times, references
 from polaris_spark.maintenance.fsck.rows import (
     ERROR,
@@ -99,7 +99,7 @@ def _unit_problems(backend: Backend, unit: Unit) -> Iterator[Problem]:
         yield from entity_problems(rows, unit.what)
 
 
-class Check:
+class RealmCheck:
     """One run of `fsck` on a store, or on one realm of the store."""
 
     def __init__(
@@ -180,13 +180,13 @@ class Check:
         rows = RowReader(self._backend, place)
         found = references(rows, times)
         yield from found.problems
-        needed: list[Needed] = []
+        needed: list[NeededCommit] = []
         seen: set[int] = set()
         for position, root in enumerate(found.roots):
             self._progress(f"walking the history of {root.reference}", position, len(found.roots))
             walked = history(rows, root)
             yield from walked.problems
-            needed += [Needed(root.reference, number, id) for number, id in walked.commits.items()]
+            needed += [NeededCommit(root.reference, number, id) for number, id in walked.commits.items()]
             commits = sorted(walked.commits.items())
             shared = _shares(root, {id: row.properties for id, row in found.catalogs.items()})
             if root.head.commit not in seen:

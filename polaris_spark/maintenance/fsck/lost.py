@@ -26,7 +26,7 @@ _LEVELS = 64
 """Maximum number of levels of pointers that `_above` follows. Every path from a commit to an object is shorter."""
 
 
-class Needed(NamedTuple):
+class NeededCommit(NamedTuple):
     """A commit that must exist, together with all objects that can be reached from it."""
 
     reference: str
@@ -34,7 +34,7 @@ class Needed(NamedTuple):
     id: int
 
 
-def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[Needed]) -> Iterator[Problem]:
+def find_lost(engine: Engine, place: CheckedRealm, needed: Sequence[NeededCommit]) -> Iterator[Problem]:
     """Yield a problem for each missing or unreadable object that can be reached from the commits in `needed`.
 
     A join of all pointers with all existing objects finds the pointers to missing objects. Each missing object is
@@ -90,7 +90,7 @@ def _above(
 
 def _problems(
     place: CheckedRealm,
-    needed: Sequence[Needed],
+    needed: Sequence[NeededCommit],
     lost: dict[int, Unreadable],
     holders: dict[int, list[int]],
     types: dict[int, str],
@@ -128,7 +128,7 @@ def _leading_to(id: int, holders: dict[int, list[int]]) -> dict[int, int]:
     return after
 
 
-def _problem(place: CheckedRealm, needed: Needed, lost: Lost, path: Sequence[int]) -> Problem:
+def _problem(place: CheckedRealm, needed: NeededCommit, lost: Lost, path: Sequence[int]) -> Problem:
     """Return the problem to report for a lost object.
 
     Args:

@@ -20,7 +20,7 @@ from polaris_spark.objects import decode_header, type_name
 from polaris_spark.store.objects import ObjectStore
 
 
-class Difference(NamedTuple):
+class RowDifference(NamedTuple):
     """A row that differs between the source and the target of a migration."""
 
     what: str
@@ -36,7 +36,7 @@ class Compared(NamedTuple):
 
     rows: int
     """Number of rows that were compared."""
-    differences: Sequence[Difference]
+    differences: Sequence[RowDifference]
     """The first `MOST` differences."""
     different: int
     """Total number of differences."""
@@ -169,7 +169,7 @@ def _compare_objects(
         CorruptionError: a row is missing in the source.
     """
     walk = Walk(heads, 0)
-    listed: list[Difference] = []
+    listed: list[RowDifference] = []
     objects = rows = different = 0
     for ids in walk.levels():
         found = read_whole(source, ids)
@@ -183,17 +183,19 @@ def _compare_objects(
     return Compared(rows, listed, different)
 
 
-def _different(found: dict[int, list], target: RealmRows) -> Iterator[Difference]:  # type: ignore[type-arg]
+def _different(found: dict[int, list], target: RealmRows) -> Iterator[RowDifference]:  # type: ignore[type-arg]
     keys = [ObjectKey(row.id, row.part) for rows in found.values() for row in rows]
     there = retried(target.clock, lambda: target.backend.read_objects(target.realm, keys))
     for rows in found.values():
         for row in rows:
             value = there.get(ObjectKey(row.id, row.part))
             if value != row.value:
-                yield Difference("object", f"{row.id}/{row.part}", "missing" if value is None else "altered")
+                yield RowDifference(
+                    "object", f"{row.id}/{row.part}", "missing" if value is None else "altered"
+                )
 
 
-def compare_references(heads: Sequence[Held], target: ObjectStore) -> list[Difference]:
+def compare_references(heads: Sequence[Held], target: ObjectStore) -> list[RowDifference]:
     """Return the differences between the heads of a moved realm and the references of its copy in another store.
 
     The moved realm no longer accepts commits. The copy may have newer commits. They do not count as differences.
@@ -205,15 +207,15 @@ def compare_references(heads: Sequence[Held], target: ObjectStore) -> list[Diffe
     return [one for one in concurrently(partial(_reference, target=target), heads) if one is not None]
 
 
-def _reference(held: Held, target: ObjectStore) -> Difference | None:
+def _reference(held: Held, target: ObjectStore) -> RowDifference | None:
     row = target.backend.read_reference(target.realm, held.row_name)
     if row is None:
-        return Difference("reference", held.row_name, "missing")
+        return RowDifference("reference", held.row_name, "missing")
     before, now = held.head, read_head(row, held.row_name)
     if now.number < before.number:
-        return Difference("reference", held.row_name, f"at commit {now.number}, not at {before.number}")
+        return RowDifference("reference", held.row_name, f"at commit {now.number}, not at {before.number}")
     if now.floor_number < before.floor_number or (before.sealed and not now.sealed):
-        return Difference("reference", held.row_name, "its floor or its seal differs")
+        return RowDifference("reference", held.row_name, "its floor or its seal differs")
     if now.floor_number <= before.number and ancestor(target, now, before.number) != before.commit:
-        return Difference("reference", held.row_name, f"commit {before.number} differs")
+        return RowDifference("reference", held.row_name, f"commit {before.number} differs")
     return None

@@ -38,8 +38,8 @@ from polaris_spark.maintenance.migration.check import compare_references
 from polaris_spark.maintenance.migration.marks import MOVING_TO_INSTANCE, Held, SourceRealm
 from polaris_spark.maintenance.migration.steps import (
     COPIED,
-    Copying,
     MigrationStep,
+    RealmCopy,
     Switch,
 )
 from polaris_spark.system.connections import StoreConnection
@@ -122,27 +122,27 @@ class Migration:
         record = retried(self._clock, self._target_realm)
         self._source.end_pause()  # a run that died may have stopped commits
         self._source.begin(self._to, record.instance)
-        copying = self._copying(record)
-        yield from copying.everything()
+        copy = self._copy(record)
+        yield from copy.everything()
         if self._verify:
-            yield copying.catch_up()
-            yield self._checked(copying)
-        yield from self._switched(copying, record)
+            yield copy.catch_up()
+            yield self._checked(copy)
+        yield from self._switched(copy, record)
         yield from self._finished(record)
 
-    def _nearly_caught_up(self, copying: Copying) -> Iterator[MigrationStep]:
+    def _nearly_caught_up(self, copy: RealmCopy) -> Iterator[MigrationStep]:
         for _ in range(_ROUNDS):
-            step = copying.catch_up()
+            step = copy.catch_up()
             yield step
             if step.milliseconds < SHORT * self._max_pause_ms:
                 return
 
-    def _switched(self, copying: Copying, record: RealmRecord) -> Iterator[MigrationStep]:
+    def _switched(self, copy: RealmCopy, record: RealmRecord) -> Iterator[MigrationStep]:
         for attempt in range(1, _ATTEMPTS + 1):
-            yield from self._nearly_caught_up(copying)
+            yield from self._nearly_caught_up(copy)
             self._engine.progress("switching", attempt, _ATTEMPTS)
             try:
-                yield Switch(copying, self._to, self._max_pause_ms).run()
+                yield Switch(copy, self._to, self._max_pause_ms).run()
                 return
             except (TryAgainError, OutcomeUnknownError):
                 if attempt == _ATTEMPTS:
@@ -188,26 +188,24 @@ class Migration:
 
     # Comparison, and the end
 
-    def _copying(self, record: RealmRecord, heads: Sequence[Held] = ()) -> Copying:
-        return Copying(self._source, self._target, record, self._engine, self._open_target, heads)
+    def _copy(self, record: RealmRecord, heads: Sequence[Held] = ()) -> RealmCopy:
+        return RealmCopy(self._source, self._target, record, self._engine, self._open_target, heads)
 
-    def _checked(self, copying: Copying) -> MigrationStep:
+    def _checked(self, copy: RealmCopy) -> MigrationStep:
         """Compare the rows that have been copied with the rows of the source.
 
         Raises:
             StateError: rows of the target differ from rows of the source.
         """
         begun = self._clock.monotonic_ms()
-        compared = copying.compared()
+        compared = copy.compared()
         if compared.different:
             few = "; ".join(f"{one.what} {one.key} is {one.found}" for one in compared.differences[:3])
             raise StateError(
                 f"the copy in {self._to} differs from the source in {compared.different:,} rows ({few}); the "
                 "source still serves the realm: abort the migration, and begin again"
             )
-        return MigrationStep(
-            "compare", len(copying.heads), compared.rows, 0, self._clock.monotonic_ms() - begun
-        )
+        return MigrationStep("compare", len(copy.heads), compared.rows, 0, self._clock.monotonic_ms() - begun)
 
     def _finished(self, record: RealmRecord) -> Iterator[MigrationStep]:
         """Do the steps after the decision that the target serves, then compare both stores. Steps can be repeated."""
@@ -218,8 +216,8 @@ class Migration:
         self._source.finish()
         if self._verify:
             begun = self._clock.monotonic_ms()
-            copying = self._copying(record, heads)
-            compared = copying.compared()
+            copy = self._copy(record, heads)
+            compared = copy.compared()
             differences = compare_references(heads, self._target.store(record))
             yield MigrationStep(
                 "verify",

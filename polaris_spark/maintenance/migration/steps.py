@@ -18,7 +18,7 @@ from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError, TryAgainError
-from polaris_spark.maintenance.migration.check import Compared, Difference, compare
+from polaris_spark.maintenance.migration.check import Compared, RowDifference, compare
 from polaris_spark.maintenance.migration.copy import (
     Copied,
     RealmRows,
@@ -48,7 +48,7 @@ class MigrationStep(NamedTuple):
     """Total size of the rows that were copied, in bytes."""
     milliseconds: float = 0.0
     """Duration of the step. For the step `switch`, the time in which no commit could be made in either store."""
-    differences: Sequence[Difference] = ()
+    differences: Sequence[RowDifference] = ()
     """The first differences between the source and the target."""
     different: int = 0
     """Total number of differences."""
@@ -58,7 +58,7 @@ class PauseTooLongError(TryAgainError):
     """An attempt to switch took longer than the maximum pause and was given up. The source continues to serve."""
 
 
-class Copying:
+class RealmCopy:
     """Copy of a realm's rows to the target. The target's realm record notes which rows have been copied."""
 
     def __init__(
@@ -171,13 +171,13 @@ class Copying:
 class Switch:
     """One attempt to switch a realm from the source to the target. After a success, clients use the target's realm."""
 
-    def __init__(self, copying: Copying, to: str, max_pause_ms: float) -> None:
-        self._copying = copying
-        self._source = copying.source
+    def __init__(self, copy: RealmCopy, to: str, max_pause_ms: float) -> None:
+        self._copy = copy
+        self._source = copy.source
         self._to = to
         self._token = secrets.token_hex(16)
         self._max_pause_ms = max_pause_ms
-        self._clock = copying.clock
+        self._clock = copy.clock
         self._begun = 0.0
 
     def run(self) -> MigrationStep:
@@ -187,11 +187,11 @@ class Switch:
             PauseTooLongError: the switch took longer than the maximum pause; the source continues to serve.
             TaskLostError: another run of the migration ended this attempt, or the migration was aborted.
         """
-        target, record = self._copying.target, self._copying.record
+        target, record = self._copy.target, self._copy.record
         self._begun = self._clock.elapsed_ms()
         try:
             heads = self._source.pause(self._to, self._token)
-            copied = self._copying.since(heads, lambda _: self._check_time())
+            copied = self._copy.since(heads, lambda _: self._check_time())
             self._write_references(heads)
             self._check_time()
             self._source.decide(self._to, self._token)
@@ -220,7 +220,7 @@ class Switch:
 
         See `write_references`.
         """
-        target, record = self._copying.target, self._copying.record
+        target, record = self._copy.target, self._copy.record
 
         def ready(references: ReferenceStore) -> None:
             found = target.realms.find(record.name)
@@ -229,10 +229,10 @@ class Switch:
                     f"realm {record.name!r} of {self._to}, which this migration was filling, no longer exists: abort "
                     "the migration, and begin again"
                 )
-            self._copying.refuse_served(found)
+            self._copy.refuse_served(found)
             self._remove_others(references, {held.row_name for held in heads})
 
-        write_references(target, record.instance, heads, self._copying.highest, ready)
+        write_references(target, record.instance, heads, self._copy.highest, ready)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
         """Remove the target's reference rows whose names are not in `kept`.

@@ -99,7 +99,7 @@ class SearchResult(NamedTuple):
     broken: list[Broken]
 
 
-class FoundDoomed(NamedTuple):
+class PurgeableFiles(NamedTuple):
     """Files of dropped tables that may be deleted."""
 
     phases: list[list[Orphan]]
@@ -111,7 +111,7 @@ class FoundDoomed(NamedTuple):
     broken: list[Broken]
 
 
-class Doomed(NamedTuple):
+class PurgedTables(NamedTuple):
     """Tables that were dropped with PURGE and whose files are to be deleted."""
 
     head: StoreHead
@@ -124,16 +124,16 @@ class Doomed(NamedTuple):
     """Permission to delete the tables' files."""
 
 
-class DoomedJudge:
+class PurgeJudge:
     """Decides which files of dropped tables may be deleted: files in the tables' own locations or in the warehouse.
 
     Files behind a symbolic link are kept. The search for orphan files finds them later by their real path.
     """
 
-    def __init__(self, doomed: Doomed, names: Names) -> None:
-        self._permit = doomed.permit
-        self._places = [(names.of(place), owner) for place, owner in doomed.places]
-        self._warehouse = names.of(doomed.warehouse)
+    def __init__(self, purged_tables: PurgedTables, names: Names) -> None:
+        self._permit = purged_tables.permit
+        self._places = [(names.of(place), owner) for place, owner in purged_tables.places]
+        self._warehouse = names.of(purged_tables.warehouse)
         self._names = names
 
     def found(self, folders: Folders, location: str) -> Orphan | None:
@@ -258,17 +258,19 @@ def find_orphans(engine: Engine, search: Search, heads: Sequence[StoreHead], lis
         listed.release()
 
 
-def find_doomed(engine: Engine, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
+def find_purgeable(
+    engine: Engine, search: Search, heads: Sequence[StoreHead], purged_tables: PurgedTables
+) -> PurgeableFiles:
     """Return the files of dropped tables that no table or view needs any more.
 
     No files are returned if any table of the store cannot be read.
 
     Args:
         heads: all heads of the store.
-        doomed: the dropped tables.
+        purged_tables: the dropped tables.
     """
     known = _known(engine, search, heads)
-    tasks = [KnownFilesTask(doomed.head, drops=(drop,)) for drop in doomed.drops]
+    tasks = [KnownFilesTask(purged_tables.head, drops=(drop,)) for drop in purged_tables.drops]
     named = KnownFiles(engine, search.names, tasks, search.oldest_purge_ms, located=True)
     try:
         broken, incomplete = known.broken()
@@ -292,7 +294,7 @@ def find_doomed(engine: Engine, search: Search, heads: Sequence[StoreHead], doom
             places=places,
         )
         found = engine.apply(
-            partial(_existing, doomed=doomed, names=search.names),
+            partial(_existing, purged_tables=purged_tables, names=search.names),
             engine.without(unneeded, inside, ["location"]),
             f"{_ORPHANS}, kind int, owners string",
             by=("location",),
@@ -397,14 +399,16 @@ def _judged(
             yield location, size, modified, judged.owner
 
 
-def _existing(reach: Reach, rows: Iterator[Row], *, doomed: Doomed, names: Names) -> Iterator[Row]:
+def _existing(
+    reach: Reach, rows: Iterator[Row], *, purged_tables: PurgedTables, names: Names
+) -> Iterator[Row]:
     """Yield the files of dropped tables that exist and may be deleted.
 
     The columns are those of `_ORPHANS`, the kind of the file, and a JSON array of the tables that name the file.
     """
-    folders, doomed_judge = Folders(reach.files), DoomedJudge(doomed, names)
+    folders, purge_judge = Folders(reach.files), PurgeJudge(purged_tables, names)
     for location, naming in groupby(rows, lambda row: row[0]):
-        found = doomed_judge.found(folders, location)
+        found = purge_judge.found(folders, location)
         if found is not None:
             _, kinds, owners, _ = zip(*naming, strict=True)
             yield *found, max(kinds), json.dumps(sorted(set(owners)))
@@ -439,7 +443,7 @@ def _told(
     ]
 
 
-def _in_phases(rows: Iterable[Row], broken: list[Broken]) -> FoundDoomed:
+def _in_phases(rows: Iterable[Row], broken: list[Broken]) -> PurgeableFiles:
     """Group the files of dropped tables into phases of deletion, by kind of file.
 
     Args:
@@ -451,4 +455,4 @@ def _in_phases(rows: Iterable[Row], broken: list[Broken]) -> FoundDoomed:
     for *file, kind, owners in rows:
         phases.setdefault(kind, []).append(Orphan(*file))
         named_by[file[0]] = set(json.loads(owners))
-    return FoundDoomed([sorted(phases[kind]) for kind in sorted(phases)], named_by, broken)
+    return PurgeableFiles([sorted(phases[kind]) for kind in sorted(phases)], named_by, broken)

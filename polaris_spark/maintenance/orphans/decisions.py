@@ -177,7 +177,7 @@ class OwnedLocation(NamedTuple):
     count as files of this table or view."""
 
 
-class Judged(NamedTuple):
+class FileVerdict(NamedTuple):
     """The decision about a file that no table or view names."""
 
     is_orphan: bool
@@ -194,7 +194,7 @@ def judge(
     incomplete: Collection[str] = (),
     *,
     keeps_strays: bool = False,
-) -> Judged:
+) -> FileVerdict:
     """Decide whether a file that no table or view names is an orphan, by the locations that contain it.
 
     If files in a location must be kept, the file is kept even if its scheme or authority differs from the location's.
@@ -219,7 +219,7 @@ def judge(
     )
     depth = 0 if innermost is None else len(innermost.name.path)
     kept = kept or any(place.unconfirmed and len(place.name.path) > depth for place in around)
-    return Judged(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)
+    return FileVerdict(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)
 
 
 def outermost(roots: Iterable[str], name: LocationNames) -> list[str]:

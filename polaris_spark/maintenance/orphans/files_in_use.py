@@ -358,7 +358,7 @@ class Question:
         return not self.problem
 
 
-class Watching:
+class UseMonitor:
     """A check that is repeated before files are deleted: whether some table has begun to need one of the files."""
 
     def __init__(

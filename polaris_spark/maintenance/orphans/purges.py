@@ -42,7 +42,7 @@ _LOOKS = 16
 """Number of threads that check whether files exist."""
 
 
-class Pending(NamedTuple):
+class PendingPurge(NamedTuple):
     """A table that was dropped with PURGE and whose files must still be deleted."""
 
     head: StoreHead
@@ -63,9 +63,9 @@ class KeptDrop(NamedTuple):
 class Purges(NamedTuple):
     """Tables that were dropped with PURGE, by what remains to be done for them."""
 
-    there: list[Pending]
+    there: list[PendingPurge]
     """Tables whose files must still be deleted."""
-    gone: list[Pending]
+    gone: list[PendingPurge]
     """Tables whose metadata files, statistics files and manifest lists do not exist any more. Only the log entry with
     the action `PURGED` is missing."""
     kept: list[KeptDrop]
@@ -100,7 +100,7 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
                 purges.kept.append(KeptDrop(drop.owner, places, needs.problem or "gc.enabled is false"))
                 continue
             look = pool.map(lambda location: _is_there(folders, location), (*needs.files, *needs.lists))
-            one = Pending(head, drop, needs.places)
+            one = PendingPurge(head, drop, needs.places)
             (purges.there if any(look) else purges.gone).append(one)
     return purges
 
@@ -143,7 +143,10 @@ class RecordPurges(TimedChange[None]):
 
 
 def record(
-    purged: Iterable[Pending], commit: Callable[[str, RecordPurges], None], context: Context, principal: str
+    purged: Iterable[PendingPurge],
+    commit: Callable[[str, RecordPurges], None],
+    context: Context,
+    principal: str,
 ) -> None:
     """Record in the log that the files of dropped tables have been deleted, with one commit for each branch.
 

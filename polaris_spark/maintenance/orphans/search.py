@@ -44,7 +44,7 @@ from polaris_spark.maintenance.file_deletion import delete_files
 from polaris_spark.maintenance.needed_files import EVERYWHERE
 from polaris_spark.maintenance.orphans.candidates import Broken, Orphan, Search, find_orphans, list_files
 from polaris_spark.maintenance.orphans.decisions import Mismatch
-from polaris_spark.maintenance.orphans.files_in_use import Question, Watching
+from polaris_spark.maintenance.orphans.files_in_use import Question, UseMonitor
 from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000
@@ -138,10 +138,10 @@ def delete_in_waves(
         search.names,
         any_storage=search.mismatch is not Mismatch.DELETE,
     )
-    watching = Watching(question, seen, means.heads, means.objects, search.oldest_purge_ms)
+    monitor = UseMonitor(question, seen, means.heads, means.objects, search.oldest_purge_ms)
     for start in range(0, len(orphans), WAVE):
         means.engine.progress("deleting files", start, len(orphans))
-        watching.look()
+        monitor.look()
         wave = orphans[start : start + WAVE]
         if question.problem:
             why = f"it is not known whether a table needs the file now: {question.problem}"

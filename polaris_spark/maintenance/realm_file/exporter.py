@@ -50,7 +50,7 @@ from polaris_spark.maintenance.realm_file.importer import (
     IMPORTING_RUN,
     commits_of,
 )
-from polaris_spark.maintenance.realm_file.layout import FORMAT, OBJECT_BYTES, Header, Trailer, Writer
+from polaris_spark.maintenance.realm_file.layout import FORMAT, OBJECT_BYTES, FileHeader, Trailer, Writer
 from polaris_spark.maintenance.sweep import reachable
 from polaris_spark.secret_options import is_secret
 from polaris_spark.system.connections import StoreConnection
@@ -71,7 +71,7 @@ _OWN_TO_A_STORE: Final = frozenset(
 class Exported(NamedTuple):
     """What an export wrote."""
 
-    header: Header
+    header: FileHeader
     trailer: Trailer
     bytes: int
     """Size of the file, in bytes."""
@@ -179,7 +179,7 @@ class Export:
             marked=marked,
         ).fixed("id")
         [(total,)] = engine.query("SELECT count(*) FROM {sizes}", sizes=sizes).collect()
-        header = Header(
+        header = FileHeader(
             format=FORMAT,
             release=self._release,
             realm=record.name,

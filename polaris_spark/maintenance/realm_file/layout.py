@@ -72,7 +72,7 @@ class Kind(enum.Enum):
     TRAILER = b"T"
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first block: what was exported, when, and by which release."""
 
     format: int
@@ -168,7 +168,7 @@ class Writer:
         self._references = self._objects = self._rows = self._bytes = self._highest = 0
         self._raw(MAGIC)
 
-    def header(self, header: Header) -> None:
+    def header(self, header: FileHeader) -> None:
         """Write the header."""
         self._block(Kind.HEADER, _encode(header))
 
@@ -356,14 +356,14 @@ class RealmFile:
         except CorruptionError as error:
             raise self._damaged(block.offset, str(error)) from error
 
-    def _header(self, block: _Block) -> Header:
+    def _header(self, block: _Block) -> FileHeader:
         format = self._payload(block, block.payload, _Format).format
         if format > FORMAT:
             raise NewerFormatError(
                 f"the realm file {str(self.path)!r} has format {format}, but this release can read formats only up to "
                 f"{FORMAT}: use a newer release of polaris_spark"
             )
-        return self._payload(block, block.payload, Header)
+        return self._payload(block, block.payload, FileHeader)
 
     def _decoded_rows(self, block: _Block) -> list[ObjectRow]:
         return [ObjectRow(*row) for row in self._inflated(block, _Rows)]

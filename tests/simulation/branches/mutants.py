@@ -78,7 +78,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
     "a merge drops a table that the other branch has changed": Mutant(
         (
             Patch(
-                entity_merge.Run,
+                entity_merge.MergeRun,
                 "_step",
                 'raise _Conflict("the other state removed it, and this branch changed it")',
                 'return Step(id, ours, None, change, "removed")',
