@@ -16,7 +16,7 @@ the field `source-snapshot-id` in its summary. By this field, later merges recog
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from polaris_spark.catalog.append_rebase import Append, NotRebasedError, SnapshotCopy, is_in_table, rebase
@@ -343,7 +343,10 @@ class _Merge:
         )
         known, here, there = ({source_of(one) for one in chain} for chain in (before, mine, other))
         if base is not None and not (before and source_of(before[-1]) in here & there):
-            raise TableConflictError(both)  # a rollback, or a branch that was created again
+            raise TableConflictError(
+                f"{both}, and one side no longer stores the newest snapshot that both sides had: it has expired, or "
+                "the branch was rolled back or created again"
+            )
         stored = mine
         if ours is None:  # a new branch: it begins at a snapshot that is here, too
             began = next((one for one in other[::-1] if one["snapshot-id"] in self.ours.snapshots), None)
@@ -353,58 +356,104 @@ class _Merge:
                 stored = _chain(self.ours, began["snapshot-id"])
                 here = {source_of(one) for one in stored}
         known |= here & there
-        # If both sides store the same snapshot, this branch has the rows of all snapshots before it.
-        ids = {one["snapshot-id"] for one in stored}
-        common = [position for position, one in enumerate(other) if one["snapshot-id"] in ids]
-        if not common:
-            here |= self._expired(mine, other, both)
-            self._require_rows_before(other, stored, here, both)
-        for snapshot in other[common[-1] + 1 if common else 0 :]:
-            if source_of(snapshot) not in known | here:
-                self._append_one(name, snapshot, ours or theirs, known, both)
+        for snapshot in self._lacking(before, stored, other, known | here, both):
+            self._append_one(name, snapshot, ours or theirs, known, both)
 
-    def _expired(self, mine: list[Json], other: list[Json], both: str) -> set[int]:
-        """Return the ids of snapshots that expired on this side, but whose rows the branch still has.
+    def _lacking(
+        self, before: list[Json], stored: list[Json], other: list[Json], present: set[int], both: str
+    ) -> list[Json]:
+        """Return the snapshots of the other side whose rows must be appended to a branch, oldest first.
 
-        If the sides store no common snapshot, only the manifests tell what was brought here before. A manifest names
-        the snapshot that added it, but not the snapshot of which that one is a copy.
+        If both sides store the same snapshot, this branch has the rows of all snapshots before it. Otherwise, a
+        snapshot of the other side is
+
+        - not new, if the base stores it or a snapshot after it;
+        - new, if it is not a copy, and comes after the newest snapshot of the base. Every copy of it in this branch
+          comes after that snapshot, too, and this branch stores all snapshots from there on;
+        - in doubt in all other cases: a copy in this branch may have expired.
 
         Args:
-            mine: the stored snapshots of the branch, oldest first.
+            before: the stored snapshots of the branch in the base, oldest first.
+            stored: those of this branch.
+            other: those of the other side.
+            present: ids of the snapshots that the base or this branch stores (`source_of`).
+        Raises:
+            TableConflictError: snapshots have expired, so it is not known which rows the branch lacks, or these rows
+                cannot be appended.
+        """
+        first = _after(other, _ids(stored))
+        if not first:
+            first, until = _after(other, _ids(before)), len(other)
+            if before:
+                newest = source_of(before[-1])
+                until = _after(other, _ids(one for one in other if source_of(one) == newest))
+            in_doubt = [
+                one
+                for position, one in enumerate(other)
+                if position >= first and (position < until or source_of(one) != one["snapshot-id"])
+            ]
+            if any(source_of(one) not in present for one in in_doubt):
+                expired = self._expired(stored, other, both)
+                first, present = max(first, _after(other, expired)), present | expired
+            if not first:
+                self._require_rows_before(other, stored, present, both)
+        return [one for one in other[first:] if source_of(one) not in present]
+
+    def _expired(self, stored: list[Json], other: list[Json], both: str) -> set[int]:
+        """Return the ids of snapshots that expired on this side, but whose rows the branch still has.
+
+        Only the manifests of the oldest stored snapshot tell this. A manifest names the snapshot that added it, but
+        not the snapshot of which that one is a copy. If manifests were merged into it, it does not name the snapshots
+        that added those.
+
+        Args:
+            stored: the stored snapshots of the branch, oldest first.
             other: those of the other side.
         Raises:
-            TableConflictError: an expired snapshot may be a copy of one of the other side.
+            TableConflictError: an expired snapshot may have been one of the other side, or a copy of one.
         """
-        if not mine or mine[0].get("parent-snapshot-id") is None:
+        if not stored or stored[0].get("parent-snapshot-id") is None:
             return set()
-        expired = self._added_by(mine[-1]) - {one["snapshot-id"] for one in mine}
-        if expired - {source_of(one) for one in other}:
-            raise TableConflictError(
-                f"{both}, and snapshots of this branch have expired, so it is not known which rows it already has"
-            )
-        return expired
+        found, ids = set[int](), _ids(other)
+        sources = ids | {source_of(one) for one in other}
+        for manifest in self._earlier(stored[0]):
+            by = manifest[avro.ADDED_SNAPSHOT_ID]
+            if by not in (sources if manifest.get(avro.EXISTING_FILES) == 0 else ids):
+                raise TableConflictError(
+                    f"{both}, and snapshots of this branch have expired, so it is not known which rows it already has"
+                )
+            found.add(by)
+        return found
 
-    def _added_by(self, snapshot: Json) -> set[int]:
-        """Return the ids of the snapshots that added the manifests of a snapshot."""
+    def _earlier(self, snapshot: Json) -> list[Manifest]:
+        """Return the manifests of a snapshot that have files of earlier snapshots."""
         manifests = self._source.read(snapshot.get("manifest-list", "")).manifests
-        return {manifest[avro.ADDED_SNAPSHOT_ID] for manifest in manifests}
+        return [
+            one
+            for one in manifests
+            if one[avro.ADDED_SNAPSHOT_ID] != snapshot["snapshot-id"] or one.get(avro.EXISTING_FILES) != 0
+        ]
 
-    def _require_rows_before(self, other: list[Json], stored: list[Json], here: set[int], both: str) -> None:
+    def _require_rows_before(
+        self, other: list[Json], stored: list[Json], present: set[int], both: str
+    ) -> None:
         """Check that this branch has the rows of the snapshots that expired on the other side. Only the rows of stored
         snapshots can be appended.
 
         Args:
             other: the stored snapshots of the other side, oldest first.
             stored: those of this branch.
-            here: ids of the snapshots whose rows this branch has (`source_of`).
+            present: ids of the snapshots whose rows this branch has (`source_of`).
         Raises:
             TableConflictError: this branch may lack rows of an expired snapshot.
         """
         if not other or other[0].get("parent-snapshot-id") is None:
             return
-        lacking = self._added_by(other[0]) - {other[0]["snapshot-id"]} - here
+        present = present - {other[0]["snapshot-id"]}
+        lacking = {one[avro.ADDED_SNAPSHOT_ID] for one in self._earlier(other[0])} - present
         if lacking and stored:
-            lacking -= self._added_by(stored[-1])
+            manifests = self._source.read(stored[-1].get("manifest-list", "")).manifests
+            lacking -= {one[avro.ADDED_SNAPSHOT_ID] for one in manifests}
         if lacking:
             raise TableConflictError(
                 f"{both}, and snapshots of the other side have expired, so their rows cannot be appended"
@@ -525,6 +574,15 @@ def _chain(draft: TableDraft, snapshot: int | None) -> list[Json]:
         found.append(value)
         snapshot = value.get("parent-snapshot-id")
     return found[::-1]
+
+
+def _ids(chain: Iterable[Json]) -> set[int]:
+    return {one["snapshot-id"] for one in chain}
+
+
+def _after(chain: list[Json], ids: Set[int]) -> int:
+    """Return the position after the last snapshot that has one of the ids; 0 if none has."""
+    return max((position + 1 for position, one in enumerate(chain) if one["snapshot-id"] in ids), default=0)
 
 
 def _current_schema(draft: TableDraft) -> bytes:

@@ -207,11 +207,41 @@ def write_manifests(made: Attempt, files: Storage = DISK) -> None:
             }
             for n in range(manifest["added_files_count"])
         ]
-        content, about = io.BytesIO(), {"format-version": "2", "content": "data", "schema": "{}"}
-        fastavro.writer(content, _ENTRY, entries, codec="deflate", metadata=about, strict=True)
+        content = io.BytesIO()
+        fastavro.writer(content, _ENTRY, entries, codec="deflate", metadata=_ABOUT, strict=True)
         files.write(path, content.getvalue())
 
 
+def data_files(manifest: str, files: Storage = DISK) -> list[Json]:
+    """The entries of the manifest at a location, without those of deleted files."""
+    entries: Any = fastavro.reader(io.BytesIO(files.read(manifest)))
+    return [entry for entry in entries if entry["status"] != _DELETED]
+
+
+def merge_manifests(made: Attempt, files: Storage = DISK) -> None:
+    """Replace all manifests in the list of an attempt by one manifest, as Iceberg's `MergeAppend` does."""
+    id, location = made.snapshot["snapshot-id"], made.snapshot["manifest-list"]
+    schema, about, manifests = read_list(location, files)
+    new = [one for one in manifests if one["added_snapshot_id"] == id]
+    entries = []
+    for one in manifests:
+        number = one["sequence_number"]
+        for entry in data_files(one["manifest_path"], files):
+            known = {"status": 0, "sequence_number": number, "file_sequence_number": number}
+            entries.append(entry if one in new else {**known, **entry, "status": 0})
+    merged = {**new[0], "manifest_path": f"{new[0]['manifest_path'].removesuffix('.avro')}-merged.avro"}
+    for what in ("files", "rows"):
+        added = sum(one[f"added_{what}_count"] for one in new)
+        merged |= {f"added_{what}_count": added, f"existing_{what}_count": len(entries) - added}
+    merged["min_sequence_number"] = min(one["min_sequence_number"] for one in manifests)
+    content = io.BytesIO()
+    fastavro.writer(content, _ENTRY, entries, codec="deflate", metadata=_ABOUT, strict=True)
+    files.write(merged["manifest_path"], content.getvalue())
+    write_list(location, schema, about, [merged], files)
+
+
+_DELETED = 2
+_ABOUT = {"format-version": "2", "content": "data", "schema": "{}"}
 _ENTRY = {
     "type": "record",
     "name": "manifest_entry",

@@ -105,9 +105,9 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
         (
             Patch(
                 table_merge._Merge,
-                "_append",
-                "in other[common[-1] + 1 if common else 0 :]:",
-                "in other[-1:]:",
+                "_lacking",
+                "in other[first:]",
+                "in other[-1:]",
             ),
         ),
         CALM,
