@@ -58,6 +58,15 @@ class Ancestry(NamedTuple):
     """The newest contained commit of each branch, by the branch's id. That of the own branch is the commit itself."""
 
 
+class Unmerged(NamedTuple):
+    """Commits in the history of a branch that another branch does not contain."""
+
+    own: int
+    """Id of the branch that made them."""
+    first: int
+    """Number of the oldest one."""
+
+
 class Distance(NamedTuple):
     """Number of commits by which two branches differ."""
 
@@ -173,6 +182,37 @@ def merge_base(store: ObjectStore, one: CommitReader, other: CommitReader) -> Co
             "the two states do not descend from a common commit, so they cannot be merged"
         )
     return max((contained for _, contained in best), key=lambda found: (found.number, found.commit))
+
+
+def unmerged(theirs: CommitReader, mine: Ancestry) -> list[Unmerged]:
+    """Return which commits in the history of a branch another branch does not contain, newest first: those of the
+    branch itself, then those of the branch from which it began, and so on.
+
+    Args:
+        theirs: newest commit of the branch.
+        mine: the result of `ancestry_of` for the other branch.
+    Raises:
+        HistoryTrimmedError: the commit from which the branch began is no longer stored, and the other branch may lack
+            commits before it.
+    """
+    found, at, floor = list[Unmerged](), theirs, theirs.head.floor_number
+    while True:
+        other = ancestry_of(at)
+        known = mine.newest.get(other.own)
+        first = other.began if known is None else min(known.number, at.head.number)
+        found.append(Unmerged(other.own, first + 1))
+        if known is not None or not other.own:
+            return found
+        if other.began < floor:
+            nothing = Contained(-1, 0)
+            rest = {id: min(other.began, one.number) for id, one in other.newest.items() if id != other.own}
+            if all(number <= mine.newest.get(id, nothing).number for id, number in rest.items()):
+                return found
+            raise HistoryTrimmedError(
+                "the beginning of the other branch was trimmed, so it is not known which commits from before its "
+                "beginning are to be merged"
+            )
+        at = reader_of(at.store, Head(ancestor(at.store, theirs.head, other.began), other.began, 0))
 
 
 def distance(store: ObjectStore, first: Head, second: Head) -> Distance | None:

@@ -12,6 +12,7 @@ import msgspec
 from polaris_spark.catalog.archived_log import log_from
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.change_log import entity_name
 from polaris_spark.catalog.checked_merge import (
     Evaluator,
     ReadDifference,
@@ -21,8 +22,8 @@ from polaris_spark.catalog.checked_merge import (
     unevaluated,
 )
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
-from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy, same_snapshots
-from polaris_spark.catalog.merge_base import MERGES, ancestry_of, merge_base, reader_of
+from polaris_spark.catalog.entity_merge import KINDS, Difference, Merged, Strategy, same_snapshots
+from polaris_spark.catalog.merge_base import MERGES, Ancestry, ancestry_of, merge_base, reader_of, unmerged
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
 from polaris_spark.catalog.state_merge import MERGED, MergeStates, new_difference
@@ -32,14 +33,14 @@ from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
-from polaris_spark.errors import (
-    BadRequestError,
-)
+from polaris_spark.errors import BadRequestError, HistoryTrimmedError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
 
 MOST_KEPT = 10_000
 """Maximum number of log entries that a merge adds to the log of a branch for changes of the merged commits."""
+
+_MERGED_KINDS = frozenset(KINDS.values())
 
 
 class Options(NamedTuple):
@@ -88,7 +89,14 @@ def merge_branch(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
         ancestry = ancestry_of(theirs) if changes or not only_changes else None
-        log = _merged_log(catalog, source, view.base, theirs) if options.keep_log and ancestry else ()
+        log: tuple[LogEntry, ...] = ()
+        if options.keep_log and ancestry:
+            try:
+                log = _merged_log(catalog, source, view.base, theirs)
+            except HistoryTrimmedError as error:
+                raise HistoryTrimmedError(
+                    f"the log of the merged commits cannot be kept: {error}; leave out 'keep_log'"
+                ) from error
         return new_difference(catalog, changes)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
@@ -110,21 +118,33 @@ def _merged_log(
     catalog: Catalog, source: str, base: CommitReader, theirs: CommitReader
 ) -> tuple[LogEntry, ...]:
     """Return the log entries of the commits of a branch that another branch does not contain yet, as entries for the
-    log of that branch.
+    log of that branch. Only entries of namespaces, tables and views are returned, because nothing else is merged.
 
     The action of each entry is `MERGED`; its own action, branch and commit are in the summary. The entries point to no
     contents, so jobs that look for changes in the log of a branch ignore them.
 
     Raises:
         BadRequestError: there are too many entries for one commit.
+        HistoryTrimmedError: the log of such a commit is not kept any more.
     """
-    other, mine = ancestry_of(theirs), ancestry_of(base)
-    known = mine.newest.get(other.own)
-    first = (other.began if known is None else known.number) + 1
+    mine = ancestry_of(base)
+    runs = unmerged(theirs, mine)
     found: list[LogEntry] = []
-    for commit in log_from(theirs.store, theirs.head, head_name(catalog.row, source), first):
+    for commit in log_from(theirs.store, theirs.head, head_name(catalog.row, source), runs[-1].first):
+        own = next(run.own for run in runs if commit.number >= run.first)
+        place = {
+            "branch": source,
+            "commit": str(commit.id),
+            "branch-id": f"{own:x}",
+            "number": str(commit.number),
+        }
         for entry in commit.entries:
-            summary = {"action": entry.action, "branch": source, "commit": str(commit.id), **entry.summary}
+            if entity_name(entry.key)[0] not in _MERGED_KINDS or _is_contained(entry, mine):
+                continue
+            summary = entry.summary
+            if entry.action != MERGED:
+                told = {"action": entry.action, **place}
+                summary = {**told, **summary, **told}  # also if a client wrote fields of these names
             found.append(
                 msgspec.structs.replace(
                     entry, operation=b"", action=MERGED, before=0, after=0, summary=summary, result=b""
@@ -136,6 +156,14 @@ def _merged_log(
                 "'keep_log'; the entries stay in the log of the other branch"
             )
     return tuple(found)
+
+
+def _is_contained(entry: LogEntry, mine: Ancestry) -> bool:
+    """Whether a log entry was kept by a merge, and is of a commit that a branch contains already."""
+    if entry.action != MERGED:
+        return False
+    known = mine.newest.get(int(entry.summary["branch-id"], 16))
+    return known is not None and int(entry.summary["number"]) <= known.number
 
 
 def revert(catalog: Catalog, first: str, last: str, operation: Operation, options: Options) -> list[Merged]:

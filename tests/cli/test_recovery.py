@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import polaris_spark
+from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import COMMITS, make_catalog, run, send
+from tests.rest.client import Client
+from tests.views.catalogs import rows as view_rows
 
 
 @pytest.fixture
@@ -124,6 +127,23 @@ def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
     assert answer.code == 0
     assert "commits lost: 2," in answer.out
     assert run("log", store, "--json").json[1]["id"] == wanted["id"]
+
+
+def test_a_merge_does_not_keep_the_recovery_of_the_other_branch(tmp_path: Path) -> None:
+    store, options = f"sqlite://{tmp_path / 'store.db'}", {"warehouse": str(tmp_path / "warehouse")}
+    with polaris_spark.connect(store=store, **options) as session:
+        Client(session).namespace("db")
+        call(session, "create_branch", name="dev")
+    with polaris_spark.connect(store=store, branch="dev", **options) as session:
+        for name in ("one", "two"):
+            Client(session).namespace(name)
+        before = session.catalog.head().commit.parents[0]
+    on_dev = ("--catalog", "polaris", "--branch", "dev")
+    assert run("recover", store, *on_dev, "--to", f"{before:x}", "--yes", "--force").code == 0
+    with polaris_spark.connect(store=store, **options) as session:
+        call(session, "merge", source="dev", keep_log=True)
+    kept = [row for row in view_rows("changes", store=store) if row["action"] == "merged"]
+    assert [(row["summary"]["action"], row["name"]) for row in kept] == [("create-namespace", "one")]
 
 
 def test_a_recovery_that_is_not_possible_is_reported_in_one_line(damaged: str) -> None:

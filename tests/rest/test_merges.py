@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import fastavro
 import pytest
@@ -16,12 +15,9 @@ from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entity_merge import Merged
 from polaris_spark.catalog.merge_base import merge_base
-from polaris_spark.catalog.merges import Options, merge_branch
-from polaris_spark.catalog.state_merge import MERGED
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
-from polaris_spark.commits.rows import Commit, LogEntry
+from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import (
@@ -32,11 +28,9 @@ from polaris_spark.errors import (
     NotFoundError,
 )
 from polaris_spark.jobs.registry import call, procedures
-from polaris_spark.maintenance.periods import Policy
-from polaris_spark.maintenance.trim import trim
 from polaris_spark.rest.session import Session
 from tests.rest.appends import appendable, attempt, new_append, path_of, read_list, send, write_manifests
-from tests.rest.client import VIEW_VERSION, Client, Json, new_key, table, view, view_request
+from tests.rest.client import VIEW_VERSION, Client, Json, table, view, view_request
 from tests.rest.materialized import create_materialized_view, refresh
 
 Opened = Callable[..., Client]
@@ -207,93 +201,6 @@ def test_the_base_is_found_through_other_branches_when_history_is_trimmed(
     assert merge(main, "b") == {"db.t": "changed", "db.w": "merged"}
     assert ids(main, "t") == ids(b, "t")
     assert len(ids(main, "w")) == 2
-
-
-def log_of(client: Client) -> list[LogEntry]:
-    """Return the log entries of the branch, oldest first."""
-    catalog = client.session.catalog
-    return [entry for *_, entry in entries(catalog.references.store, catalog.head().head)][::-1]
-
-
-def test_the_log_of_the_merged_commits_is_kept_if_asked(main: Client, opened: Opened) -> None:
-    dev = opened("dev")
-    dev.set("t", **{"my.a": "1"})
-    dev.set("t", **{"my.b": "2"})
-    dev.ok("DELETE", "v1/namespaces/db/tables/u")
-    theirs = log_of(dev)[-3:]
-    assert make(main, "merge", source="dev", keep_log=True, dry_run=True)
-    operation = Operation(UUID(new_key()).bytes, "ann")
-    catalog = main.session.catalog
-    merged = merge_branch(catalog, "dev", operation, Options(keep_log=True))
-    kept = [entry for entry in log_of(main) if entry.action == MERGED]
-    assert [(entry.principal, entry.time, entry.key) for entry in kept] == [
-        (entry.principal, entry.time, entry.key) for entry in theirs
-    ]
-    assert [entry.summary["action"] for entry in kept] == ["update-table", "update-table", "drop-table"]
-    assert kept[0].summary["set my.a"] == "1"
-    assert {entry.summary["branch"] for entry in kept} == {"dev"}
-    # A repetition takes no effect, and a drop that was merged is a drop once.
-    again = merge_branch(catalog, "dev", operation, Options(keep_log=True))
-    assert sorted(again) == sorted(merged)
-    assert len([entry for entry in log_of(main) if entry.before and not entry.after]) == 1
-    assert call(main.session, "fsck") == []
-    # Only new entries are kept by the next merge, also those that the other branch kept.
-    onto = opened("onto", "dev")
-    onto.set("t", **{"my.c": "3"})
-    make(dev, "merge", source="onto", keep_log=True)
-    make(main, "merge", source="dev", keep_log=True)
-    later = [entry.summary for entry in log_of(main) if entry.action == MERGED][3:]
-    assert [(one["branch"], one["action"], one.get("set my.c")) for one in later] == [
-        ("dev", "update-table", None),
-        ("onto", "update-table", "3"),
-    ]
-
-
-def test_the_log_of_merged_commits_that_were_trimmed_is_kept(main: Client, opened: Opened) -> None:
-    dev = opened("dev")
-    for number in range(5):
-        dev.set("t", **{"my.a": str(number)})
-    references = main.session.catalog.references
-    clock = main.session.connection.clock
-    assert isinstance(clock, ManualClock)
-    clock.advance(10 * DAY)
-    dev.set("t", **{"my.a": "5"})
-    clock.advance(4 * DAY)
-    trim(references, Policy(DAY, 0, 365 * DAY))
-    assert dev.session.catalog.head().head.floor_number > 5
-    make(main, "merge", source="dev", keep_log=True)
-    kept = [entry.summary["set my.a"] for entry in log_of(main) if entry.action == MERGED]
-    assert kept == ["0", "1", "2", "3", "4", "5"]
-
-
-def test_a_merge_does_not_lose_rows_whose_snapshots_have_expired(
-    main: Client, opened: Opened, clock: ManualClock
-) -> None:
-    """The other branch appended, got a copy of a later append of this branch, and expired its own snapshot."""
-    append(main, "t", 1)
-    dev = opened("dev")
-    append(dev, "t", 2)
-    append(main, "t", 3)
-    assert merge(dev, "main") == {"db.t": "merged"}
-    clock.advance(1_000)
-    make(dev, "expire", table="db.t", older_than="0 s", retain_last=1)
-    append(main, "t", 4)
-    conflict(main, "dev", "snapshots of the other side have expired")
-
-
-def test_a_merge_after_an_expiry_needs_only_one_snapshot_that_both_sides_have(
-    main: Client, opened: Opened, clock: ManualClock
-) -> None:
-    append(main, "t", 1)
-    append(main, "t", 2)
-    dev = opened("dev")
-    append(dev, "t", 3)
-    clock.advance(1_000)
-    make(dev, "expire", table="db.t", older_than="0 s", retain_last=2)
-    append(main, "t", 4)
-    assert merge(main, "dev") == {"db.t": "merged"}
-    summary = main.load("t")["metadata"]["snapshots"][-1]["summary"]
-    assert summary["total-records"] == "10"
 
 
 def test_properties_and_refs_of_one_table_are_merged_one_by_one(main: Client, opened: Opened) -> None:
