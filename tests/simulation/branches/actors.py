@@ -383,6 +383,8 @@ class BranchActor:
         dropped meanwhile."""
         self._process.clock.check()
         now = self._stored(brought.target, brought.source)
+        if None in brought.rows:  # a branch was dropped when the merge began, and perhaps restored later
+            return
         if now.rows[::-1] == brought.rows and (lost := brought.tokens - now.tokens):
             self._observer.blame(f"a merge by {self._process.name} has not brought {sorted(lost)}")
 
