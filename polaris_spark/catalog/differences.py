@@ -14,7 +14,12 @@ from polaris_spark.catalog.entities import NameEntry
 from polaris_spark.catalog.materialized_views import STORAGE, is_materialized
 from polaris_spark.catalog.metadata.rows import MATERIALIZED, ObjectReader, Snapshot, Table, View
 from polaris_spark.catalog.metadata.texts import decode
-from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, VIEW, Unloaded, id_from
+from polaris_spark.catalog.metadata.version_details import (
+    namespace_differences,
+    table_differences,
+    view_differences,
+)
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, VIEW, Namespace, Unloaded, id_from
 from polaris_spark.catalog.summaries import number_in
 from polaris_spark.commits.rows import Commit
 from polaris_spark.index import IndexRoot, ShardReader, diff
@@ -75,6 +80,8 @@ class Described(NamedTuple):
     """Sum of `added-records` of these snapshots."""
     files_added: int | None
     """Sum of `added-data-files` of these snapshots."""
+    details: dict[str, str]
+    """What changed in an entity that both states have (`metadata.version_details`)."""
 
 
 def described(change: EntityChange, reader: ObjectReader) -> Described | None:
@@ -87,11 +94,7 @@ def described(change: EntityChange, reader: ObjectReader) -> Described | None:
         verb = "added" if change.before is None else "removed"
     else:
         verb = "renamed" if change.before.key != change.after.key else "changed"
-    value: Table | View | Unloaded | None = None
-    if kind != NAMESPACE:
-        value = (
-            content_of(reader, version.content, Table) if kind == TABLE else reader.get(version.content, View)
-        )
+    value = None if kind == NAMESPACE else _content(version, reader)
     label = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}[kind]
     if isinstance(value, View) and is_materialized(value):
         label = "materialized view"
@@ -101,10 +104,43 @@ def described(change: EntityChange, reader: ObjectReader) -> Described | None:
             return None
         added = (0, 0, 0) if change.after is None else _added(change, value, reader)
     old = None if change.before is None or verb != "renamed" else ".".join(_parts(change.before.key))
-    return Described(label, ".".join((*path, name)), verb, old, *added)
+    details = differences(change.before, change.after, reader) if change.before and change.after else {}
+    return Described(label, ".".join((*path, name)), verb, old, *added, details)
+
+
+def differences(
+    before: Version, after: Version, reader: ObjectReader, *, by_name: bool = False
+) -> dict[str, str]:
+    """Return what differs between the contents of two versions of an entity, by the name of the field
+    (`metadata.version_details`). The result is empty if an imported table was not loaded yet, or the versions are of
+    different kinds.
+
+    Args:
+        by_name: whether columns of tables are compared by their names, because they are different tables.
+    """
+    if before.content == after.content:
+        return {}
+    old, new = _content(before, reader), _content(after, reader)
+    if isinstance(old, Namespace) and isinstance(new, Namespace):
+        return namespace_differences(old.properties, new.properties)
+    if isinstance(old, Table) and isinstance(new, Table):
+        return table_differences(old, new, reader, by_name=by_name)
+    if isinstance(old, View) and isinstance(new, View):
+        return view_differences(old, new, reader)
+    return {}
+
+
+def _content(version: Version, reader: ObjectReader) -> Namespace | Table | View | Unloaded:
+    kind = decode_key(version.key).kind
+    if kind == TABLE:
+        return content_of(reader, version.content, Table)
+    if kind == VIEW:
+        return content_of(reader, version.content, View)
+    return reader.get(version.content, Namespace)
 
 
 def _added(change: EntityChange, after: Table, reader: ObjectReader) -> tuple[int, int, int]:
+    """Return how many snapshots, rows and files a table gained."""
     before = None if change.before is None else content_of(reader, change.before.content, Table)
     root = before.snapshots if isinstance(before, Table) else IndexRoot()
     new = [

@@ -119,7 +119,7 @@ def test_a_branch_is_compared_and_merged_by_sql(spark: SparkSession, dev: str) -
         "CALL polaris.system.use('main')",
     )
     found = rows(spark, "CALL polaris.system.diff('main', 'dev')")
-    assert {(name.rpartition(".")[2], change, added) for _, name, change, _, _, added, _ in found} == {
+    assert {(name.rpartition(".")[2], change, added) for _, name, change, _, _, added, _, _ in found} == {
         ("made", "added", 1),
         ("t", "changed", 1),
     }
