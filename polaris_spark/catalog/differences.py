@@ -7,7 +7,8 @@ states do not share are read, so the cost depends on the number of differences a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import NameEntry
@@ -24,6 +25,9 @@ from polaris_spark.catalog.summaries import number_in
 from polaris_spark.commits.rows import Commit
 from polaris_spark.index import IndexRoot, ShardReader, diff
 from polaris_spark.index.keys import decode_key
+
+_SHOWN: Final = 8
+"""Maximum number of fields in a text."""
 
 
 class Version(NamedTuple):
@@ -128,6 +132,33 @@ def differences(
     if isinstance(old, View) and isinstance(new, View):
         return view_differences(old, new, reader)
     return {}
+
+
+def differences_text(change: EntityChange, reader: ObjectReader) -> str:
+    """Return what changed in an entity that both states have, as one text such as `set a: 1, add-column c: int`; empty
+    if nothing is known."""
+    if change.before is None or change.after is None:
+        return ""
+    found = fields_in_text(differences(change.before, change.after, reader))
+    after = _content(change.after, reader)
+    if not isinstance(after, Table):
+        return found
+    snapshots, rows, files = _added(change, after, reader)
+    added = ", ".join(
+        _counted(number, kind)
+        for number, kind in ((snapshots, "new snapshot"), (rows, "new row"), (files, "new file"))
+    )
+    return ", ".join(one for one in (added if snapshots else "", found) if one)
+
+
+def _counted(number: int, kind: str) -> str:
+    return f"{number} {kind}{'s' * (number != 1)}"
+
+
+def fields_in_text(fields: Mapping[str, str]) -> str:
+    """Return the first fields of `differences` as one text."""
+    shown = [f"{name}: {text}" for name, text in list(fields.items())[:_SHOWN]]
+    return ", ".join(shown + ([f"and {len(fields) - _SHOWN} more"] if len(fields) > _SHOWN else []))
 
 
 def _content(version: Version, reader: ObjectReader) -> Namespace | Table | View | Unloaded:
