@@ -1,8 +1,8 @@
 """Branches and tags of a catalog: create, list, drop and restore them.
 
 A branch is a reference, a database row that points to a newest commit. A new branch points to a commit of another
-branch, so it costs one row, however large the catalog is. A tag is a reference that accepts no commits. Its row keeps
-its commit, and the files that the commit needs, as the row of a branch does.
+branch, so creating it writes a few rows, whatever the size of the catalog. A tag is a reference that accepts no
+commits. Its row keeps its commit, and the files that the commit needs, as the row of a branch does.
 """
 
 from __future__ import annotations

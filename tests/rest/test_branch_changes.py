@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_a_renamed_branch_keeps_its_identity_and_open_sessions_get_an_error(
     with pytest.raises(NotFoundError, match="no dropped branch 'dev'"):
         call(main.session, "undrop_branch", name="dev")
     call(main.session, "create_branch", name="dev")
+
+
+def test_a_branch_says_when_it_was_created(main: Client) -> None:
+    now = datetime.now(timezone.utc)
+    call(main.session, "create_branch", name="of dev", source="dev")
+    call(main.session, "create_tag", name="v1")
+    shown = {name: described(main, name)["created_at"] for name in ("main", "dev", "of dev")}
+    shown["v1"] = call(main.session, "describe_tag", name="v1")[0][-1]
+    assert sorted(shown, key=lambda name: shown[name]) == ["main", "dev", "of dev", "v1"]
+    assert all(abs(time - now) < timedelta(minutes=1) for time in shown.values())
 
 
 def test_a_branch_is_not_renamed_to_a_name_that_is_taken_or_bad(main: Client) -> None:
