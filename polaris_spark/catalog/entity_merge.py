@@ -175,17 +175,11 @@ class _MergedContent(ContentChange[Prepared, Table]):
     kind = TABLE
     cls = Table
 
-    said: Mapping[str, str] = {}
-    """Further fields of the log entry, in addition to the changes of the draft."""
-
     def prepare(self, view: State) -> Prepared:
         raise AssertionError("prepare() must not be called: the merge passes the prepared value")
 
     def apply(self, state: State, prepared: Prepared) -> Any:
         raise AssertionError("the merge applies this part")
-
-    def record(self, *args: Any, summary: dict[str, str] | None = None, **rest: Any) -> None:
-        super().record(*args, summary={**self.said, **(summary or {})}, **rest)
 
 
 class MergeRun:
