@@ -7,7 +7,13 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError, ProtectedBranchError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    CommitFailedError,
+    InputError,
+    NotFoundError,
+    ProtectedBranchError,
+)
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
@@ -145,12 +151,12 @@ def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any
         used = max(one.head.time, one.registration.time)
         if one.name != MAIN and not one.registration.protected and used < newest:
             try:
-                if branch_of(catalog, one.name).head.commit != one.head.commit:
-                    continue  # somebody has committed to it since it was listed
-                if not dry_run:
-                    drop_branch(catalog, one.name, call.session.operation())
-            except (NotFoundError, ProtectedBranchError):  # somebody has dropped or protected it
-                continue
+                if dry_run:
+                    branch_of(catalog, one.name)
+                else:
+                    drop_branch(catalog, one.name, call.session.operation(), expected=one.head.commit)
+            except (CommitFailedError, NotFoundError, ProtectedBranchError):
+                continue  # somebody has committed to it, dropped or protected it since it was listed
             yield (*_commit(one), one.registration.owner or None, not dry_run)
 
 

@@ -382,7 +382,7 @@ def test_branches_that_are_used_while_unused_ones_are_dropped_are_kept(
 ) -> None:
     clock = ManualClock(int(time.time() * 1_000))
     main = open_branch(clock=clock)
-    for name in ("dropped", "idle", "protected", "used"):
+    for name in ("dropped", "idle", "protected", "raced", "used"):
         call(main.session, "create_branch", name=name)
     clock.advance(10 * 24 * 3_600_000)
     listed = jobs_branches._all
@@ -393,8 +393,21 @@ def test_branches_that_are_used_while_unused_ones_are_dropped_are_kept(
         call(main.session, "drop_branch", name="dropped")
         call(main.session, "protect_branch", name="protected")
         main.ok("POST", "v1/namespaces", {"namespace": ["b"]}, headers={"Polaris-State": "used"})
+        monkeypatch.setattr(references, "drop", used_and_dropped)
         return found
+
+    references, raced = main.session.catalog.references, list[str]()
+    drop = references.drop
+
+    def used_and_dropped(name: str, operation: Operation) -> Any:
+        """Drop a branch just after a commit to it."""
+        if name.endswith("/raced"):
+            raced.append(name)
+            main.ok("POST", "v1/namespaces", {"namespace": ["c"]}, headers={"Polaris-State": "raced"})
+        return drop(name, operation)
 
     monkeypatch.setattr(jobs_branches, "_all", then_changed)
     assert [row[0] for row in call(main.session, "drop_unused_branches", unused_for="9 d")] == ["idle"]
-    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "protected", "used"}
+    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "protected", "raced", "used"}
+    assert (len(raced), names(main, "raced")) == (1, ["c"])
+    main.ok("POST", "v1/namespaces", {"namespace": ["d"]}, headers={"Polaris-State": "raced"})
