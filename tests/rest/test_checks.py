@@ -400,7 +400,9 @@ def test_a_python_check_that_closes_its_session_closes_no_other(
     main: Client, open_branch: OpenBranch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_branch("dev").create("made")
-    python_check(tmp_path / "site", monkeypatch, "def check(merged):\n    with merged.session: pass", "closing")
+    python_check(
+        tmp_path / "site", monkeypatch, "def check(merged):\n    with merged.session: pass", "closing"
+    )
     call(main.session, "merge", source="dev")
     assert "made" in main.names("db")
 
