@@ -141,13 +141,17 @@ def test_staged_changes_are_committed(place: tuple[str, ...], tmp_path: Path) ->
     assert (dropped["branch"], dropped["dropped"]) == ("+nightly", True)
 
 
-def test_checks_are_added_shown_and_dropped_and_refuse_a_merge_without_spark(place: tuple[str, ...]) -> None:
+def test_checks_are_added_shown_and_dropped_and_refuse_a_merge_without_spark(
+    place: tuple[str, ...], tmp_path: Path
+) -> None:
     sql = "SELECT count(*) > 0 FROM db.t"
     added = told("add", *place, "--branch", "main", "--name", "it's", "--sql", f"{sql};", group="check")
     assert added == [{"branch": "main", "name": "it's", "sql": sql}]
     shown = told("show", *place, "--branch", "main", group="check")
     assert shown == [{"branch": "main", "name": "it's", "kind": "sql", "definition": sql}]
     told("create", *place, "--name", "dev")
+    with polaris_spark.connect(store=f"sqlite://{tmp_path}/store.db", branch="dev") as dev:
+        send(dev, "POST", "namespaces", {"namespace": ["new"]})
     told("protect", *place, "--name", "main")
     refused = run("merge", *place, "--source", "dev", POLARIS_SPARK_TOKEN=TOKEN)
     assert refused.code == 2
