@@ -24,6 +24,10 @@ NIGHTLY = {
     "fsck": "",  # and is everything sound?
 }
 """Jobs, with their arguments."""
+OPTIONAL = {
+    "drop_unused_branches": "unused_for => '90 d'",  # branches to which nobody has committed for three months
+}
+"""Further jobs, which run only if they are named. They do not wait for other runs, because several may run at once."""
 
 store, warehouse, *chosen = sys.argv[1:]
 spark = polaris_spark.configure(
@@ -31,7 +35,7 @@ spark = polaris_spark.configure(
 ).getOrCreate()
 faults = 0
 for job in chosen or NIGHTLY:
-    arguments = ", ".join(filter(None, (NIGHTLY.get(job, ""), "wait => true")))
+    arguments = OPTIONAL.get(job) or ", ".join(filter(None, (NIGHTLY.get(job, ""), "wait => true")))
     done = spark.sql(f"CALL polaris.system.{job}({arguments})")
     print(job, flush=True)
     done.show(20, truncate=False)

@@ -22,7 +22,6 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -55,7 +54,7 @@ from polaris_spark.catalog.entities import SEPARATOR
 from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import InputError
 from polaris_spark.rest.messages import ErrorResponse, decode, encode
-from polaris_spark.rest.session import Session, connect
+from polaris_spark.rest.session import Session, TransactionSession, connect
 
 KEPT_TEXT_BYTES = 8 * 2**20
 """Maximum size of the cache of parsed table metadata, as the total length of the JSON texts that were parsed."""
@@ -96,9 +95,9 @@ class PolarisCatalog(RestCatalog):
         return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}
 
     @contextmanager
-    def transaction(self, *, isolation: str = "serializable") -> Iterator[PolarisCatalog]:
-        """Carry out a transaction: yield a catalog that sees one state and its own changes. When the block ends, all
-        its changes take effect in one commit. If the block raises an error, nothing changes.
+    def transaction(self, *, isolation: str = "serializable") -> Iterator[TransactionCatalog]:
+        """Carry out a transaction: yield a catalog that sees one state and its own changes, and that has savepoints.
+        When the block ends, all its changes take effect in one commit. If the block raises an error, nothing changes.
 
         Args:
             isolation: `serializable` or `snapshot` (`catalog.transactions`).
@@ -106,11 +105,7 @@ class PolarisCatalog(RestCatalog):
             MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
         """
         with self._opened.transaction(isolation=isolation) as session:
-            found = copy(self)
-            found._opened = session
-            found._session = self._create_session_of(session)
-            found._kept = LRUCache(KEPT_TEXT_BYTES, getsizeof=lambda kept: kept.bytes)
-            yield found
+            yield TransactionCatalog(self, session)
 
     def _create_session(self) -> Any:
         return self._create_session_of(self._opened)
@@ -192,6 +187,35 @@ class PolarisCatalog(RestCatalog):
                 "open the store"
             )
         return _reopen, (self.name, self._given)
+
+
+class TransactionCatalog(PolarisCatalog):
+    """The catalog of a transaction: it sees one state, and its own changes."""
+
+    _opened: TransactionSession
+
+    def __init__(self, outer: PolarisCatalog, session: TransactionSession) -> None:
+        self.__dict__.update(outer.__dict__)
+        self._opened = session
+        self._session = self._create_session_of(session)
+        self._kept = LRUCache(KEPT_TEXT_BYTES, getsizeof=lambda kept: kept.bytes)
+
+    def savepoint(self, name: str) -> None:
+        """Set a savepoint. An earlier one of the same name is hidden.
+
+        Raises:
+            NotFoundError: the transaction has ended.
+        """
+        self._opened.savepoint(name)
+
+    def rollback_to(self, name: str) -> None:
+        """Undo all changes since a savepoint. The transaction stays open. Tables that were loaded since then must be
+        loaded again.
+
+        Raises:
+            NotFoundError: the transaction has no such savepoint, or has ended.
+        """
+        self._opened.rollback_to(name)
 
 
 def _reopen(name: str, properties: dict[str, Any]) -> PolarisCatalog:

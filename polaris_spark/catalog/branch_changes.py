@@ -79,6 +79,26 @@ def rename_branch(catalog: Catalog, name: str, to: str, operation: Operation) ->
     return Branch(to, renamed.first_head(), renamed.registration)
 
 
+def rename_tag(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
+    """Rename a tag. It keeps its commit.
+
+    Raises:
+        AlreadyExistsError: a branch or tag has the new name.
+        BadRequestError: no tag can have the new name.
+        NotFoundError: the tag does not exist.
+    """
+    require_name("tag", to)
+    tag_of(catalog, name)
+    row = catalog.row
+    try:
+        renamed = catalog.references.rename(
+            tag_name(row, name), tag_name(row, to), operation, rivals=(head_name(row, to),)
+        )
+    except AlreadyExistsError as error:
+        raise taken(catalog, to) from error
+    return Branch(to, renamed.first_head(), renamed.registration)
+
+
 def reassign_branch(
     catalog: Catalog, name: str, to: str, operation: Operation, *, expected: str = ""
 ) -> Branch:

@@ -1,8 +1,8 @@
 """Branches and tags of a catalog: create, list, drop and restore them.
 
 A branch is a reference, a database row that points to a newest commit. A new branch points to a commit of another
-branch, so it costs one row, however large the catalog is. A tag is a reference that accepts no commits. Its row keeps
-its commit, and the files that the commit needs, as the row of a branch does.
+branch, so creating it writes a few rows, whatever the size of the catalog. A tag is a reference that accepts no
+commits. Its row keeps its commit, and the files that the commit needs, as the row of a branch does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
+    CommitFailedError,
     NotFoundError,
     ProtectedBranchError,
     ReferenceGoneError,
@@ -170,22 +171,37 @@ def create_tag(
     return Branch(name, made.first_head(), made.registration)
 
 
-def drop_branch(catalog: Catalog, name: str, operation: Operation) -> None:
+def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: int | None = None) -> None:
     """Drop a branch. It can be restored until its grace period ends.
 
+    Args:
+        expected: id of the newest commit that the branch must have; None for any. A commit that comes between this
+            check and the drop restores the branch at once. If this process dies then, it stays dropped.
     Raises:
         BadRequestError: it is the branch main.
+        CommitFailedError: the branch has another newest commit than `expected`.
         NotFoundError: the branch does not exist.
         ProtectedBranchError: the branch is protected.
     """
     if name == MAIN:
         raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be dropped")
-    branch_of(catalog, name)
-    try:
-        catalog.references.drop(head_name(catalog.row, name), operation)
-    except ProtectedBranchError as error:
-        raise is_protected(name, error) from error
-    catalog.opened_branches.discard(name)
+    found = branch_of(catalog, name).head.commit
+    if expected is None or found == expected:
+        try:
+            dropped = catalog.references.drop(head_name(catalog.row, name), operation)
+        except ProtectedBranchError as error:
+            raise is_protected(name, error) from error
+        catalog.opened_branches.discard(name)
+        if expected is None:
+            return
+        found = catalog.references.sealed_head(dropped).commit
+        if found != expected:
+            undrop_branch(catalog, name, operation._replace(id=b""))
+    if found != expected:
+        raise CommitFailedError(
+            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id {found}, not "
+            f"{expected}"
+        )
 
 
 def drop_tag(catalog: Catalog, name: str, operation: Operation) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.checks import Check, checks_in
+from polaris_spark.catalog.differences import changed_entities
 from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES, PROPERTIES
@@ -65,6 +66,13 @@ class MergedState(NamedTuple):
     """The SQL checks of the branch."""
     label: str
     """Description of the merge, such as `merge dev` or `revert 42`."""
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether the state differs from that before the merge, so that checks must hold in it. A merge can record only
+        that another branch is contained."""
+        before, after = self.before.commit, self.after.commit
+        return bool(changed_entities(self.catalog.reader.read_shards, before, after))
 
 
 class Evaluator(Protocol):
@@ -126,7 +134,8 @@ def merge_checked(
         seen = None
         if not catalog.in_transaction and _checks_apply(reading_state(catalog.head()), evaluator):
             with _merged(catalog, make, difference, label) as (merged, seen):
-                _require_all(merged, evaluator.outcomes(merged))
+                if merged.changes_something:
+                    _require_all(merged, evaluator.outcomes(merged))
         change = make(_as_seen(difference, seen))
         change.guard = _guard(seen, evaluator)
         try:
@@ -150,7 +159,7 @@ def check_outcomes(
     if not _checks_apply(reading_state(catalog.head()), evaluator):
         return []
     with _merged(catalog, make, difference, label) as (merged, _):
-        return _rows(evaluator.outcomes(merged))
+        return _rows(evaluator.outcomes(merged)) if merged.changes_something else []
 
 
 def unevaluated(catalog: Catalog, evaluator: Evaluator, reason: str) -> list[Merged]:

@@ -201,6 +201,8 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
     cls: type[C]
     with_view: ClassVar[bool] = False
     """Whether the change of a storage table is a part of a change that also stores its materialized view."""
+    said: Mapping[str, str] = {}
+    """Further fields of the log entry, in addition to the changes of the draft."""
 
     def __init__(self, context: Context, operation: Operation, name: TableName) -> None:
         super().__init__(context, operation)
@@ -280,6 +282,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         before_id = found.content if found else 0
         if existing_file is not None:
             summary |= unconfirmed_summary(value)
+        summary = {**self.said, **summary}
         self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
         return StoredContent(content, value)
 
@@ -306,7 +309,9 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         changed = ViewDraft(view, state, now_ms=prepared.now, check_time=state.check_time)
         set_document(changed.own_properties(), where, view.properties)
         changed.record("set-properties")
-        StorageView(self.context, self.operation, name).store(state, found, changed, prepared, effective)
+        part = StorageView(self.context, self.operation, name)
+        part.said = self.said
+        part.store(state, found, changed, prepared, effective)
         return True
 
 

@@ -22,7 +22,14 @@ from polaris_spark.catalog.contents import (
     occupy,
     same_places,
 )
-from polaris_spark.catalog.differences import EntityChange, Version, entry_of
+from polaris_spark.catalog.differences import (
+    EntityChange,
+    Version,
+    differences,
+    differences_text,
+    entry_of,
+    fields_in_text,
+)
 from polaris_spark.catalog.entities import (
     Context,
     NameEntry,
@@ -168,17 +175,11 @@ class _MergedContent(ContentChange[Prepared, Table]):
     kind = TABLE
     cls = Table
 
-    said: Mapping[str, str] = {}
-    """Further fields of the log entry, in addition to the changes of the draft."""
-
     def prepare(self, view: State) -> Prepared:
         raise AssertionError("prepare() must not be called: the merge passes the prepared value")
 
     def apply(self, state: State, prepared: Prepared) -> Any:
         raise AssertionError("the merge applies this part")
-
-    def record(self, *args: Any, summary: dict[str, str] | None = None, **rest: Any) -> None:
-        super().record(*args, summary={**self.said, **(summary or {})}, **rest)
 
 
 class MergeRun:
@@ -349,8 +350,18 @@ class MergeRun:
         else:
             self.steps.pop(change.entity_id, None)
             if change.entity_id not in self._storage:  # the conflict of its view says it
-                told = _GONE if lost else reason
-                self._tell(version.key, "kept" if strategy is Strategy.OURS else "conflict", told)
+                kept = strategy is Strategy.OURS
+                told = _GONE if lost else reason if kept else reason + self._sides(change, ours)
+                self._tell(version.key, "kept" if kept else "conflict", told)
+
+    def _sides(self, change: EntityChange, ours: Version | None) -> str:
+        """Return the changes of both sides as a text after the reason for a conflict; empty if nothing is known."""
+        own = differences_text(change._replace(after=ours), self.state)
+        other = differences_text(change, self.state)
+        sides = [
+            f"{side}: {text}" for side, text in (("this branch", own), ("the other state", other)) if text
+        ]
+        return f" ({'; '.join(sides)})" if sides else ""
 
     def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
         """Find new names that another entity of the branch has. Namespaces of the same name become one."""
@@ -373,7 +384,15 @@ class MergeRun:
             else:
                 del self.steps[step.entity_id]
                 reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
+                if strategy is not Strategy.OURS and same_kind:
+                    reason += self._difference_from(Version(key, entry.content), step.new)
                 self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+
+    def _difference_from(self, ours: Version, theirs: Version) -> str:
+        """Return how another entity of the same name differs, as a text after the reason for a conflict."""
+        found = differences(ours, theirs, self.state, by_name=True)
+        found.pop("location", None)  # no two tables or views have the same one
+        return f" (the new one differs from it by: {fields_in_text(found)})" if found else ""
 
     def _stands_alone(self, key: bytes, entry: NameEntry) -> bool:
         """Whether an entity can be removed by itself: it is neither a materialized view nor a storage table."""
@@ -527,7 +546,7 @@ class MergeRun:
         except TableConflictError as conflict:
             strategy = change.strategy_for(new, step.old)
             if strategy is Strategy.FAIL:
-                raise _Conflict(str(conflict)) from conflict
+                raise _Conflict(f"{conflict}{self._sides(step.change, new)}") from conflict
             if strategy is Strategy.THEIRS and self._lost(step.change, new):
                 raise _Conflict(_GONE) from conflict
             if strategy is Strategy.THEIRS:
@@ -561,7 +580,11 @@ class MergeRun:
             if there in (old, here):
                 continue
             if here != old and strategy is Strategy.FAIL:
-                self._tell(new.key, "conflict", f"both sides changed the property {name!r}")
+                problem = (
+                    f"both sides changed the property {name!r}: it is {_shown(here)} in this branch and "
+                    f"{_shown(there)} in the other state"
+                )
+                self._tell(new.key, "conflict", problem)
                 return
             if here == old or strategy is Strategy.THEIRS:
                 properties.pop(name, None)
@@ -603,8 +626,9 @@ class MergeRun:
             assert version is not None
             path, kind, name = decode_key(version.key)
             if step.new is None and kind == NAMESPACE:
-                if self.state.scan(NAMES, *subtree((*path, name)), limit=1):
-                    problem = "the other state removed it, but it is not empty in this branch"
+                if found := self.state.scan(NAMES, *subtree((*path, name)), limit=1):
+                    inner = f"{KINDS[decode_key(found[0][0]).kind]} {name_of(found[0][0])}"
+                    problem = f"the other state removed it, but this branch has {inner} in it"
                     self._tell(version.key, "conflict", problem)
             elif step.new is not None and (problem := self._clash(version)):
                 self._tell(version.key, "conflict", problem)
@@ -681,6 +705,10 @@ def same_snapshots(state: State, content: int, later: int) -> bool:
     if not isinstance(old, Table) or not isinstance(new, Table):
         return False
     return all(after is not None for _, _, after in diff(old.snapshots, new.snapshots, state.read_shards))
+
+
+def _shown(value: str | None) -> str:
+    return "removed" if value is None else repr(value[:100])
 
 
 def _key(version: Version | None) -> bytes | None:

@@ -26,6 +26,7 @@ from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.settings import PROTECTION
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import HistoryTrimmedError
+from polaris_spark.ids import id_time_ms
 from polaris_spark.index import Entry
 from polaris_spark.store.objects import ObjectStore
 
@@ -134,6 +135,18 @@ def own_branch(at: CommitReader) -> tuple[int, int]:
     `main`."""
     entry = at.index(MERGES).get(_OWN)
     return (0, 0) if entry is None else _decoded_own(entry)
+
+
+def created_ms(store: ObjectStore, head: Head, catalog: int) -> int:
+    """Return the time at which a branch was created or last reassigned, in milliseconds since 1970. Renames and
+    restorations do not change it.
+
+    Args:
+        head: head of the branch.
+        catalog: id of the catalog, with which the branch `main` was created.
+    """
+    own, _ = own_branch(reader_of(store, head))
+    return id_time_ms(own or catalog)
 
 
 def record_merge(state: State, source: Ancestry) -> None:

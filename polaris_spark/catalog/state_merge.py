@@ -102,7 +102,7 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         strategies: Mapping[str, Strategy] | None = None,
         dry_run: bool = False,
         adds: str = "create",
-        advice: str = "choose the strategy 'ours' or 'theirs' for them",
+        advice: str = "",
     ) -> None:
         """
         Args:
@@ -112,7 +112,8 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
             strategies: strategies for single entities, by name.
             dry_run: whether to return conflicts as rows. The caller then does not commit the change.
             adds: verb of the log's action for entities that the change adds to the branch.
-            advice: end of the message about conflicts, which says what the user can do.
+            advice: end of the message about conflicts, which says what the user can do. If it is empty, the message
+                names the strategies that have not been tried.
         """
         super().__init__(context, operation)
         self._difference = difference
@@ -161,8 +162,17 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         return (
             f"{self.label} has {len(conflicts)} conflict{'s' * (len(conflicts) > 1)}, nothing was changed: "
-            f"{shown}{more}; {self._advice}"
+            f"{shown}{more}; {self._advice or self._untried(conflicts)}"
         )
+
+    def _untried(self, conflicts: list[Merged]) -> str:
+        chosen = {self._strategies.get(one.name, self._strategy) for one in conflicts}
+        advice = {
+            Strategy.FAIL: "choose the strategy 'ours' or 'theirs' for them",
+            Strategy.THEIRS: "the strategy 'theirs' cannot resolve this: choose 'ours', or change the branch first",
+            Strategy.OURS: "the strategy 'ours' cannot resolve this: change the branch first",
+        }
+        return "; ".join(text for strategy, text in advice.items() if strategy in chosen)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[Merged]:
         return [

@@ -355,6 +355,10 @@ def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:
         apply_all(draft, [{"action": "set-properties", "updates": added}])
 
 
+TRANSACTION = "transaction"
+"""Value of the field `from` in the log entries of a transaction."""
+
+
 class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
     """Apply updates to several tables in one commit: all or none."""
 
@@ -370,6 +374,8 @@ class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
                 f"the transaction changes table {twice} twice; send all changes of a table together"
             )
         self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
+        for part in self.parts:
+            part.said = {"from": TRANSACTION}
 
     def prepare(self, view: State) -> list[Prepared]:
         return [part.prepare(view) for part in self.parts]

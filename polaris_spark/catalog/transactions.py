@@ -39,6 +39,7 @@ from polaris_spark.catalog.metadata.texts import decode
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
+from polaris_spark.catalog.table_changes import TRANSACTION
 from polaris_spark.commits.change import Operation, PrepareAgain, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.private import PrivateCommitter
@@ -325,7 +326,7 @@ def _merge(transaction: Transaction, operation: Operation) -> list[Merged]:
         parent.context,
         operation,
         lambda view: _difference(transaction, view),
-        label="transaction",
+        label=TRANSACTION,
         advice="roll it back and repeat it",
     )
     return parent.commit(change)
@@ -362,7 +363,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         return found
 
     change = MergeStates(
-        catalog.context, operation, difference, label="transaction", advice="repeat the request"
+        catalog.context, operation, difference, label=TRANSACTION, advice="repeat the request"
     )
     catalog.commit(change)
 

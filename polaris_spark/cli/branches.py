@@ -30,6 +30,7 @@ tag = command_group(
         "create": branches.CREATE_TAG,
         "show": branches.SHOW_TAGS,
         "describe": branches.DESCRIBE_TAG,
+        "rename": branches.RENAME_TAG,
         "alter": branches.ALTER_TAG,
         "drop": branches.DROP_TAG,
         "undrop": branches.UNDROP_TAG,

@@ -77,7 +77,7 @@ COMMANDS = {
     "diff": Entry(
         "polaris_spark.cli.merges:diff",
         "Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "
-        "changed.",
+        "changed, and what changed in them.",
     ),
     "merge": Entry("polaris_spark.cli.merges:merge", "Merge a branch into another branch, in one commit."),
     "revert": Entry("polaris_spark.cli.merges:revert", "Undo commits of a branch by a new commit."),

@@ -403,6 +403,8 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3g}"
+    if isinstance(value, dict):
+        return plain(", ".join(f"{name} = {text}" for name, text in value.items()))
     return plain(str(_json(value)))
 
 

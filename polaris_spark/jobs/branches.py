@@ -7,7 +7,13 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError, ProtectedBranchError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    CommitFailedError,
+    InputError,
+    NotFoundError,
+    ProtectedBranchError,
+)
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
@@ -82,14 +88,16 @@ def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, .
     store = call.session.catalog.references.store
     parted = None if main is None else distance(store, branch.head, main.head)
     apart = (None, None) if parted is None else parted
-    return (*_commit(branch), *apart, *_described(branch), branch.registration.protected, *_kept(branch))
+    described = (*_described(branch), branch.registration.protected, *_kept(branch))
+    return (*_commit(branch), *apart, *described, _created(call, branch, "branch"))
 
 
-def _rename(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branch_changes import rename_branch
+def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog import branch_changes
 
+    rename = branch_changes.rename_branch if kind == "branch" else branch_changes.rename_tag
     operation = call.session.operation()
-    return [_commit(rename_branch(call.session.catalog, arguments["name"], arguments["to"], operation))]
+    return [_commit(rename(call.session.catalog, arguments["name"], arguments["to"], operation))]
 
 
 def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -143,17 +151,19 @@ def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any
         used = max(one.head.time, one.registration.time)
         if one.name != MAIN and not one.registration.protected and used < newest:
             try:
-                if branch_of(catalog, one.name).head.commit != one.head.commit:
-                    continue  # somebody has committed to it since it was listed
-                if not dry_run:
-                    drop_branch(catalog, one.name, call.session.operation())
-            except (NotFoundError, ProtectedBranchError):  # somebody has dropped or protected it
-                continue
+                if dry_run:
+                    branch_of(catalog, one.name)
+                else:
+                    drop_branch(catalog, one.name, call.session.operation(), expected=one.head.commit)
+            except (CommitFailedError, NotFoundError, ProtectedBranchError):
+                continue  # somebody has committed to it, dropped or protected it since it was listed
             yield (*_commit(one), one.registration.owner or None, not dry_run)
 
 
 def _show_tags(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    return [(*_commit(one), *_described(one)) for one in _all(call, "tag").values()]
+    return [
+        (*_commit(one), *_described(one), _created(call, one, "tag")) for one in _all(call, "tag").values()
+    ]
 
 
 def _describe_tag(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -173,8 +183,21 @@ def _all(call: Call, kind: str) -> dict[str, Branch]:
 
 def _commit(branch: Branch) -> tuple[Any, ...]:
     head = branch.head
-    changed = datetime.fromtimestamp(head.time / 1000, timezone.utc)
-    return branch.name, head.number, head.commit, changed
+    return branch.name, head.number, head.commit, _time(head.time)
+
+
+def _created(call: Call, branch: Branch, kind: str) -> datetime:
+    from polaris_spark.catalog.merge_base import created_ms
+    from polaris_spark.ids import id_time_ms
+
+    if kind == "tag":
+        return _time(id_time_ms(branch.registration.generation))
+    catalog = call.session.catalog
+    return _time(created_ms(catalog.references.store, branch.head, catalog.row.entity_id))
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc)
 
 
 def _described(branch: Branch) -> tuple[Any, ...]:
@@ -196,6 +219,7 @@ _COMMIT = (
 )
 _DESCRIPTION = (Column("owner", "STRING"), Column("comment", "STRING"), Column("source", "STRING"))
 _KEPT = (Column("retention", "STRING"), Column("keep_commits", "BIGINT"))
+_CREATED = Column("created_at", "TIMESTAMP")
 _COMMENT = Parameter("comment", "STRING", "a text for people")
 _AT = Parameter("at", "STRING", "number, id or time of the commit; by default, the newest commit")
 _IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
@@ -230,7 +254,8 @@ UNDROP = Procedure(
 )
 SHOW = Procedure(
     name="show_branches",
-    comment="List the branches of the catalog, and how many commits each is ahead of and behind main.",
+    comment="List the branches of the catalog, when each was created, and how many commits it is ahead of and behind "
+    "main.",
     parameters=(),
     columns=(
         _BRANCH,
@@ -240,6 +265,7 @@ SHOW = Procedure(
         *_DESCRIPTION,
         Column("protected", "BOOLEAN"),
         *_KEPT,
+        _CREATED,
     ),
     run=_show_branches,
     over_http=True,
@@ -273,7 +299,15 @@ RENAME = Procedure(
     comment="Rename a branch of the catalog. Sessions that have it open get an error.",
     parameters=(_BRANCH_NAME, Parameter("to", "STRING", "the new name", required=True)),
     columns=(_BRANCH, *_COMMIT),
-    run=_rename,
+    run=partial(_rename, kind="branch"),
+    over_http=True,
+)
+RENAME_TAG = Procedure(
+    name="rename_tag",
+    comment="Rename a tag of the catalog.",
+    parameters=(_TAG_NAME, Parameter("to", "STRING", "the new name", required=True)),
+    columns=(_TAG, *_COMMIT),
+    run=partial(_rename, kind="tag"),
     over_http=True,
 )
 REASSIGN = Procedure(
@@ -381,7 +415,7 @@ SHOW_TAGS = Procedure(
     name="show_tags",
     comment="List the tags of the catalog.",
     parameters=(),
-    columns=(_TAG, *_COMMIT, *_DESCRIPTION),
+    columns=(_TAG, *_COMMIT, *_DESCRIPTION, _CREATED),
     run=_show_tags,
     over_http=True,
     only_reads=True,
@@ -390,7 +424,7 @@ DESCRIBE_TAG = Procedure(
     name="describe_tag",
     comment="Describe a tag of the catalog.",
     parameters=(_TAG_NAME,),
-    columns=(_TAG, *_COMMIT, *_DESCRIPTION),
+    columns=(_TAG, *_COMMIT, *_DESCRIPTION, _CREATED),
     run=_describe_tag,
     over_http=True,
     only_reads=True,

@@ -57,7 +57,7 @@ class MergedCatalog:
     procedure `diff` shows them."""
     session: Session
     """The catalog in the merged state, as `polaris_spark.connect` returns one. It cannot be changed. It can be used
-    until the check returns; do not close it."""
+    until the check returns."""
 
 
 PythonCheck = Callable[[MergedCatalog], object]

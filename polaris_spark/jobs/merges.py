@@ -103,7 +103,7 @@ MERGED: Final = (
 DIFF = Procedure(
     name="diff",
     comment="Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "
-    "changed.",
+    "changed, and what changed in them.",
     parameters=(
         Parameter(
             "from_state",
@@ -121,6 +121,7 @@ DIFF = Procedure(
         Column("snapshots_added", "BIGINT"),
         Column("rows_added", "BIGINT"),
         Column("files_added", "BIGINT"),
+        Column("details", "MAP<STRING,STRING>"),
     ),
     run=_diff,
     over_http=True,

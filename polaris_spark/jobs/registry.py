@@ -53,6 +53,7 @@ BUILT_IN = (
     branches.SHOW,
     branches.DESCRIBE,
     branches.RENAME,
+    branches.RENAME_TAG,
     branches.REASSIGN,
     branches.PROTECT,
     branches.UNPROTECT,

@@ -33,7 +33,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED
 from polaris_spark.catalog.states import STATE, catalog_as_of, catalog_at
-from polaris_spark.catalog.transactions import Transactions, isolation_of
+from polaris_spark.catalog.transactions import Transaction, Transactions, isolation_of
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commit_notes import Notes, checked
 from polaris_spark.commits.change import Operation
@@ -110,6 +110,8 @@ class Session:
         self._resources: dict[type, Resource] = {}
         self._closed = threading.Event()
         self._closing = threading.Lock()
+        self._shares = False
+        """Whether another session closes the resources of this one."""
 
     def request(
         self,
@@ -174,7 +176,7 @@ class Session:
         """Return a session with another principal, with other notes, or with another form of this session's catalog,
         such as a restricted catalog. The new session shares the store of this session.
 
-        The returned session is closed when this session is closed; do not close it separately.
+        The returned session is closed when this session is closed, and only then.
         """
         found = Session(
             self.properties,
@@ -184,14 +186,19 @@ class Session:
             self.router,
             self.notes if notes is None else notes,
         )
-        found._resources, found._closed, found._closing = self._resources, self._closed, self._closing
+        found._share(self)
         return found
 
+    def _share(self, other: Session) -> None:
+        """Use the resources of another session, and be closed with it."""
+        self._resources, self._closed, self._closing = other._resources, other._closed, other._closing
+        self._shares = True
+
     @contextmanager
-    def transaction(self, *, isolation: str = "serializable") -> Iterator[Session]:
-        """Carry out a transaction: yield a session that sees one state of the catalog and its own changes. When the
-        block ends, all its changes take effect in one commit. If the block raises an error, nothing changes. If the
-        outcome of the commit is unknown, it is repeated once; the changes take effect once.
+    def transaction(self, *, isolation: str = "serializable") -> Iterator[TransactionSession]:
+        """Carry out a transaction: yield a session that sees one state of the catalog and its own changes, and that has
+        savepoints. When the block ends, all its changes take effect in one commit. If the block raises an error,
+        nothing changes. If the outcome of the commit is unknown, it is repeated once; the changes take effect once.
 
         Args:
             isolation: `serializable` or `snapshot` (`catalog.transactions`).
@@ -203,7 +210,7 @@ class Session:
         transactions, operation = self.resource(Transactions), self.operation()
         begun = transactions.begin(self.catalog, isolation_of(isolation))
         try:
-            yield self.derive(catalog=catalog_at(self.catalog, begun.state))
+            yield TransactionSession(self, begun)
             try:
                 transactions.commit(begun, operation)
             except OutcomeUnknownError:
@@ -255,7 +262,10 @@ class Session:
 
     def close(self) -> None:
         """Close the session's resources and release its store. Later requests raise `InputError`. A second call does
-        nothing."""
+        nothing, and so does a call on a session that `derive` or `transaction` returned: the session from which it
+        comes closes it."""
+        if self._shares:
+            return
         with self._closing:
             was_closed = self._closed.is_set()
             self._closed.set()
@@ -270,6 +280,40 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class TransactionSession(Session):
+    """The session of a transaction: its requests see one state of the catalog, and their own changes."""
+
+    def __init__(self, parent: Session, begun: Transaction) -> None:
+        super().__init__(
+            parent.properties,
+            parent.connection,
+            catalog_at(parent.catalog, begun.state),
+            parent.principal,
+            parent.router,
+            parent.notes,
+        )
+        self._share(parent)
+        self._begun = begun
+
+    def savepoint(self, name: str) -> None:
+        """Set a savepoint. An earlier one of the same name is hidden.
+
+        Raises:
+            NotFoundError: the transaction has ended.
+        """
+        self.resource(Transactions).save(self._begun, name)
+
+    def rollback_to(self, name: str) -> None:
+        """Undo all changes since a savepoint. The transaction stays open.
+
+        Raises:
+            BadRequestError: it is not known whether the transaction was committed.
+            NotFoundError: the transaction has no such savepoint, or has ended.
+        """
+        self.resource(Transactions).return_to(self._begun, name)
+        self.catalog = catalog_at(self._begun.parent, self._begun.state)
 
 
 def connect(

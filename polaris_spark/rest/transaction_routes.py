@@ -15,7 +15,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.states import STATE, catalog_at
 from polaris_spark.catalog.table_changes import CommitTables, TableCommit
 from polaris_spark.catalog.transactions import at_once
-from polaris_spark.commits.change import Operation
+from polaris_spark.commits.change import Operation, new_operation_id
 from polaris_spark.errors import BadRequestError, NotFoundError, PolarisError
 from polaris_spark.rest import messages, namespace_routes, table_routes, view_routes
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
@@ -31,13 +31,20 @@ _CHANGES = Router(
 
 
 def commit_transaction(catalog: Catalog, request: Request) -> Response:
-    """Answer `POST transactions/commit`: commit changes of tables, and further requests, atomically."""
+    """Answer `POST transactions/commit`: commit changes of tables, and further requests, atomically.
+
+    All log entries of the transaction have its id. If the client gave none, it gets one here: without it, transactions
+    that one commit of the branch contains could not be told apart.
+    """
     body = messages.decode(request.body, messages.CommitTransactionRequest)
     commits = [_table_commit(change) for change in body.table_changes]
     if not commits and not body.requests:
         raise BadRequestError("the transaction has no table changes: 'table-changes' is empty")
+    operation = request.operation()
+    if not operation.id:
+        operation = operation._replace(id=new_operation_id(catalog.context.clock.now_ms()))
     if not body.requests:
-        commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
+        commit_updates(catalog, CommitTables(catalog.context, operation, commits))
         return NO_CONTENT
     parts = []
     for number, one in enumerate(body.requests, 1):
@@ -50,7 +57,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
             commit_updates(copy, CommitTables(catalog.context, own, commits))
         _carry_out(copy, parts)
 
-    at_once(catalog, request.operation(), work)
+    at_once(catalog, operation, work)
     return NO_CONTENT
 
 

@@ -79,8 +79,10 @@ def test_a_tag_is_created_shown_dropped_and_restored(place: tuple[str, ...], tmp
     for command in (("show", *place), ("describe", *place, "--name", "v1")):
         [shown] = told(*command, group="tag")
         assert (shown["tag"], shown["comment"], shown["source"]) == ("v1", "first", "main#1")
-    assert told("drop", *place, "--name", "v1", group="tag") == [{"tag": "v1", "dropped": True}]
-    [restored] = told("undrop", *place, "--name", "v1", group="tag")
+    [renamed] = told("rename", *place, "--name", "v1", "--to", "may", group="tag")
+    assert (renamed["tag"], renamed["commit-id"]) == ("may", made["commit-id"])
+    assert told("drop", *place, "--name", "may", group="tag") == [{"tag": "may", "dropped": True}]
+    [restored] = told("undrop", *place, "--name", "may", group="tag")
     assert restored["commit-id"] == made["commit-id"]
 
 
@@ -139,13 +141,17 @@ def test_staged_changes_are_committed(place: tuple[str, ...], tmp_path: Path) ->
     assert (dropped["branch"], dropped["dropped"]) == ("+nightly", True)
 
 
-def test_checks_are_added_shown_and_dropped_and_refuse_a_merge_without_spark(place: tuple[str, ...]) -> None:
+def test_checks_are_added_shown_and_dropped_and_refuse_a_merge_without_spark(
+    place: tuple[str, ...], tmp_path: Path
+) -> None:
     sql = "SELECT count(*) > 0 FROM db.t"
     added = told("add", *place, "--branch", "main", "--name", "it's", "--sql", f"{sql};", group="check")
     assert added == [{"branch": "main", "name": "it's", "sql": sql}]
     shown = told("show", *place, "--branch", "main", group="check")
     assert shown == [{"branch": "main", "name": "it's", "kind": "sql", "definition": sql}]
     told("create", *place, "--name", "dev")
+    with polaris_spark.connect(store=f"sqlite://{tmp_path}/store.db", branch="dev") as dev:
+        send(dev, "POST", "namespaces", {"namespace": ["new"]})
     told("protect", *place, "--name", "main")
     refused = run("merge", *place, "--source", "dev", POLARIS_SPARK_TOKEN=TOKEN)
     assert refused.code == 2
@@ -185,3 +191,54 @@ def test_spark_evaluates_the_checks_of_a_merge_by_command(tmp_path: Path) -> Non
     told("drop", store, "--branch", "main", "--name", "it's", group="check")
     told("add", store, "--branch", "main", "--name", "no", "--sql", "SELECT true", group="check")
     assert [row["action"] for row in json.loads(process(*merge).stdout)] == ["removed"]
+
+
+def rows(*arguments: str, **environment: str) -> Any:
+    """Return the rows of a command without a group, from JSON."""
+    answer = run(*arguments, "--json", **{"POLARIS_SPARK_TOKEN": TOKEN, **environment})
+    assert answer.code == 0, answer.err
+    return answer.json
+
+
+def test_states_are_compared_and_commits_picked_and_reverted(place: tuple[str, ...], tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    told("create", *place, "--name", "dev")
+    with polaris_spark.connect(store=store, branch="dev") as dev:
+        body = {"updates": [{"action": "set-properties", "updates": {"my.a": "1"}}]}
+        send(dev, "POST", "namespaces/db/tables/t", body)
+        number = dev.catalog.head().head.number
+    expected = [
+        {
+            "kind": "table",
+            "name": "db.t",
+            "change": "changed",
+            "old-name": None,
+            "snapshots-added": 0,
+            "rows-added": 0,
+            "files-added": 0,
+            "details": {"set my.a": "1"},
+        }
+    ]
+    assert rows("diff", *place, "--from-state", "main", "--to-state", "dev") == expected
+    assert rows("diff", *place, "main", "dev") == expected
+    assert rows("diff", "main", "dev", POLARIS_SPARK_STORE=store) == expected
+    picked = [{"kind": "table", "name": "db.t", "action": "changed", "detail": ""}]
+    assert rows("cherry-pick", *place, "--commit", f"dev#{number}") == picked
+    assert rows("diff", *place, "dev", "main") == []
+    [commit] = rows("log", store, "--limit", "1")
+    assert rows("revert", *place, "--commit", str(commit["number"])) == [{**picked[0], "action": "merged"}]
+    [back] = rows("diff", *place, "dev", "main")
+    assert back["details"] == {"unset": "my.a"}
+    shown = run("diff", *place, "dev", "main", POLARIS_SPARK_TOKEN=TOKEN)
+    assert "unset = my.a" in shown.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("store",), ("store", "--from-state", "main"), ("a", "b", "c", "d"), ("a", "b", "--to-state", "c")],
+)
+def test_a_comparison_without_two_states_is_refused(words: tuple[str, ...]) -> None:
+    answer = run("diff", *words)
+    assert answer.code == 2
+    assert "diff compares two states: give STORE FROM TO" in answer.err
+    assert "STORE is missing" in run("diff", "main", "dev").err

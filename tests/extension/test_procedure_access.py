@@ -101,6 +101,7 @@ NEEDED = {
     "describe_tag": {"name": "v1"},
     "drop_tag": {"name": "v1"},
     "undrop_tag": {"name": "v2"},
+    "rename_tag": {"name": "v1", "to": "v3"},
     "diff": {"from_state": "main", "to_state": "dev"},
     "merge": {"source": "dev"},
     "revert": {"commit": "2"},

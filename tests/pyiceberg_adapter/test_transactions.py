@@ -48,3 +48,22 @@ def _read_what_others_change(catalog: PolarisCatalog) -> None:
     with catalog.transaction() as tx:
         tx.load_table("db.made").append(tx.load_table("db.t").scan().to_arrow())
         catalog.load_table("db.t").append(ROWS)
+
+
+def test_a_part_of_a_transaction_is_undone(tmp_path: Path) -> None:
+    place = {"store": f"sqlite://{tmp_path / 'store.db'}", "warehouse": str(tmp_path / "warehouse")}
+    with PolarisCatalog("lake", **place) as catalog:
+        catalog.create_namespace("db")
+        catalog.create_table("db.t", ROWS.schema)
+        with catalog.transaction() as tx:
+            tx.load_table("db.t").append(ROWS)
+            tx.savepoint("one")
+            tx.load_table("db.t").append(ROWS)
+            tx.create_table("db.made", ROWS.schema)
+            assert tx.load_table("db.t").scan().count() == 4
+            tx.rollback_to("one")
+            assert tx.load_table("db.t").scan().count() == 2
+            tx.load_table("db.t").append(ROWS)
+            assert not catalog.load_table("db.t").scan().count()
+        assert catalog.load_table("db.t").scan().count() == 4
+        assert catalog.list_tables("db") == [("db", "t")]

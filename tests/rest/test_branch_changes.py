@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_a_renamed_branch_keeps_its_identity_and_open_sessions_get_an_error(
     with pytest.raises(NotFoundError, match="no dropped branch 'dev'"):
         call(main.session, "undrop_branch", name="dev")
     call(main.session, "create_branch", name="dev")
+
+
+def test_a_branch_says_when_it_was_created(main: Client) -> None:
+    now = datetime.now(timezone.utc)
+    call(main.session, "create_branch", name="of dev", source="dev")
+    call(main.session, "create_tag", name="v1")
+    shown = {name: described(main, name)["created_at"] for name in ("main", "dev", "of dev")}
+    shown["v1"] = call(main.session, "describe_tag", name="v1")[0][-1]
+    assert sorted(shown, key=lambda name: shown[name]) == ["main", "dev", "of dev", "v1"]
+    assert all(abs(time - now) < timedelta(minutes=1) for time in shown.values())
 
 
 def test_a_branch_is_not_renamed_to_a_name_that_is_taken_or_bad(main: Client) -> None:
@@ -371,7 +382,7 @@ def test_branches_that_are_used_while_unused_ones_are_dropped_are_kept(
 ) -> None:
     clock = ManualClock(int(time.time() * 1_000))
     main = open_branch(clock=clock)
-    for name in ("dropped", "idle", "protected", "used"):
+    for name in ("dropped", "idle", "protected", "raced", "used"):
         call(main.session, "create_branch", name=name)
     clock.advance(10 * 24 * 3_600_000)
     listed = jobs_branches._all
@@ -382,8 +393,21 @@ def test_branches_that_are_used_while_unused_ones_are_dropped_are_kept(
         call(main.session, "drop_branch", name="dropped")
         call(main.session, "protect_branch", name="protected")
         main.ok("POST", "v1/namespaces", {"namespace": ["b"]}, headers={"Polaris-State": "used"})
+        monkeypatch.setattr(references, "drop", used_and_dropped)
         return found
+
+    references, raced = main.session.catalog.references, list[str]()
+    drop = references.drop
+
+    def used_and_dropped(name: str, operation: Operation) -> Any:
+        """Drop a branch just after a commit to it."""
+        if name.endswith("/raced"):
+            raced.append(name)
+            main.ok("POST", "v1/namespaces", {"namespace": ["c"]}, headers={"Polaris-State": "raced"})
+        return drop(name, operation)
 
     monkeypatch.setattr(jobs_branches, "_all", then_changed)
     assert [row[0] for row in call(main.session, "drop_unused_branches", unused_for="9 d")] == ["idle"]
-    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "protected", "used"}
+    assert {row[0] for row in call(main.session, "show_branches")} == {"main", "protected", "raced", "used"}
+    assert (len(raced), names(main, "raced")) == (1, ["c"])
+    main.ok("POST", "v1/namespaces", {"namespace": ["d"]}, headers={"Polaris-State": "raced"})

@@ -178,6 +178,28 @@ def test_savepoints_undo_a_part_of_the_changes(main: Client) -> None:
     assert (read(main, "t"), read(main, "u"), main.names("db")) == (1, 5, ["t", "u"])
 
 
+def test_the_session_of_a_transaction_has_savepoints(main: Client) -> None:
+    with main.session.transaction() as session:
+        inside = Client(session)
+        write(inside, "t", 1)
+        etag = {"If-None-Match": inside.send("GET", table("t")).headers["ETag"]}
+        session.savepoint("one")
+        for value in (2, 3):
+            write(inside, "t", value)
+            assert inside.send("GET", table("t"), headers=etag).status == 200
+            session.rollback_to("one")
+            assert inside.send("GET", table("t"), headers=etag).status == 304
+            assert read(inside, "t") == 1
+        with pytest.raises(NotFoundError, match="no savepoint 'two'; its savepoints are: one"):
+            session.rollback_to("two")
+        write(inside, "u", 5)
+    assert (read(main, "t"), read(main, "u")) == (1, 5)
+    with pytest.raises(NotFoundError, match="no transaction is open"):
+        session.savepoint("late")
+    with pytest.raises(NotFoundError, match="no transaction is open"):
+        session.rollback_to("one")
+
+
 def test_an_abandoned_transaction_ends_by_itself(main: Client, clock: ManualClock) -> None:
     [(state, *_)] = call(main.session, "begin")
     abandoned = Client(main.session.derive(catalog=catalog_at(main.session.catalog, state)))

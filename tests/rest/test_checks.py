@@ -175,16 +175,20 @@ def test_a_merge_needs_spark_only_if_the_branch_is_protected_and_has_checks(main
     call(main.session, "add_check", branch="dev", name="of dev", sql="SELECT false")
     assert [row[1] for row in call(main.session, "merge", source="dev")] == ["db.new"]
     call(main.session, "add_check", branch="main", name="rows", sql=TRUE)
+    main.ok("POST", "v1/namespaces", {"namespace": ["more"]}, headers={"Polaris-State": "dev"})
     before = newest(main)
     with pytest.raises(CheckFailedError) as refused:
         call(main.session, "merge", source="dev")
     assert "branch 'main' is protected; check 'rows' cannot be evaluated" in str(refused.value)
     assert "only Spark can evaluate: call the procedure in Spark SQL" in str(refused.value)
     assert newest(main) == before
-    [row] = call(main.session, "merge", source="dev", dry_run=True)
+    [_, row] = call(main.session, "merge", source="dev", dry_run=True)
     assert row[:3] == ("check", "rows", "not evaluated")
     call(main.session, "unprotect_branch", name="main")
-    assert call(main.session, "merge", source="dev") == []
+    assert [row[1] for row in call(main.session, "merge", source="dev")] == ["more"]
+    call(main.session, "protect_branch", name="main")
+    for dry_run in (False, True):  # nothing changes, so no check needs to be evaluated
+        assert call(main.session, "merge", source="dev", dry_run=dry_run) == []
 
 
 def test_the_checks_see_the_merged_state_which_is_then_committed(
@@ -390,6 +394,17 @@ def test_a_python_check_sees_the_diff_and_the_merged_catalog(
     call(main.session, "unprotect_branch", name="main")
     call(main.session, "merge", source="dev")
     assert main.names("db") == ["new"]
+
+
+def test_a_python_check_that_closes_its_session_closes_no_other(
+    main: Client, open_branch: OpenBranch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_branch("dev").create("made")
+    python_check(
+        tmp_path / "site", monkeypatch, "def check(merged):\n    with merged.session: pass", "closing"
+    )
+    call(main.session, "merge", source="dev")
+    assert "made" in main.names("db")
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,14 @@ def properties(client: Client, name: str) -> dict[str, str]:
     }
 
 
+def with_column(loaded: Json, name: str, type: str) -> Json:
+    """Return the first schema of a loaded table with one more column."""
+    schema = loaded["metadata"]["schemas"][0]
+    id = loaded["metadata"]["last-column-id"] + 1
+    field = {"id": id, "name": name, "required": False, "type": type}
+    return {**schema, "fields": [*schema["fields"], field]}
+
+
 def number(client: Client) -> int:
     return client.session.catalog.head().head.number
 
@@ -294,6 +302,11 @@ def test_each_conflict_is_named_and_nothing_is_changed(main: Client, opened: Ope
     dev.ok("DELETE", table("u"))
     main.set("u", **{"my.a": "2"})
     dev.create("same")
+    dev.commit(
+        "same",
+        {"action": "add-schema", "schema": with_column(dev.load("same"), "c", "int")},
+        {"action": "set-current-schema", "schema-id": -1},
+    )
     main.create("same")
     rename(dev, "w", "one")
     rename(main, "w", "two")
@@ -301,9 +314,10 @@ def test_each_conflict_is_named_and_nothing_is_changed(main: Client, opened: Ope
         main,
         "dev",
         "4 conflicts",
-        "table db.t: both sides changed the property 'my.a'",
-        "table db.u: the other state removed it, and this branch changed it",
-        "table db.same: the branch has another table of this name",
+        "table db.t: both sides changed the property 'my.a': it is '2' in this branch and '1' in the other state "
+        "(this branch: set my.a: 2; the other state: set my.a: 1)",
+        "table db.u: the other state removed it, and this branch changed it (this branch: set my.a: 2)",
+        "table db.same: the branch has another table of this name (the new one differs from it by: add-column c: int)",
         "table db.two: the other state renamed it to db.one, and this branch to db.two",
     )
     dry = merge(main, "dev", dry_run=True)
@@ -345,7 +359,9 @@ def test_a_table_needs_its_namespace_and_a_dropped_namespace_must_be_empty(
     dev.ok("DELETE", table("x", ("gone",)))
     dev.ok("DELETE", "v1/namespaces/kept")
     main.create("y", namespace=("kept",))
-    conflict(main, "dev", "namespace kept: the other state removed it, but it is not empty in this branch")
+    conflict(
+        main, "dev", "namespace kept: the other state removed it, but this branch has table kept.y in it"
+    )
 
 
 def test_overwrites_of_both_sides_are_a_conflict(main: Client, opened: Opened) -> None:
@@ -356,7 +372,14 @@ def test_overwrites_of_both_sides_are_a_conflict(main: Client, opened: Opened) -
     snapshot["summary"]["operation"] = "overwrite"
     assert send(dev, made, "t").status == 200
     append(main, "t")
-    conflict(main, "dev", "both sides changed the branch 'main' of the table", "is not an append")
+    conflict(
+        main,
+        "dev",
+        "both sides changed the branch 'main' of the table",
+        "is not an append",
+        "(this branch: 1 new snapshot, 1 new row, 1 new file, ref main: none -> ",
+        "; the other state: 1 new snapshot, 3 new rows, 3 new files, ref main: none -> ",
+    )
 
 
 def test_views_that_both_sides_changed_are_a_conflict(main: Client, opened: Opened) -> None:
@@ -371,7 +394,19 @@ def test_views_that_both_sides_changed_are_a_conflict(main: Client, opened: Open
     for client, value in ((dev, "1"), (main, "2")):
         update = {"action": "set-properties", "updates": {"my.a": value}}
         client.ok("POST", "v1/namespaces/db/views/v", {"updates": [update]})
-    conflict(main, "dev", "view db.v: both sides changed the view")
+    conflict(
+        main,
+        "dev",
+        "view db.v: both sides changed the view (this branch: set my.a: 2; the other state: set my.a: 1)",
+    )
+    for client, value in ((dev, "1"), (main, "2")):
+        client.ok("POST", "v1/namespaces/db/properties", {"updates": {"p": value}})
+    conflict(
+        main,
+        "dev",
+        "namespace db: both sides changed the property 'p': it is '2' in this branch and '1' in the other state",
+        strategies={"db.v": "ours"},
+    )
 
 
 def test_bad_requests_are_refused(main: Client, opened: Opened) -> None:
@@ -437,6 +472,35 @@ def test_a_revert_conflicts_with_later_changes_and_with_purges(main: Client) -> 
     assert revert(main, number(main), strategy="ours") == {"db.u": "kept"}
 
 
+def test_a_revert_of_a_range_undoes_its_commits_and_no_others(main: Client) -> None:
+    main.set("t", **{"my.before": "1"})
+    main.set("t", **{"my.a": "1"})
+    first = number(main)
+    main.ok("DELETE", table("u"))
+    main.create("made")
+    rename(main, "w", "renamed")
+    main.set("t", **{"my.a": "2", "my.b": "1"})
+    last = number(main)
+    main.set("t", **{"my.after": "1"})
+    main.create("later")
+    assert revert(main, first, to=str(last)) == {
+        "db.made": "removed",
+        "db.t": "merged",
+        "db.u": "added",
+        "db.w": "renamed",
+    }
+    assert main.names("db") == ["later", "t", "u", "w"]
+    assert properties(main, "t") == {"my.before": "1", "my.after": "1"}
+    assert revert(main, number(main)) == {
+        "db.made": "added",
+        "db.t": "merged",
+        "db.u": "removed",
+        "db.renamed": "renamed",
+    }
+    with pytest.raises(BadRequestError, match=f"commit {last} is not before commit {first}"):
+        revert(main, last, to=str(first))
+
+
 def snapshots(client: Client, name: str) -> list[int]:
     return [one["snapshot-id"] for one in client.load(name)["metadata"]["snapshots"]]
 
@@ -458,8 +522,11 @@ def test_a_revert_does_not_bring_expired_snapshots_back(main: Client, clock: Man
     clock.advance(DAY)
     make(main, "expire", table="db.t", older_than="0 s", retain_last=1)
     conflict(main, str(appended), "no longer exists", procedure="revert")
-    with pytest.raises(MergeConflictError, match="its files may be deleted already"):
+    with pytest.raises(MergeConflictError, match="its files may be deleted already") as raised:
         revert(main, appended, strategy="theirs")
+    assert str(raised.value).endswith(
+        "the strategy 'theirs' cannot resolve this: choose 'ours', or change the branch first"
+    )
     assert revert(main, appended, strategy="ours") == {"db.t": "kept"}
     assert snapshots(main, "t") == kept
     main.ok("DELETE", table("t"))
@@ -520,6 +587,9 @@ def test_a_comparison_tells_what_differs(main: Client, opened: Opened) -> None:
     dev.ok("DELETE", table("u"))
     dev.namespace("n")
     rows = make(main, "diff", from_state="main", to_state="dev")
+    details = {row["name"]: row.pop("details") for row in rows}
+    moved = f"none -> {dev.load('t')['metadata']['current-snapshot-id']}"
+    assert details == {"db.t": {"ref main": moved}, "db.u": {}, "db.x": {}, "n": {}}
     found = {row.pop("name"): tuple(row.values()) for row in rows}
     assert found == {
         "db.t": ("table", "changed", None, 2, 18, 18),
@@ -531,6 +601,89 @@ def test_a_comparison_tells_what_differs(main: Client, opened: Opened) -> None:
     assert len(make(main, "diff", from_state=str(start), to_state="dev")) == 4
     back = make(main, "diff", from_state="dev", to_state=f"main#{start}")
     assert {row["change"] for row in back} == {"changed", "added", "renamed", "removed"}
+
+
+def test_a_comparison_tells_what_changed_in_an_entity(main: Client, opened: Opened) -> None:
+    main.ok("POST", "v1/namespaces/db/views", view_request("v"))
+    main.set("t", **{"my.gone": "1", "my.same": "1", "my.new": "1"})
+    dev = opened("dev")
+    updates: list[Json] = [
+        {"action": "add-schema", "schema": with_column(main.load("t"), "c", "int")},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "remove-properties", "removals": ["my.gone"]},
+        {"action": "set-properties", "updates": {"my.new": "2"}},
+        {
+            "action": "add-spec",
+            "spec": {
+                "spec-id": 1,
+                "fields": [{"name": "a", "transform": "bucket[4]", "source-id": 1, "field-id": 1000}],
+            },
+        },
+        {"action": "set-default-spec", "spec-id": -1},
+    ]
+    assert dev.commit("t", *updates).status == 200
+    changed = {
+        **VIEW_VERSION,
+        "version-id": 2,
+        "representations": [{"type": "sql", "sql": "select 2", "dialect": "spark"}],
+    }
+    updates = [
+        {"action": "add-view-version", "view-version": changed},
+        {"action": "set-current-view-version", "view-version-id": -1},
+        {"action": "set-properties", "updates": {"x": "1"}},
+    ]
+    dev.ok("POST", view("v"), {"requirements": [], "updates": updates})
+    dev.ok("POST", "v1/namespaces/db/properties", {"removals": [], "updates": {"p": "1"}})
+    found = {
+        row["name"]: (row["change"], row["details"])
+        for row in make(main, "diff", from_state="main", to_state="dev")
+    }
+    assert found == {
+        "db": ("changed", {"set p": "1"}),
+        "db.t": (
+            "changed",
+            {
+                "add-column c": "int",
+                "set my.new": "2",
+                "unset": "my.gone",
+                "partition-spec": "bucket[4](a)",
+            },
+        ),
+        "db.v": ("changed", {"query spark": "select 2", "set x": "1"}),
+    }
+    back = make(main, "diff", from_state="dev", to_state="main")
+    assert {row["name"]: row["details"] for row in back} == {
+        "db": {"unset": "p"},
+        "db.t": {
+            "drop-column c": "int",
+            "set my.gone": "1",
+            "set my.new": "1",
+            "partition-spec": "none",
+        },
+        "db.v": {"query spark": "select 1", "unset": "x"},
+    }
+
+
+def test_a_comparison_tells_that_a_table_was_rolled_back(main: Client, opened: Opened) -> None:
+    append(main, "t")
+    dev = opened("dev")
+    first = dev.load("t")["metadata"]["current-snapshot-id"]
+    last = append(dev, "t")["current-snapshot-id"]
+    [row] = make(main, "diff", from_state="dev", to_state="main")
+    assert row["details"] == {"ref main": f"{last} -> {first}", "rollback": "main"}
+
+
+def test_branches_that_added_different_columns_differ_by_these(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    for client, type in ((main, "int"), (dev, "string")):
+        answer = client.commit(
+            "t",
+            {"action": "add-schema", "schema": with_column(client.load("t"), "c", type)},
+            {"action": "set-current-schema", "schema-id": -1},
+        )
+        assert answer.status == 200
+    [row] = make(main, "diff", from_state="main", to_state="dev")
+    assert row["details"] == {"retype-column c": "int -> string"}
 
 
 def test_results_are_rows(main: Client, opened: Opened) -> None:

@@ -64,6 +64,26 @@ def test_a_tag_keeps_a_state_and_can_be_named_wherever_a_state_is(main: Client) 
         polaris_spark.connect(store=str(main.session.connection.uri), branch="v1")
 
 
+def test_a_renamed_tag_keeps_its_commit_and_its_files(main: Client) -> None:
+    session = main.session
+    call(session, "create_branch", name="dev")
+    [before] = call(session, "describe_tag", name="v1")
+    [renamed] = call(session, "rename_tag", name="v1", to="v2")
+    assert renamed == ("v2", *before[1:4])
+    [after] = call(session, "describe_tag", name="v2")
+    assert after[1:-1] == before[1:-1]
+    assert names(main, Polaris_State="v2") == ["a"]
+    with pytest.raises(NotFoundError, match="no tag 'v1'; its tags are: 'v2'"):
+        call(session, "rename_tag", name="v1", to="v3")
+    for taken in ("dev", "v2"):
+        with pytest.raises(AlreadyExistsError, match=f"already has a (branch|tag) '{taken}'"):
+            call(session, "rename_tag", name="v2", to=taken)
+    with pytest.raises(BadRequestError, match="contains '@' or '#'"):
+        call(session, "rename_tag", name="v2", to="a@b")
+    assert [row[0] for row in call(session, "show_tags")] == ["v2"]
+    assert call(session, "fsck") == []
+
+
 def test_a_tag_begins_at_a_branch_a_tag_a_commit_or_a_time(main: Client) -> None:
     session, number = main.session, main.session.catalog.head().head.number
     call(session, "create_branch", name="dev", source="v1")
@@ -75,7 +95,7 @@ def test_a_tag_begins_at_a_branch_a_tag_a_commit_or_a_time(main: Client) -> None
         "of time": {"at": str(time)},
     }.items():
         call(session, "create_tag", name=name, **where)
-    found = {row[0]: (row[1], row[-1]) for row in call(session, "show_tags")}
+    found = {row[0]: (row[1], row[6]) for row in call(session, "show_tags")}
     assert found == {
         "of 2": (number, "main#2"),
         "of dev": (2, "dev"),
@@ -85,7 +105,7 @@ def test_a_tag_begins_at_a_branch_a_tag_a_commit_or_a_time(main: Client) -> None
     }
     assert names(main, Polaris_State="dev") == ["a"]
     [described] = call(session, "describe_tag", name="v1")
-    assert described[4:] == (session.principal, "first", "main")
+    assert described[4:7] == (session.principal, "first", "main")
     with pytest.raises(InputError, match="at '77' is not a commit"):
         call(session, "create_tag", name="t", at="77")
     with pytest.raises(NotFoundError, match="no branch 'nowhere'"):
@@ -117,7 +137,7 @@ def test_a_dropped_tag_can_be_restored(main: Client) -> None:
     with pytest.raises(InputError, match="must be a commit number"):
         as_of(main, "v1")
     assert call(session, "undrop_tag", name="v1") == [before[:4]]
-    assert call(session, "show_tags") == [before]
+    assert [row[:-1] for row in call(session, "show_tags")] == [before[:-1]]
     assert as_of(main, "v1") == ["a"]
     with pytest.raises(NotFoundError, match="no dropped tag 'v1'"):
         call(session, "undrop_tag", name="v1")

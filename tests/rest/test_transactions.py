@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from polaris_spark.commits.log import entries
 from polaris_spark.jobs.registry import call
 from tests.rest.client import (
     Client,
@@ -257,3 +260,20 @@ def test_a_transaction_of_requests_is_refused_within_another_one_and_on_a_protec
         "branch 'main' is protected: only merges, reverts and cherry-picks may change it; make the change on another "
         "branch and merge it, or call unprotect_branch first"
     )
+
+
+def test_the_log_tells_transactions_apart_with_and_without_keys(catalog: Client) -> None:
+    for name in "ab":
+        catalog.create(name)
+    number, key = catalog.session.catalog.head().head.number, new_key()
+    made = part("POST", "v1/namespaces", {"namespace": ["new"]})
+    for value, more in (("1", ()), ("2", (made,)), ("3", ())):
+        body = requests(*more, changes=tuple(change(name, set_properties(x=value)) for name in "ab"))
+        assert catalog.send("POST", "v1/transactions/commit", body).status == 204
+    assert transact(catalog, change("a", set_properties(y="1")), key=key).status == 204
+    head = catalog.session.catalog.head()
+    found = [entry for _, commit, _, entry in entries(head.store, head.head) if commit.number > number]
+    assert {entry.summary["from"] for entry in found} == {"transaction"}
+    by_operation = Counter(str(UUID(bytes=entry.operation)) for entry in found)
+    assert sorted(by_operation.values()) == [1, 2, 2, 3]
+    assert by_operation[key] == 1

@@ -179,7 +179,11 @@ def test_a_taken_name_needs_another_one_and_an_older_drop_can_be_chosen(catalog:
         drops.append(number(catalog))
     catalog.create("t")
     refused(
-        catalog, MergeConflictError, "the branch has another table of this name; give another name", "db.t"
+        catalog,
+        MergeConflictError,
+        r"the branch has another table of this name \(the new one differs from it by: set my.a: second\); "
+        "give another name",
+        "db.t",
     )
     assert undrop(catalog, "db.t", to="db.newest") == ("table", "db.newest")
     assert undrop(catalog, "db.t", to="db.older", commit=drops[0]) == ("table", "db.older")

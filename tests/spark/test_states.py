@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import polaris_spark
 from tests.spark.sql import rows, run
 
 pytestmark = pytest.mark.spark
@@ -119,7 +120,7 @@ def test_a_branch_is_compared_and_merged_by_sql(spark: SparkSession, dev: str) -
         "CALL polaris.system.use('main')",
     )
     found = rows(spark, "CALL polaris.system.diff('main', 'dev')")
-    assert {(name.rpartition(".")[2], change, added) for _, name, change, _, _, added, _ in found} == {
+    assert {(name.rpartition(".")[2], change, added) for _, name, change, _, _, added, _, _ in found} == {
         ("made", "added", 1),
         ("t", "changed", 1),
     }
@@ -141,6 +142,18 @@ def test_a_branch_is_compared_and_merged_by_sql(spark: SparkSession, dev: str) -
     assert [row.id for row in read.table(f"{dev}.t").collect()] == [2]
     run(spark, f"INSERT INTO {dev}.t VALUES (4)", f"DELETE FROM {dev}.t WHERE id = 1")
     assert rows(spark, f"SELECT id FROM {dev}.t") == [(2,), (3,), (4,)]
+
+
+def test_a_commit_is_picked_and_reverted_by_sql(spark: SparkSession, dev: str) -> None:
+    run(spark, f"INSERT INTO {dev}.`t@dev` VALUES (3)")
+    newest = "SELECT number FROM polaris.system.branches WHERE name = '{}' AND catalog = 'polaris'"
+    ((number,),) = rows(spark, newest.format("dev"))
+    picked = f"commit => 'dev#{number}', strategies => map('{dev.partition('.')[2]}.t', 'theirs')"
+    [(_, _, action, _)] = rows(spark, f"CALL polaris.system.cherry_pick({picked})")
+    assert (action, rows(spark, f"SELECT id FROM {dev}.t")) == ("replaced", [(1,), (2,), (3,)])
+    ((number,),) = rows(spark, newest.format("main"))
+    [(_, _, action, _)] = rows(spark, f"CALL polaris.system.revert('{number}')")
+    assert (action, rows(spark, f"SELECT id FROM {dev}.t")) == ("merged", [(1,)])
 
 
 def test_statements_of_a_transaction_take_effect_together(spark: SparkSession, namespace: str) -> None:
@@ -180,6 +193,34 @@ def test_statements_of_a_transaction_take_effect_together(spark: SparkSession, n
     for session in (spark, other):
         assert rows(session, f"SELECT id FROM {namespace}.v") == [(3,)]
         assert rows(session, f"SELECT id FROM {namespace}.renamed") == [(7,)]
+
+
+def fail(spark: SparkSession, *statements: str) -> None:
+    """Raise an error in a transaction, after some statements."""
+    with polaris_spark.transaction(spark):
+        run(spark, *statements)
+        raise ZeroDivisionError
+
+
+def test_a_transaction_is_a_context_manager_with_savepoints(spark: SparkSession, namespace: str) -> None:
+    other = another(spark)
+    run(spark, f"CREATE TABLE {namespace}.t AS SELECT 1 AS id")
+    with polaris_spark.transaction(spark, "polaris") as tx:
+        run(spark, f"INSERT INTO {namespace}.t VALUES (2)")
+        tx.savepoint("it's")
+        run(spark, f"DROP TABLE {namespace}.t")
+        tx.rollback_to("it's")
+        assert rows(spark, f"SELECT id FROM {namespace}.t") == [(1,), (2,)]
+        assert rows(other, f"SELECT id FROM {namespace}.t") == [(1,)]
+    assert rows(other, f"SELECT id FROM {namespace}.t") == [(1,), (2,)]
+    with pytest.raises(ZeroDivisionError):
+        fail(spark, f"DROP TABLE {namespace}.t", f"CREATE TABLE {namespace}.made (id INT)")
+    assert rows(spark, "CALL polaris.system.use()")[0][0] == "main"
+    assert [row[1] for row in rows(spark, f"SHOW TABLES IN {namespace}")] == ["t"]
+    with pytest.raises(ZeroDivisionError):  # not the error of the rollback at the end of the block
+        fail(spark, "CALL polaris.system.rollback()")
+    with pytest.raises(ERRORS, match="no transaction is open"):
+        tx.savepoint("late")
 
 
 def test_sessions_stage_changes_that_one_commit_brings_to_the_branch(

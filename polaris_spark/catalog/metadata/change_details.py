@@ -206,10 +206,10 @@ def table_details(draft: TableValues) -> dict[str, str]:
     found = _with_more(found, more)
     if base is None or draft.default_spec_id != base.default_spec_id:
         spec = draft.specs.get(draft.default_spec_id)
-        found["partition-spec"] = _fields_text(draft, spec, lambda _: "")
+        found["partition-spec"] = fields_text(draft, spec)
     if base is None or draft.default_sort_order_id != base.default_sort_order_id:
         order = draft.sort_orders.get(draft.default_sort_order_id)
-        found["sort-order"] = _fields_text(draft, order, lambda field: f" {field.get('direction', '')}")
+        found["sort-order"] = fields_text(draft, order, sort_direction)
     if base is None:
         found = {name: text for name, text in found.items() if text != "none"}
     if base is not None and draft.format_version != base.format_version:
@@ -257,7 +257,7 @@ def _ref_details(draft: TableValues) -> dict[str, str]:
             continue
         if name == MAIN_REF and new_id in draft.added_parents and draft.added_parents[new_id] == old_id:
             continue
-        found[f"ref {name}"] = f"{_id(old_id)} -> {_id(new_id)}"
+        found[f"ref {name}"] = moved_ref(old_id, new_id)
         if old is not None and new_id is not None:
             place = draft.snapshots.place(new_id)
             if place is not None and place.order < old.order:
@@ -267,11 +267,25 @@ def _ref_details(draft: TableValues) -> dict[str, str]:
     return _with_more(found, len(names) - MOST_FIELDS)
 
 
-def _id(id: int | None) -> str:
-    return "none" if id is None else str(id)
+def moved_ref(before: int | None, after: int | None) -> str:
+    """Return the value of a field about a branch or tag, given its old and new snapshot id; None if there is none."""
+    old, new = ("none" if id is None else str(id) for id in (before, after))
+    return f"{old} -> {new}"
 
 
-def _fields_text(draft: TableValues, piece: Json | None, ending: Callable[[Json], str]) -> str:
+def sort_direction(field: Json) -> str:
+    """Return the text after a field of a sort order: its direction."""
+    return f" {field.get('direction', '')}"
+
+
+def fields_text(draft: TableValues, piece: Json | None, ending: Callable[[Json], str] = lambda _: "") -> str:
+    """Return the fields of a partition spec or sort order as text, such as `day(ts), bucket[16](id)`; `none` if it has
+    none.
+
+    Args:
+        draft: the table, whose current schema has the names of the columns.
+        ending: returns the text after a field.
+    """
     fields: list[Any] = [] if piece is None else piece.get("fields") or []
     columns = draft.schema_index(draft.current_schema_id)
     texts = []

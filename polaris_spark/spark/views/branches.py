@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.merge_base import Distance, distance
+from polaris_spark.catalog.merge_base import Distance, created_ms, distance
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
+from polaris_spark.ids import id_time_ms
 from polaris_spark.names import MAIN
 from polaris_spark.property_values import duration_text
 from polaris_spark.spark.realm_reader import ReadStore
@@ -35,6 +36,7 @@ class BranchTask(NamedTuple):
     registration: Registration
     main: Head | None
     """Head of the branch `main`; None if `main` does not exist."""
+    catalog_id: int
 
 
 class BranchRow(NamedTuple):
@@ -42,6 +44,8 @@ class BranchRow(NamedTuple):
 
     branch: BranchTask
     parted: Distance | None
+    created: int
+    """Milliseconds since 1970."""
 
 
 class Branches(SystemView[BranchTask, BranchRow]):
@@ -109,6 +113,12 @@ class Branches(SystemView[BranchTask, BranchRow]):
             "Minimum number of commits before the newest one that are kept, if the branch has its own",
             lambda row: row.branch.registration.keep_commits or None,
         ),
+        ViewColumn(
+            "created_at",
+            TIMESTAMP,
+            "Time at which a branch was created or last reassigned; of a tag, when it was created, renamed or restored",
+            lambda row: micros(row.created),
+        ),
     )
 
     def plan(self, request: ScanRequest) -> list[Weighted[BranchTask]]:
@@ -134,13 +144,19 @@ class Branches(SystemView[BranchTask, BranchRow]):
             }
             main, _ = live.get((False, MAIN), (None, None))
             for (is_tag, name), (head, registration) in live.items():
-                task = BranchTask(realm.record.instance, catalog.name, is_tag, name, head, registration, main)
+                instance, id = realm.record.instance, catalog.entity_id
+                task = BranchTask(instance, catalog.name, is_tag, name, head, registration, main, id)
                 tasks.append(Weighted(task, 1))
         return tasks
 
     def rows(self, store: ReadStore, task: BranchTask, needs: frozenset[str]) -> Iterator[BranchRow]:
-        parted = None if task.main is None else distance(store.objects(task.realm), task.head, task.main)
-        yield BranchRow(task, parted)
+        objects = store.objects(task.realm)
+        parted = None if task.main is None else distance(objects, task.head, task.main)
+        if task.is_tag:
+            created = id_time_ms(task.registration.generation)
+        else:
+            created = created_ms(objects, task.head, task.catalog_id)
+        yield BranchRow(task, parted, created)
 
 
 SYSTEM_VIEW = Branches()

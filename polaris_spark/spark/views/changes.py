@@ -146,7 +146,7 @@ class Changes(HistoryView[ChangeRow]):
         ViewColumn(
             "operation_id",
             STRING,
-            "Operation id from the client, a UUID; null if there was none",
+            "Operation id, a UUID, from the client or of a transaction; null if there was none",
             lambda row: operation_text(row.entry.operation),
         ),
         ViewColumn(

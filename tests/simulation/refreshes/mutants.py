@@ -81,7 +81,7 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 ContentChange,
                 "_store_view",
-                "StorageView(self.context, self.operation, name).store(state, found, changed, prepared, effective)",
+                "part.store(state, found, changed, prepared, effective)",
                 "pass",
             ),
         ),
