@@ -148,7 +148,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             "processes": 4,
             "threads": 1,
             "keys": 2,
-            "actions": 3,
+            "actions": 8,
             "rates": Rates(stall=0.05, delay_ms=3.0, stall_ms=(600_000.0, 6_000_000.0)),
         },
     ),
