@@ -93,7 +93,9 @@ class Attempts:
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
-        self._intents = Intents(store, ids, self._applier, mailbox)
+        self._intents = Intents(
+            store, ids, self._applier, mailbox, clock=clock, deadline_ms=settings.deadline_ms
+        )
         self._turns = Turns(ids, clock, rng)
         self._handover = Handover(
             store, name, heads, self._intents, self._turns, mailbox=mailbox, clock=clock, rng=rng

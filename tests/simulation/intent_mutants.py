@@ -9,6 +9,7 @@ from polaris_spark.commits.handover import Handover
 from polaris_spark.commits.intents import Intents
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
+from tests.simulation.plan import MINUTE
 
 CROWD = {"processes": 6, "nodes": 16, "names": ("main",), "keys": 20, "actions": 12, "registry": 0.0}
 """Plan with many processes that commit to one reference."""
@@ -129,6 +130,16 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
         CROWD,
+    ),
+    "the intent of a process that died is carried out at any time": Mutant(
+        (Patch(Decider, "_carry", "> self._lifetime_ms", "> float('inf')"),),
+        {
+            **CROWD,
+            "rates": Rates(death=0.01, delay_ms=3.0),
+            "gaps": (20 * MINUTE,) * 4,
+            "skews": (0.0, 5.0, -5.0),
+            "upkeep": 0.0,
+        },
     ),
     "a commit of its own leaves the intent of a process in its slot": Mutant(
         (Patch(Intents, "decide", "if not own or published is not None or all(", "if not own or all("),),
