@@ -26,7 +26,7 @@ from polaris_spark.errors import (
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 
-from .rivals import Pausing, Rivals, _overtake
+from .rivals import Pausing, Rivals, _overtake, compete
 from .support import Add, Box, Requested, committer, number, references
 from .test_swaps_in_doubt import Doubtful
 
@@ -261,8 +261,7 @@ def test_a_dropped_reference_is_told_and_the_change_is_not_made(backend: Backend
     first, second = references(backend, clock=clock), references(backend)
     first.create("main", Operation(b"", "tester"))
     a, b = first.open("main"), second.open("main")
-    for one in (a, b, a, b):
-        one.commit(Add("warm"))
+    compete(a, b, clock)
     clock.meanwhile.append(lambda: second.drop("main", Operation(b"", "tester")))
     with pytest.raises(Exception, match=r"was dropped|does not exist"):
         a.commit(Add("mine"))
