@@ -156,10 +156,9 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         ),
         {
             **CROWD,
-            "processes": 4,
             "threads": 1,
-            "keys": 2,
-            "actions": 8,
+            "think_ms": 0.0,
+            "gaps": (0.0,) * 4,
             "rates": Rates(stall=0.05, delay_ms=3.0, stall_ms=(600_000.0, 6_000_000.0)),
         },
     ),
