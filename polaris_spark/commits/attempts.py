@@ -52,6 +52,9 @@ class _Run:
         commit."""
         self.fresh: CommitReader | None = None
         """The head that the newest attempt read from the database; None if the attempt uses the remembered head."""
+        self.learned = False
+        """Whether the remembered head comes from the answer of a lost swap, so that the next attempt need not read the
+        reference's row."""
         self.publication: Publication | None = None
         self.included: list[Pending] = []
         """The changes that the publication contains."""
@@ -90,7 +93,9 @@ class Attempts:
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
-        self._intents = Intents(store, ids, self._applier, mailbox)
+        self._intents = Intents(
+            store, ids, self._applier, mailbox, clock=clock, deadline_ms=settings.deadline_ms
+        )
         self._turns = Turns(ids, clock, rng)
         self._handover = Handover(
             store, name, heads, self._intents, self._turns, mailbox=mailbox, clock=clock, rng=rng
@@ -152,6 +157,7 @@ class Attempts:
                 pending.contested = False
             if publication.current is not None:
                 self._heads.adopt(publication.current)
+                run.learned = True
         else:
             if outcome is Outcome.BUSY:
                 self._unsent(batch, run)
@@ -210,8 +216,8 @@ class Attempts:
                 self._withdraw(batch, run, deadline - self._clock.monotonic_ms())
             run.settled = True
             return None
-        if applied.base.head.slots or self._turns.contended:
-            self._intents.decide(applied, run.published, competing=self._turns.contended)
+        if applied.base.head.slots or self._turns.crowded:
+            self._intents.decide(applied, run.published, competing=self._turns.crowded)
         publication = self._built_if_possible(run, applied)
         return None if publication is None else self._ready(batch, run, publication)
 
@@ -373,7 +379,7 @@ class Attempts:
 
     def _pause(self, batch: Batch, run: _Run, deadline: float) -> None:
         """If other processes also commit to this reference, pause to let them commit."""
-        if run.has_turn or (not self._turns.contended and not self._intents.own):
+        if run.has_turn or (not self._turns.crowded and not self._intents.own):
             return
         if self._intents.own and not _contested(batch):
             self._handover.await_intents()
@@ -383,6 +389,7 @@ class Attempts:
         age = now - min([pending.since for pending in batch.pendings], default=now)
         pause = self._turns.pause_ms(self._heads.known(), run.attempt, age)
         if pause:
+            run.learned = False
             self._clock.sleep_ms(min(pause, max(0.0, deadline - now)))
 
     def _applied(self, batch: Batch, run: _Run, base: CommitReader | None = None) -> Applied:
@@ -391,12 +398,15 @@ class Attempts:
 
         If `base` is None, waiting changes are added to the batch first. The head is then read from the database if this
         is a repeated attempt, or if other processes are likely to commit and this one did not just commit itself;
-        otherwise the remembered head is used.
+        otherwise the remembered head is used. It is also used if it comes from the answer of the swap that was just
+        lost.
         """
         if base is None:
             self.group.add_waiting(batch)
             others = self._turns.contended and not self._turns.committed_recently
-            run.fresh = self._heads.read() if run.attempt or others else None
+            look = (run.attempt or others) and not run.learned
+            run.fresh = self._heads.read() if look else None
+            run.learned = False
             base = run.fresh or self._heads.known()
         applied, pendings = run.applied, list(batch.pendings)
         done = 0 if applied is None else len(applied.pendings)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polaris_spark.backends.base import ObjectKey, ReferenceRow
+from polaris_spark.clock import FAR_MS, Clock
 from polaris_spark.commits.applier import Applied, Applier, Decision, Redone
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.intent_rows import (
@@ -23,7 +24,7 @@ from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Slot
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.ids import unpack
+from polaris_spark.ids import id_time_ms, unpack
 from polaris_spark.objects import decode, refuse_newer
 from polaris_spark.store.objects import ObjectStore
 
@@ -33,6 +34,10 @@ LOOKS_EVERY: Final = 3
 """If a process usually sends its intents as messages, and none has arrived since its slot was replaced, the message may
 be lost. One commit out of this number then looks for the intent in the database."""
 
+LATE_MS: Final = FAR_MS
+"""Time after the time limit of commits at which an intent is no longer carried out, in milliseconds. It is the maximum
+deviation of a machine's clock, so that intents of a machine whose clock is behind are carried out, too."""
+
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
 """
@@ -41,10 +46,18 @@ MOST_BYTES_TOGETHER: Final = 2 * 2**20
 class Decider:
     """Carries out the intents of other processes in the commits of this one."""
 
-    def __init__(self, store: ObjectStore, applier: Applier, mailbox: Mailbox) -> None:
+    def __init__(
+        self, store: ObjectStore, applier: Applier, mailbox: Mailbox, clock: Clock, deadline_ms: float
+    ) -> None:
+        """
+        Args:
+            deadline_ms: time limit of a commit (`CommitSettings.deadline_ms`).
+        """
         self._store = store
         self._applier = applier
         self._mailbox = mailbox
+        self._clock = clock
+        self._lifetime_ms = deadline_ms + LATE_MS
 
     def decided(self, applied: Applied, decision: Decision, slots: list[Slot]) -> Iterable[Slot]:
         """Carry out the intents of these slots, and yield the slots that the new head has instead."""
@@ -87,6 +100,9 @@ class Decider:
         self, applied: Applied, decision: Decision, slot: Slot, intent: Intent, parts: tuple[Part, ...]
     ) -> Slot:
         decision.intents += 1
+        number = applied.base.head.number + 1
+        if self._clock.now_ms() - id_time_ms(intent.following) > self._lifetime_ms:  # its process is gone
+            return Slot(intent.following, number, slot.following, bytes(len(parts)))
         node = unpack(slot.following).node
         if not parts:
             decision.yields_to.add(node)
@@ -120,7 +136,6 @@ class Decider:
             outcomes.append(done)
             if redone is Redone.LEFT_OUT:
                 decision.yields_to.add(node)
-        number = applied.base.head.number + 1
         return Slot(intent.following, number, slot.following, bytes(outcomes))
 
     def answer(self, decision: Decision, publication: Publication) -> None:

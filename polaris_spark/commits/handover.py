@@ -64,20 +64,16 @@ class Handover:
         self._rng = rng
 
     def base_for_intent(self, *, lost: bool) -> CommitReader | None:
-        """Return the head on which to apply changes for an intent, or None if this process is to commit next: it made
-        the newest known commit, or has no slot.
+        """Return the head on which to apply changes for an intent, or None if this process is to commit next: others
+        do not commit often, this process made the newest known commit, or it has no slot.
 
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, get one.
         """
-        if not self._turns.contended and not self._intents.own:
+        if not self._turns.crowded:
             return None
         known, leads = self._heads.known_or_forecast(), self._turns.is_leader
-        if not self._turns.contended and leads(known.head):
-            return None
-        if leads(known.head) and self._turns.committed_recently:
-            return None
-        if leads(known.head) or not self._turns.contended:  # others may have committed since
+        if leads(known.head) and not self._turns.committed_recently:  # others may have committed since
             known = self._heads.read()
         if leads(known.head):
             return None
@@ -158,6 +154,8 @@ class Handover:
                     made_by = unpack(seen).node
                     self._intents.publish(published, head, write=others > 1)
             if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
+                if not only_look and head.commit == base.commit:
+                    self._turns.waited_in_vain()
                 return Waited(None, self._heads.adopt(row))
 
     def _looked(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:

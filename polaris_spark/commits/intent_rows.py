@@ -46,7 +46,7 @@ class Intent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fence: int
     """The reference's fence when the changes were applied."""
     following: ObjectId
-    """Id of the process's next intent."""
+    """Id of the process's next intent. It was made together with this intent, so its time is this intent's time."""
     parts: bytes
     """The encoded `Part`s. They are encoded on their own, so that no pointer in them counts as a pointer of the intent.
     """

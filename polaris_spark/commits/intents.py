@@ -9,7 +9,8 @@ learns the outcome from an answer (`mailbox`), or watches the reference's row.
 Each competing process has a `Slot` in the row, with the id of its next intent. A commit that decides an intent replaces
 the slot, in the same swap. So each intent is decided at most once, and its changes are in force exactly if the commit
 is. Intents only save time: every process may ignore them, die, or drop slots. A process whose intent is not decided
-commits its changes itself, which replaces its slot as well. No commit refers to intents, so sweeps delete them.
+commits its changes itself, which replaces its slot as well. An intent that is older than the time limit of commits is
+not carried out any more: its process is gone. No commit refers to intents, so sweeps delete them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.clock import Clock
 from polaris_spark.commits import log
 from polaris_spark.commits.applier import Applied, Applier, Decision
 from polaris_spark.commits.decider import Decider
@@ -51,8 +53,8 @@ MOST_SLOTS: Final = 64
 """Maximum number of slots in a reference's row. Further processes commit only their own changes."""
 
 SLOT_COMMITS: Final = 32
-"""Number of commits after which a slot that its process does not use is dropped. Times would not do, because clocks of
-machines differ."""
+"""Number of commits after which a slot that its process does not use is dropped. A time would not do, because a process
+may need its slot at any time. An intent has a time limit (`decider.LATE_MS`)."""
 
 MOST_BYTES: Final = 256 * 2**10
 """Maximum size of an intent, in bytes. An intent fits in one row."""
@@ -104,11 +106,20 @@ class Published(NamedTuple):
 class Intents:
     """The intents of one reference: publishes those of this process, and decides those of others."""
 
-    def __init__(self, store: ObjectStore, ids: IdGenerator, applier: Applier, mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        ids: IdGenerator,
+        applier: Applier,
+        mailbox: Mailbox,
+        *,
+        clock: Clock,
+        deadline_ms: float,
+    ) -> None:
         self._store = store
         self._mailbox = mailbox
         self._ids = ids
-        self._decider = Decider(store, applier, mailbox)
+        self._decider = Decider(store, applier, mailbox, clock, deadline_ms)
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """

@@ -60,6 +60,10 @@ of a commit."""
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
 
+CROWDED_COMMITS = 10.0
+"""Time after which a second lost swap does not show that other processes commit all the time, in multiples of the
+average duration of a commit."""
+
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
     """Return the milliseconds to wait before retry number `attempt` (from 1) of a change that is `age_ms` old.
@@ -108,6 +112,7 @@ class Turns:
         self._clock = clock
         self._rng = rng
         self._rivals_until = self._won_until = -1.0
+        self._again_until = self._crowded_until = -1.0
         self._next: frozenset[int] = frozenset()
         """Node numbers of the processes whose turn is next; empty if it is nobody's."""
         self._fruitless = 0
@@ -124,18 +129,33 @@ class Turns:
         """Whether another process is likely to commit first."""
         return self._rivals_until > 0.0 and self._clock.monotonic_ms() < self._rivals_until
 
+    @property
+    def crowded(self) -> bool:
+        """Whether other processes commit so often that this one saves time if it hands its changes over, or waits for
+        its turn. A single lost swap does not show this: the next attempt of the process then usually succeeds."""
+        return self._crowded_until > 0.0 and self._clock.monotonic_ms() < self._crowded_until
+
     def tried(self, took_ms: float) -> None:
         """Record that a try to publish a commit took `took_ms` milliseconds, whatever its outcome."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
     def lost(self) -> None:
         """Record that another process committed first."""
+        now = self._clock.monotonic_ms()
         self._won_until, self._next = -1.0, frozenset()
-        self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
+        self._rivals_until = now + RIVALRY_MS
+        if now < max(self._again_until, self._crowded_until):
+            self._crowded_until = now + RIVALRY_MS
+        self._again_until = now + CROWDED_COMMITS * max(self._decided_ms, self._commit_ms)
 
     def won(self) -> None:
         """Record that a commit was published."""
         self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
+        self._again_until = -1.0
+
+    def waited_in_vain(self) -> None:
+        """Record that no other process committed while this one waited for it."""
+        self._again_until = self._crowded_until = -1.0
 
     def yield_to(self, nodes: Collection[int]) -> None:
         """Record that this process committed, and whose turn is next: the node numbers of other processes, or none."""
@@ -228,7 +248,7 @@ class Turns:
             attempt: number of the attempt, from 0.
             age_ms: age of the oldest change of the batch, in milliseconds.
         """
-        if not self.contended:
+        if not self.crowded:
             return 0.0
         rivals, share = self._share(head)
         round_ms = self._commit_ms * max(1, rivals)

@@ -9,8 +9,10 @@ import pytest
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits import log
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.decider import Decider
 from polaris_spark.commits.rows import Head
+from polaris_spark.commits.state import State
 
 from .support import Add, committer
 
@@ -28,6 +30,30 @@ class Pausing(ManualClock):
             self.meanwhile.pop(0)()
 
 
+class _Overtaken(Add):
+    """A change that another process overtakes twice."""
+
+    def __init__(self, other: Committer) -> None:
+        super().__init__("warm")
+        self.other = other
+
+    def apply(self, state: State, prepared: object) -> int:
+        if self.runs < 2:
+            self.other.commit(Add("warm"))
+        return super().apply(state, prepared)
+
+
+def compete(a: Committer, b: Committer, clock: Pausing) -> None:
+    """Let two processes compete, until both have slots. `b` makes the newest commit.
+
+    Args:
+        clock: clock of `a`.
+    """
+    clock.meanwhile = [lambda: b.commit(Add("warm"))]
+    a.commit(_Overtaken(b))
+    b.commit(Add("warm"))
+
+
 class Rivals:
     """Two processes that compete for one reference. `b` made the newest commit, and both have slots."""
 
@@ -36,8 +62,7 @@ class Rivals:
         self.clock = Pausing()
         self.a = committer(backend, clock=self.clock, **settings)
         self.b = committer(backend, office=settings.get("office"))
-        for one in (self.a, self.b, self.a, self.b):  # each finds that the other was first
-            one.commit(Add("warm"))
+        compete(self.a, self.b, self.clock)
         assert len(self.head.slots) == 2
 
     @property

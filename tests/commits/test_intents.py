@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from polaris_spark.backends.base import Backend
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits import decider
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
@@ -24,8 +26,8 @@ from polaris_spark.errors import (
 from polaris_spark.index import Entry
 from polaris_spark.objects import ObjectRow
 
-from .rivals import Pausing, Rivals, _overtake
-from .support import Add, Box, committer, number, references
+from .rivals import Pausing, Rivals, _overtake, compete
+from .support import Add, Box, Requested, committer, number, references
 from .test_swaps_in_doubt import Doubtful
 
 
@@ -159,10 +161,7 @@ def test_a_refused_change_is_not_carried_out_later(rivals: Rivals, monkeypatch: 
 
 
 def test_the_change_of_an_interrupted_thread_is_committed_at_most_once(rivals: Rivals) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    rivals.meanwhile(interrupt)
+    rivals.meanwhile(_interrupt)
     with pytest.raises(KeyboardInterrupt):
         rivals.a.commit(Add("mine"))
     rivals.b.commit(Add("theirs"))
@@ -170,6 +169,40 @@ def test_the_change_of_an_interrupted_thread_is_committed_at_most_once(rivals: R
     rivals.b.commit(Add("theirs"))
     assert number(rivals.a, "mine") == 1
     assert sorted(key for keys in rivals.commits() for key in keys) == ["again", "mine", "theirs", "theirs"]
+
+
+@pytest.mark.parametrize("days", [0, 7])
+@pytest.mark.parametrize("with_operation", [False, True], ids=["no operation id", "operation id"])
+@pytest.mark.parametrize("kind", [Add, Requested])
+def test_the_intent_of_a_process_that_is_gone_is_carried_out_for_some_minutes_only(
+    backend: Backend, kind: type[Add], days: int, *, with_operation: bool
+) -> None:
+    rivals = Rivals(backend)
+    id = rivals.clock.now_ms().to_bytes(6, "big") + b"\x70" * 10
+    rivals.meanwhile(_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rivals.a.commit(kind("mine", operation=Operation(id if with_operation else b"", "tester")))
+    clock = ManualClock()
+    clock.advance(days * 24 * 60 * 60_000 or decider.LATE_MS)
+    later = committer(backend, clock=clock)
+    later.commit(Add("theirs"))
+    assert rivals.commits() == ([["theirs"]] if days else [["theirs", "mine"]])
+    for _ in range(2):
+        later.commit(Add("theirs"))
+    assert number(later, "mine") == (0 if days else 1)
+
+
+def test_the_process_of_an_intent_that_another_one_takes_for_old_commits_its_change_itself(
+    rivals: Rivals,
+) -> None:
+    rivals.b._clock.advance(60 * 60_000)  # its clock is wrong
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    assert rivals.a.commit(Add("mine")) == 1
+    assert rivals.commits() == [["theirs"], ["mine"]]
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x01\x00\x01\x00\x00\x00\x05abcde"])
@@ -228,8 +261,7 @@ def test_a_dropped_reference_is_told_and_the_change_is_not_made(backend: Backend
     first, second = references(backend, clock=clock), references(backend)
     first.create("main", Operation(b"", "tester"))
     a, b = first.open("main"), second.open("main")
-    for one in (a, b, a, b):
-        one.commit(Add("warm"))
+    compete(a, b, clock)
     clock.meanwhile.append(lambda: second.drop("main", Operation(b"", "tester")))
     with pytest.raises(Exception, match=r"was dropped|does not exist"):
         a.commit(Add("mine"))

@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.retry import RIVALRY_MS, Turns
+from polaris_spark.commits.retry import CROWDED_COMMITS, RIVALRY_MS, Turns
 from polaris_spark.commits.rows import Commit, Head, Slot
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
@@ -65,11 +65,36 @@ def test_other_processes_count_as_rivals_until_they_made_no_commit_for_a_while()
     assert stage.pause(stage.head(MINE, OTHER)) == 0
 
 
+def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_the_time() -> None:
+    stage = Stage()
+    turns, apart = stage.turns, CROWDED_COMMITS * stage.turns.commit_ms
+    for _ in range(3):
+        turns.lost()
+        assert turns.contended
+        assert not turns.crowded
+        assert stage.pause(stage.head(MINE, OTHER)) == 0
+        stage.clock.advance(apart)
+    turns.lost()
+    turns.won()
+    turns.lost()
+    assert not turns.crowded
+    turns.lost()
+    assert turns.crowded
+    stage.clock.advance(RIVALRY_MS / 2)
+    turns.handed_over(1.0)
+    stage.clock.advance(RIVALRY_MS / 2)
+    assert turns.crowded
+    turns.waited_in_vain()
+    assert not turns.crowded
+    turns.lost()
+    assert not turns.crowded
+
+
 def test_processes_with_more_than_their_share_of_commits_wait_longer_and_those_with_none_do_not_wait() -> (
     None
 ):
     stage = Stage()
-    stage.turns.lost()
+    _crowd(stage)
     greedy = stage.pause(stage.head(MINE, MINE, MINE, OTHER))
     fair = stage.pause(stage.head(MINE, OTHER, MINE, OTHER))
     assert greedy > fair > 0
@@ -78,7 +103,7 @@ def test_processes_with_more_than_their_share_of_commits_wait_longer_and_those_w
 
 def test_waits_are_longer_if_more_processes_take_turns() -> None:
     stage = Stage()
-    stage.turns.lost()
+    _crowd(stage)
     two = stage.pause(stage.head(MINE, OTHER, MINE, OTHER, MINE, OTHER))
     three = stage.pause(stage.head(MINE, OTHER, THIRD, MINE, OTHER, THIRD))
     assert three > two
@@ -86,7 +111,7 @@ def test_waits_are_longer_if_more_processes_take_turns() -> None:
 
 def test_commits_of_long_ago_are_nobodys_share() -> None:
     stage = Stage()
-    stage.turns.lost()
+    _crowd(stage)
     old = stage.pause(stage.head(MINE, *[OTHER] * 9, ago_ms=2 * int(RIVALRY_MS)))
     new = stage.pause(stage.head(MINE, *[OTHER] * 9))
     assert old > new
@@ -94,7 +119,7 @@ def test_commits_of_long_ago_are_nobodys_share() -> None:
 
 def test_attempts_wait_longer_and_age_buys_priority() -> None:
     stage = Stage()
-    stage.turns.lost()
+    _crowd(stage)
     head = stage.head(MINE, OTHER)
     assert stage.pause(head, attempt=3) > stage.pause(head, attempt=1) > 0
     assert stage.pause(head, attempt=3, age_ms=5_000) < stage.pause(head, attempt=3) / 10
@@ -102,7 +127,7 @@ def test_attempts_wait_longer_and_age_buys_priority() -> None:
 
 def test_waits_follow_how_long_commits_take() -> None:
     stage = Stage()
-    stage.turns.lost()
+    _crowd(stage)
     head = stage.head(MINE, OTHER)
     quick = stage.pause(head)
     for _ in range(100):
@@ -147,6 +172,12 @@ def test_processes_without_slots_count_as_strangers_after_two_commits() -> None:
     assert stage.turns.has_strangers(_with_slots(head, slots[:2]))
     assert not stage.turns.has_strangers(_with_slots(head, slots))
     assert not stage.turns.has_strangers(_with_slots(head, (slots[0], slots[2])))
+
+
+def _crowd(stage: Stage) -> None:
+    """Let other processes commit first twice."""
+    stage.turns.lost()
+    stage.turns.lost()
 
 
 def _with_slots(head: CommitReader, slots: tuple[Slot, ...]) -> CommitReader:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
 from benchmarks.traffic import counted
 from polaris_spark.catalog.states import catalog_at
+from polaris_spark.commits import retry
 from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
-from tests.rest.client import Client
+from tests.rest.client import Client, connect
 
 
 def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog: Client) -> None:
@@ -28,6 +36,71 @@ def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog
         traffic.clear()
         catalog.load()
         assert traffic.round_trips == 3
+
+
+@pytest.fixture
+def store_of_two(tmp_path: Path) -> Iterator[tuple[Client, Callable[[str], None]]]:
+    """A catalog with two tables, and a function by which another process changes a table."""
+    uri = f"sqlite://{tmp_path}/store.db"
+    mine = connect(uri, tmp_path / "warehouse", metadata_files="never")
+    mine.namespace("db")
+    for name in ("mine", "theirs"):
+        mine.create(name)
+    command = [sys.executable, "-c", _OTHER_PROCESS, uri]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin
+        assert other.stdout
+
+        def change(name: str) -> None:
+            print(name, file=other.stdin, flush=True)
+            assert other.stdout
+            assert other.stdout.readline() == "done\n"
+
+        yield mine, change
+        other.stdin.close()
+    mine.session.close()
+
+
+_OTHER_PROCESS = """
+import sys, uuid
+from tests.rest.client import connect
+client = connect(sys.argv[1], None, create=False)
+for line in sys.stdin:
+    client.set(line.strip(), round=uuid.uuid4().hex)
+    print("done", flush=True)
+client.session.close()
+"""
+
+
+def test_a_process_that_another_one_overtakes_now_and_then_hands_nothing_over(
+    store_of_two: tuple[Client, Callable[[str], None]],
+) -> None:
+    mine, change_elsewhere = store_of_two
+    with counted(mine.session.connection.backend) as traffic:
+        for round in range(12):
+            change_elsewhere("theirs")
+            traffic.clear()
+            mine.set("mine", round=str(round))
+            assert traffic.object_reads <= 2  # the other one's commit, and what it changed
+            assert traffic.round_trips <= 4  # also a lost swap, or a look at the row; and the swap
+    assert not mine.session.catalog.head().head.slots
+
+
+def test_a_process_learns_the_new_head_from_the_answer_of_its_lost_swap(
+    store_of_two: tuple[Client, Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, change_elsewhere = store_of_two
+    backend = mine.session.connection.backend
+    for round in range(3):
+        monkeypatch.setattr(retry, "RIVALRY_MS", 0.0)  # as if the last overtaking was long ago
+        change_elsewhere("theirs")
+        with monkeypatch.context() as patched:
+            patched.setattr(backend, "read_reference", _refuse)
+            mine.set("mine", round=str(round))
+
+
+def _refuse(*_: object) -> None:
+    raise AssertionError("the row is read")
 
 
 def test_a_merge_reads_no_more_after_many_branches_were_merged(catalog: Client) -> None:

@@ -151,7 +151,15 @@ class Client:
         world = self._world
         number = len(world.requests) + 1
         request = Request(
-            number, operation or number, id, name, task, action, self._process.name, world.tick()
+            number,
+            operation or number,
+            id,
+            name,
+            task,
+            action,
+            self._process.name,
+            world.tick(),
+            world.observer.now_ms(),
         )
         world.requests.append(request)
         if task is not None:

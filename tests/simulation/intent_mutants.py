@@ -9,6 +9,7 @@ from polaris_spark.commits.handover import Handover
 from polaris_spark.commits.intents import Intents
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
+from tests.simulation.plan import MINUTE
 
 CROWD = {"processes": 6, "nodes": 16, "names": ("main",), "keys": 20, "actions": 12, "registry": 0.0}
 """Plan with many processes that commit to one reference."""
@@ -130,6 +131,16 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         ),
         CROWD,
     ),
+    "the intent of a process that died is carried out at any time": Mutant(
+        (Patch(Decider, "_carry", "> self._lifetime_ms", "> float('inf')"),),
+        {
+            **CROWD,
+            "rates": Rates(death=0.01, delay_ms=3.0),
+            "gaps": (20 * MINUTE,) * 4,
+            "skews": (0.0, 5.0, -5.0),
+            "upkeep": 0.0,
+        },
+    ),
     "a commit of its own leaves the intent of a process in its slot": Mutant(
         (Patch(Intents, "decide", "if not own or published is not None or all(", "if not own or all("),),
         CROWD,
@@ -145,10 +156,9 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         ),
         {
             **CROWD,
-            "processes": 4,
             "threads": 1,
-            "keys": 2,
-            "actions": 3,
+            "think_ms": 0.0,
+            "gaps": (0.0,) * 4,
             "rates": Rates(stall=0.05, delay_ms=3.0, stall_ms=(600_000.0, 6_000_000.0)),
         },
     ),

@@ -60,6 +60,8 @@ class Effect(NamedTuple):
     tick: int
     row: str
     answer: int | None
+    at_ms: float
+    """Correct time, in milliseconds since 1970."""
 
 
 class RowHistory:
@@ -240,7 +242,7 @@ class Observer:
                 found = decode_result(logged[0].result)
                 self.blame(f"{name}: {task} logged {found}, the model says {answer}")
             self._compare(name, request, logged, view)
-            self.effects.setdefault(request, []).append(Effect(tick, row.name, answer))
+            self.effects.setdefault(request, []).append(Effect(tick, row.name, answer, self.now_ms()))
             state = view.state
             row.positions.append(Position(tick, commit, request, state))
         return Content(state, done, {})

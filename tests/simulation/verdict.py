@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from polaris_spark.clock import FAR_MS
+from polaris_spark.commits.decider import LATE_MS
+from polaris_spark.commits.retry import DEADLINE_MS
 from tests.simulation.observer import Effect, Position, RowHistory
+from tests.simulation.plan import Plan
 from tests.simulation.programs import Task, outcome
 from tests.simulation.world import Read, Request, World
 
 NEVER = 1 << 60
+
+SLACK_MS = 10_000.0
+"""Time by which a request may take effect later than its limit, in milliseconds: polls and repeated requests to the
+database."""
 
 
 def judge(world: World) -> None:
@@ -34,6 +42,9 @@ def _task_problems(world: World, request: Request, task: Task, of_operation: lis
         yield f"took effect {len(mine)} times"
     if any(effect.tick < request.invoked for effect in mine):
         yield "took effect before it was asked for"
+    latest = request.invoked_ms + _longest_ms(world.plan)
+    if any(effect.at_ms > latest for effect in mine):
+        yield f"took effect {max(effect.at_ms for effect in mine) - request.invoked_ms:.0f} ms after it was asked for"
     if request.outcome in ("refused", "again", "gone", "forgotten") and mine:
         yield "took effect although its client was told that it did not"
     if request.outcome == "refused" and not _possible(world, request, task, "refused", None):
@@ -46,6 +57,16 @@ def _task_problems(world: World, request: Request, task: Task, of_operation: lis
             return
         if not _possible(world, request, task, "done", request.answer):
             yield f"was acknowledged with {request.answer}, which took effect never; what did is {known}"
+
+
+def _longest_ms(plan: Plan) -> float:
+    """Return the time after which a request cannot take effect any more, in milliseconds. Its process tries until the
+    deadline. Another process may carry out its intent some time after that, and also tries until a deadline."""
+    rates = plan.rates
+    if rates.stall or plan.ahead or max(map(abs, plan.skews)) > FAR_MS:
+        return float("inf")
+    delay = rates.late_ms[1] if rates.late else 0.0
+    return 2 * DEADLINE_MS + LATE_MS + 2 * max(map(abs, plan.skews)) + delay + SLACK_MS
 
 
 def _possible(world: World, request: Request, task: Task, said: str, answer: int | None) -> bool:

@@ -40,6 +40,8 @@ class Request:
     action: str
     process: str
     invoked: int
+    invoked_ms: float
+    """Correct time of the request, in milliseconds since 1970."""
     responded: int = 0
     """Tick of the response; 0 if there was none because the process died."""
     outcome: str = ""
