@@ -272,6 +272,43 @@ def named_sources(
     return tables, views
 
 
+def recursion(state: State, catalog: str, view: TableName) -> str:
+    """Return through which views a view reads itself, such as `view db.a reads itself: db.a reads db.b reads db.a`; an
+    empty string if it does not. A view can come to read itself when a view below it is replaced.
+
+    Args:
+        catalog: name of this catalog in Spark.
+        view: name of the view.
+    """
+    pinning = _Pinning(state, catalog, None, None)
+    visited: set[TableName] = set()
+
+    def below(query: ViewQuery) -> Iterator[TableName]:
+        with suppress(BadRequestError):  # the query of another program may not be understood
+            for reference in references_of(query.sql):
+                state.check_time()
+                for name in pinning.names(reference.parts, query):
+                    if find(state, table_key(name)) is not None:
+                        break
+                    if find(state, table_key(name, VIEW)) is not None:
+                        if not reference.version:
+                            yield name
+                        break
+
+    def chain(above: tuple[TableName, ...]) -> tuple[TableName, ...]:
+        if above[-1] in above[:-1]:
+            return above
+        found = find(state, table_key(above[-1], VIEW))
+        if found is None or above[-1] in visited or len(above) > _DEEPEST:
+            return ()
+        visited.add(above[-1])
+        query = query_of(state, state.get(found.content, View))
+        return next(filter(None, (chain((*above, name)) for name in below(query))), ())
+
+    names = chain((view,))
+    return f"view {names[-1]} reads itself: {' reads '.join(map(str, names))}" if names else ""
+
+
 def _unpinned(reference: SourceReference, name: TableName, uuid: str) -> TableSource:
     return TableSource(
         reference.identifier, name, uuid, MAIN, NO_SNAPSHOT, 0, fixed=False, rows=0, files=0, size=0

@@ -11,7 +11,7 @@ from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.source_changes import RefreshNeeds
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
-from tests.rest.client import Client, path, view
+from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.materialized import SCHEMA, refresh
 from tests.rest.materialized import snapshot_commit as snapshot
 from tests.rest.view_requests import PROPERTY, STORAGE, create, document, how, loaded, rows, state, table
@@ -255,3 +255,20 @@ def test_only_hidden_columns_of_a_storage_table_can_be_changed(catalog: Client) 
 def test_an_incremental_limit_that_is_not_a_number_is_refused(catalog: Client, limit: str) -> None:
     with pytest.raises(BadRequestError, match="must be a number that is not negative"):
         create(catalog, incremental_limit=limit)
+
+
+def test_an_engine_is_told_that_a_view_reads_itself(catalog: Client) -> None:
+    def ordinary(name: str, sql: str) -> None:
+        query = {"type": "sql", "sql": sql, "dialect": "spark"}
+        version = {**VIEW_VERSION, "default-namespace": ["db"], "representations": [query]}
+        catalog.ok("POST", f"{path('db')}/views", view_request(name, **{"view-version": version}))
+
+    table(catalog)
+    uuid = create(catalog, "SELECT a FROM low")["view-uuid"]
+    ordinary("low", "SELECT a FROM t")
+    assert how(catalog, uuid, zone="UTC")["recursion"] == ""
+    ordinary("high", "SELECT low.a FROM low")
+    catalog.send("DELETE", view("low"))
+    ordinary("low", "SELECT t.a FROM t JOIN high USING (a)")
+    found = how(catalog, uuid, zone="UTC")["recursion"]
+    assert found == "view db.low reads itself: db.v reads db.low reads db.high reads db.low"

@@ -20,10 +20,13 @@ NEVER_INCREMENTAL = {
     "SELECT id, n FROM t ORDER BY n LIMIT 5": "it contains GlobalLimit",
     "SELECT id FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)": "it contains Sample",
     "SELECT id, _file AS f FROM t": "it reads metadata columns",
-    "SELECT region, collect_list(n) AS l FROM t GROUP BY region": "the result of collect_list depends on the "
-    "order of rows",
-    "SELECT region, histogram_numeric(n, 3) AS h FROM t GROUP BY region": "the result of histogram_numeric depends on "
+    "SELECT region, collect_list(n) AS l FROM t GROUP BY region": "the result of collect_list can depend on "
     "the order of rows",
+    "SELECT region, histogram_numeric(n, 3) AS h FROM t GROUP BY region": "the result of histogram_numeric can "
+    "depend on the order of rows",
+    "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 3) SELECT id FROM t JOIN r ON id = i": (
+        "it contains UnionLoop"
+    ),
 }
 
 

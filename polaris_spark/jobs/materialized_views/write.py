@@ -126,7 +126,7 @@ def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
 
 def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:
     """Return why a query can never be refreshed incrementally; an empty string if it can."""
-    functions = changing_functions(plan.query.sql)
+    functions = changing_functions(query.spark, plan.query.sql, query.analyzed)
     return f"it calls {', '.join(functions)}" if functions else query.hindrance
 
 
