@@ -518,7 +518,7 @@ def _check_optional_fields(record: Json) -> None:
 
 def _check_source(source: Json) -> None:
     """Check the recorded state of a table or view that a refresh has read."""
-    for name in ("type", "name", "uuid", *(source.keys() & {"ref", "catalog", "base-type"})):
+    for name in ("type", "name", "uuid", *(source.keys() & {"ref", "catalog", "base-type", "name-mapping"})):
         get_text(source, name)
     for name in source.keys() & {"snapshot-id", "storage-snapshot-id"}:
         get_long(source, name)

@@ -104,7 +104,7 @@ final class MaterializedView extends SparkView {
     for (JsonNode name : answer.get("unknown")) {
       List<String> parts = new ArrayList<>();
       name.forEach(part -> parts.add(part.asText()));
-      Map<String, Object> one = new HashMap<>(OutsideSources.description(session, parts));
+      Map<String, Object> one = new HashMap<>(OutsideSources.description(session, parts, false));
       one.put("parts", parts);
       described.add(one);
     }
