@@ -285,30 +285,6 @@ def test_an_incremental_limit_that_is_not_a_number_is_refused(catalog: Client, l
         create(catalog, incremental_limit=limit)
 
 
-def test_another_name_mapping_of_a_table_is_a_change(catalog: Client) -> None:
-    base, uuid = table(catalog), create(catalog)["view-uuid"]
-    catalog.ok("POST", base, snapshot(1, 1, operation="append"))
-    query = ViewQuery("SELECT a FROM t", "", ("db",))
-
-    def pinned() -> PinnedQuery:
-        return pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
-
-    def mapped(action: str, **change: Any) -> None:
-        catalog.ok("POST", base, {"requirements": [], "updates": [{"action": action, **change}]})
-
-    rows(catalog, refresh(uuid, 100, 1, **{"source-states": pinned().source_states()}))
-    assert state(catalog) == (True, "")
-    mapped("set-properties", updates={NAME_MAPPING: '[{"field-id": 1, "names": ["b"]}]'})
-    assert state(catalog) == (False, "changed: db.t")
-    record = {"source-states": pinned().source_states()}
-    rows(catalog, refresh(uuid, 101, 2, replaces=100, **record))
-    assert state(catalog) == (True, "")
-    mapped("remove-properties", removals=[NAME_MAPPING])
-    assert state(catalog) == (False, "changed: db.t")
-    since = snapshots_since(catalog.session.catalog.view(), record, pinned(), OutsideSources())
-    assert since == "the name mapping of db.t was changed"
-
-
 def test_an_engine_is_told_that_a_view_reads_itself(catalog: Client) -> None:
     def ordinary(name: str, sql: str) -> None:
         query = {"type": "sql", "sql": sql, "dialect": "spark"}

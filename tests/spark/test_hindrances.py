@@ -43,10 +43,7 @@ def hindrance(spark: SparkSession, query: str) -> str:
     jvm: Any = spark._jvm
     columns = json.dumps([f"c{position}" for position in range(len(spark.sql(query).columns))])
     session: Any = spark._jsparkSession
-    found = jvm.io.polarisspark.incremental.IncrementalRefresh(session, query, columns)
-    changing = jvm.io.polarisspark.incremental.Hindrance.changingFunctions(found.analyzed())
-    functions = ", ".join(json.loads(changing))
-    return f"it calls {functions}" if functions else str(found.hindrance())
+    return str(jvm.io.polarisspark.incremental.IncrementalRefresh(session, query, columns).hindrance())
 
 
 def examples(spark: SparkSession) -> Iterator[tuple[str, str]]:

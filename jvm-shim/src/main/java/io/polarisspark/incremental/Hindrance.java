@@ -211,9 +211,13 @@ public final class Hindrance {
    * @param analyzed Spark's plan of the query, before it is rewritten
    */
   public static String changingFunctions(LogicalPlan analyzed) {
+    return Json.write(changing(analyzed));
+  }
+
+  private static Set<String> changing(LogicalPlan analyzed) {
     Set<String> found = new LinkedHashSet<>();
     addChanging(analyzed, found);
-    return Json.write(found);
+    return found;
   }
 
   private static void addChanging(LogicalPlan plan, Set<String> found) {
@@ -250,8 +254,18 @@ public final class Hindrance {
     return !SpecialDatetimeValues$.MODULE$.apply(plan).fastEquals(plan);
   }
 
-  /** Returns why a query can never be refreshed incrementally; an empty text if it can. */
-  static String of(LogicalPlan plan) {
+  /**
+   * Returns why a query can never be refreshed incrementally; an empty text if it can.
+   *
+   * @param analyzed Spark's plan of the query
+   * @param rewritten its normal form
+   */
+  static String of(LogicalPlan analyzed, LogicalPlan rewritten) {
+    Set<String> functions = changing(analyzed);
+    return functions.isEmpty() ? of(rewritten) : "it calls " + String.join(", ", functions);
+  }
+
+  private static String of(LogicalPlan plan) {
     if (plan instanceof SQLFunctionNode node) {
       return "it calls the function " + node.function().name().unquotedString() + ", which can be replaced";
     }

@@ -70,7 +70,7 @@ public final class IncrementalRefresh implements AutoCloseable {
     try {
       rewritten = NormalForm.of(analyzed);
       stored = new StoredQuery(rewritten, Json.read(columns, NAMES));
-      why = Hindrance.of(rewritten);
+      why = Hindrance.of(analyzed, rewritten);
     } catch (Exception error) { // Spark throws exceptions of all classes; a full refresh is still possible
       why = "its plan cannot be rewritten: " + error.getMessage();
     }
