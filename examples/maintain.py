@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import polaris_spark
 
 NIGHTLY = {
+    "refresh_stale": "",  # materialized views whose rows are not fresh
     "expire": "",  # snapshots, as the tables' properties say, and the files that only they needed
     "purge_dropped": "",  # files of tables that were dropped with PURGE
     "remove_orphans": "dry_run => false",  # files that no table knows
@@ -35,11 +36,14 @@ spark = polaris_spark.configure(
 ).getOrCreate()
 faults = 0
 for job in chosen or NIGHTLY:
-    arguments = OPTIONAL.get(job) or ", ".join(filter(None, (NIGHTLY.get(job, ""), "wait => true")))
+    wait = "" if job == "refresh_stale" else "wait => true"  # any number of these calls may run at once
+    arguments = OPTIONAL.get(job) or ", ".join(filter(None, (NIGHTLY.get(job, ""), wait)))
     done = spark.sql(f"CALL polaris.system.{job}({arguments})")
     print(job, flush=True)
     done.show(20, truncate=False)
     if job == "fsck":
-        faults = done.count()
+        faults += done.count()
+    if job == "refresh_stale":
+        faults += done.filter("error IS NOT NULL").count()
 spark.stop()
 sys.exit(1 if faults else 0)

@@ -59,6 +59,8 @@ ROWS_READ: Final = "rows-read"
 """Field of a refresh record, beyond the draft specification: number of rows in the data files that it read."""
 FILES_READ: Final = "files-read"
 SIZE_READ: Final = "bytes-read"
+CURRENT_REFRESH: Final = "current-refresh-id"
+"""Field of a storage table's document: id of the refresh that made the current rows."""
 STORAGE_LOCATION: Final = "storage-table-location"
 ALLOW_STALE: Final = "allow-stale-data"
 STRATEGY: Final = "refresh-strategy"
@@ -276,7 +278,7 @@ def current_refresh(table: Mapping[str, str]) -> Json | None:
     """Return the refresh record of the current rows of a storage table, given the table's properties; None if the table
     was never refreshed, or its document does not say."""
     document = document_of(table)
-    id = document.get("current-refresh-id")
+    id = document.get(CURRENT_REFRESH)
     return next((one for one in refresh_records(document) if one.get("refresh-id") == id), None)
 
 
@@ -337,7 +339,7 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
                 f"the columns and the location of {table} are those of its materialized view and cannot be changed "
                 f"({action}); use CREATE OR REPLACE MATERIALIZED VIEW"
             )
-    current = document_of(old).get("current-refresh-id")
+    current = document_of(old).get(CURRENT_REFRESH)
     for id in draft.added_snapshots:
         snapshot = draft.snapshots.get(id) or {}
         summary = snapshot.get("summary") or {}
@@ -404,7 +406,8 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     """Set the document of a storage table so that it describes the draft's snapshots.
 
     Without time travel, the document has only the refresh of the current snapshot. Refreshes none of whose snapshots
-    still exist are removed. If there are no refreshes, the table has no document.
+    still exist are removed. `current-refresh-id` is left out while no refresh made the current rows, such as after the
+    query was replaced. If there are no refreshes and no unknown fields, the table has no document.
 
     Args:
         draft: the storage table; its property `materialized_view_metadata` is changed.
@@ -413,7 +416,7 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
     document = document_of(draft.properties)
     records = [dict(one) for one in refresh_records(document)]
     for one in records:  # a record of another writer says only by its id of which snapshot it is
-        if _SNAPSHOTS not in one and one.get("refresh-id") == document.get("current-refresh-id"):
+        if _SNAPSHOTS not in one and one.get("refresh-id") == document.get(CURRENT_REFRESH):
             one[_SNAPSHOTS] = [draft.base.current_snapshot_id] if draft.base else []
     of_snapshot = {id: one for one in records for id in one.get(_SNAPSHOTS, ())}
     for id in draft.added_snapshots:
@@ -441,11 +444,13 @@ def set_refreshes(draft: TableDraft, view: View) -> None:
             record[_SNAPSHOTS] = [id for id in record[_SNAPSHOTS] if id in draft.snapshots]
     records = [one for one in records if one.get(_SNAPSHOTS, True)]
     properties = draft.own_properties()
-    if not records:
+    if not records and not document.keys() - {"refreshes", CURRENT_REFRESH}:
         properties.pop(METADATA, None)
         return
     document["refreshes"] = records
-    document["current-refresh-id"] = None if current is None else current["refresh-id"]
+    document.pop(CURRENT_REFRESH, None)
+    if current is not None:
+        document[CURRENT_REFRESH] = current["refresh-id"]
     properties[METADATA] = encode(document).decode()
 
 
@@ -513,7 +518,7 @@ def _check_optional_fields(record: Json) -> None:
 
 def _check_source(source: Json) -> None:
     """Check the recorded state of a table or view that a refresh has read."""
-    for name in ("type", "name", "uuid", *(source.keys() & {"ref", "catalog", "base-type"})):
+    for name in ("type", "name", "uuid", *(source.keys() & {"ref", "catalog", "base-type", "name-mapping"})):
         get_text(source, name)
     for name in source.keys() & {"snapshot-id", "storage-snapshot-id"}:
         get_long(source, name)

@@ -26,7 +26,8 @@ Describe = Callable[[tuple[str, ...]], Json | None]
 """Returns what the engine knows about the table or view with a full name, catalog included:
 
 - `type`: `table`; `view`; `other` for a table of another format than Iceberg; `none` if it does not exist;
-- of a table: `uuid`, `current-schema-id`, `schemas`, `refs` (snapshot ids by name), `snapshots`;
+- of a table: `uuid`, `current-schema-id`, `schemas`, `refs` (snapshot ids by name), `snapshots`, and those of its
+  `properties` that change what is read;
 - of a view: `uuid`, `version-id`, `sql`, `catalog`, `namespace`, `columns`.
 
 None if the answer is not known yet.
@@ -60,6 +61,10 @@ class OutsideTable:
     @cached_property
     def snapshots(self) -> Mapping[int, Json]:
         return {one["snapshot-id"]: one for one in self._text["snapshots"]}
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._text.get("properties") or {}
 
     @cached_property
     def refs(self) -> Mapping[str, OutsideRef]:

@@ -102,6 +102,8 @@ def _view(state: State, source: ViewSource, last: Json) -> dict[SnapshotKey, int
 def _table(source: TableSource, last: Json, table: TableState | None) -> dict[SnapshotKey, int] | str:
     since: int = last["snapshot-id"]
     key = SnapshotKey(source.uuid, source.snapshot_id)
+    if source.name_mapping != last.get("name-mapping", ""):
+        return f"the name mapping of {source.full_name} was changed"
     schemas = {source.schema_id} if source.is_tag else {source.schema_id, last.get("schema-id")}
     if source.fixed or (source.snapshot_id == since and len(schemas) == 1):
         return {key: since}

@@ -30,6 +30,7 @@ from polaris_spark.catalog.view_sources import (
     SOURCE_STATES,
     PinnedQuery,
     count_in,
+    name_mapping_of,
     pin,
     query_of,
     snapshot_of,
@@ -124,6 +125,7 @@ def _foreign(state: State, view: View, record: Json) -> list[Json]:
             "uuid": one.uuid,
             "snapshot-id": one.snapshot_id if one.fixed else bases[one.identifier].get("snapshot-reference"),
             "ref": one.ref,
+            "name-mapping": one.name_mapping,  # the other writer did not record it
         }
         for one in pinned.tables
     ]
@@ -155,6 +157,8 @@ def _has_changed(state: State, source: Json, outside: OutsideSources) -> bool:
         return found is None or found != (source["uuid"], source["version-id"])
     table = table_of(state, source, outside)
     if table is None or table.uuid != source["uuid"]:
+        return True
+    if name_mapping_of(table) != source.get("name-mapping", ""):
         return True
     if "ref" not in source:
         return False

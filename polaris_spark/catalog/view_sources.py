@@ -7,9 +7,11 @@ catalog are pinned to the states that they have when the query is pinned.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.materialized_views import NO_SNAPSHOT, is_materialized, storage_name, view_of
@@ -26,6 +28,7 @@ from polaris_spark.catalog.outside_sources import (
     TableState,
 )
 from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.catalog.schema_merge import NAME_MAPPING
 from polaris_spark.catalog.snapshot_sql import at_snapshot, named_snapshot, quoted, schema_at
 from polaris_spark.catalog.summaries import number_in
 from polaris_spark.catalog.view_queries import SourceReference, references_of, replaced
@@ -86,6 +89,8 @@ class TableSource(NamedTuple):
     """UUID of the materialized view whose rows of an earlier refresh are read; the table is its storage table."""
     is_tag: bool = False
     """Whether it is read as a tag, so that later changes of the table's columns do not change the result."""
+    name_mapping: str = ""
+    """See `name_mapping_of`."""
 
     @property
     def full_name(self) -> str:
@@ -151,8 +156,8 @@ class PinnedQuery(NamedTuple):
 
     def source_states(self) -> list[Json]:
         """Return the `source-states` of the newer proposal. A source whose snapshot the query names has no `ref`. The
-        fields `schema-id`, `catalog`, `base-type` and, of a materialized view whose stored rows are read,
-        `storage-snapshot-id` are beyond the proposal."""
+        fields `schema-id`, `name-mapping`, `catalog`, `base-type` and, of a materialized view whose stored rows are
+        read, `storage-snapshot-id` are beyond the proposal."""
         tables = [
             {
                 "type": "table",
@@ -165,6 +170,7 @@ class PinnedQuery(NamedTuple):
             | ({} if one.type == METASTORE else {"base-type": one.type})
             | ({} if one.fixed else {"ref": one.ref})
             | ({} if one.fixed or one.is_tag else {"schema-id": one.schema_id})
+            | ({"name-mapping": one.name_mapping} if one.name_mapping else {})
             for one in self.tables
         ]
         views = [
@@ -270,6 +276,43 @@ def named_sources(
                     views += inner[1]
                 break
     return tables, views
+
+
+def recursion(state: State, catalog: str, view: TableName) -> str:
+    """Return through which views a view reads itself, such as `view db.a reads itself: db.a reads db.b reads db.a`; an
+    empty string if it does not. A view can come to read itself when a view below it is replaced.
+
+    Args:
+        catalog: name of this catalog in Spark.
+        view: name of the view.
+    """
+    pinning = _Pinning(state, catalog, None, None)
+    visited: set[TableName] = set()
+
+    def below(query: ViewQuery) -> Iterator[TableName]:
+        with suppress(BadRequestError):  # the query of another program may not be understood
+            for reference in references_of(query.sql):
+                state.check_time()
+                for name in pinning.names(reference.parts, query):
+                    if find(state, table_key(name)) is not None:
+                        break
+                    if find(state, table_key(name, VIEW)) is not None:
+                        if not reference.version:
+                            yield name
+                        break
+
+    def chain(above: tuple[TableName, ...]) -> tuple[TableName, ...]:
+        if above[-1] in above[:-1]:
+            return above
+        found = find(state, table_key(above[-1], VIEW))
+        if found is None or above[-1] in visited or len(above) > _DEEPEST:
+            return ()
+        visited.add(above[-1])
+        query = query_of(state, state.get(found.content, View))
+        return next(filter(None, (chain((*above, name)) for name in below(query))), ())
+
+    names = chain((view,))
+    return f"view {names[-1]} reads itself: {' reads '.join(map(str, names))}" if names else ""
 
 
 def _unpinned(reference: SourceReference, name: TableName, uuid: str) -> TableSource:
@@ -425,6 +468,11 @@ class _Pinning:
                 f"the location {location!r} in {reference.identifier} contains '#'; metadata tables and branches of a "
                 "table at a location cannot be read"
             )
+        if _has_password(location):
+            raise BadRequestError(
+                f"the location of the {format} table contains a password, which would be stored with the view; give "
+                "credentials in the session's configuration"
+            )
         if self.engine is None:
             raise BadRequestError(f"{reference.identifier} can be looked up only in a Spark session")
         if LOCATIONS[format] == DELTA_LOCATION:
@@ -488,6 +536,7 @@ class _Pinning:
                 rows=0,
                 files=0,
                 size=0,
+                name_mapping=name_mapping_of(table),
             )
             return _Pinned(full, [source], [])
         id = snapshot_of(table, ref)
@@ -507,6 +556,7 @@ class _Pinning:
             files=count_in(summary, "total-data-files"),
             size=count_in(summary, "total-files-size"),
             is_tag=is_tag,
+            name_mapping=name_mapping_of(table),
         )
         if id is None:
             text = f"(SELECT * FROM {full} WHERE false)"
@@ -595,12 +645,26 @@ def columns_of(state: State, view: View) -> list[str]:
     return columns_of_version(state, view, view.current_version_id) or []
 
 
+def _has_password(location: str) -> bool:
+    try:
+        return urlsplit(location).password is not None
+    except ValueError:  # not a URI
+        return False
+
+
 def snapshot_of(table: TableState, ref: str) -> int | None:
     """Return the snapshot id of a branch or tag; None if there is no such branch or tag."""
     if ref == MAIN:
         return table.current_snapshot_id
     found = table.refs.get(ref)
     return None if found is None else found.snapshot_id
+
+
+def name_mapping_of(table: TableState) -> str:
+    """Return a digest of the names by which a table finds columns in data files without field ids, as after an import;
+    an empty string if it has none. They change what is read without a new snapshot."""
+    text = table.properties.get(NAME_MAPPING)
+    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def count_in(summary: Mapping[str, str], name: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import MAX_STALENESS, REFRESH_START, SESSION, allows_stale
@@ -10,6 +12,7 @@ from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.outside_sources import OutsideSources
 from polaris_spark.catalog.stored_views import last_refresh, materialized, stored_query
 from polaris_spark.catalog.view_freshness import freshness
+from polaris_spark.catalog.view_sources import recursion
 from polaris_spark.catalog.view_time_travel import rows_at, rows_of_version
 from polaris_spark.errors import BadRequestError
 from polaris_spark.extension.messages import AsOfRequest, AsOfResponse, ReadRequest, ReadResponse
@@ -30,7 +33,16 @@ def read(catalog: Catalog, request: Request) -> Response:
     """
     name = TableName(namespace_of(request.params["namespace"]), request.params["view"])
     asked = decode(request.body, ReadRequest)
-    return catalog.loading(lambda: json_response(encode(_how(catalog, name, asked))), request.principal)
+    return catalog.loading(lambda: json_response(encode(_answer(catalog, name, asked))), request.principal)
+
+
+def _answer(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
+    answer = _how(catalog, name, asked)
+    if answer.query is not None or answer.unknown:
+        return answer
+    return msgspec.structs.replace(
+        answer, recursion=recursion(catalog.view(), asked.catalog or catalog.name, name)
+    )
 
 
 def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:

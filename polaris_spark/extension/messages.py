@@ -170,6 +170,8 @@ class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):
     """Whether the stored rows can be used after a refresh."""
     reason: str
     """Why the stored rows are not used; empty if they are."""
+    recursion: str = ""
+    """The views through which the view reads itself, so that its query cannot be run; empty if it does not."""
     unknown: list[list[str]] = msgspec.field(default_factory=list)
     """Full names of tables and views outside of the catalog on which the answer depends. The engine looks them up and
     asks again."""

@@ -189,6 +189,16 @@ def test_a_view_replaced_before_its_first_refresh_refers_to_the_file_of_its_stor
     assert Path(location.removeprefix("file://")).exists()
 
 
+def test_a_replaced_view_with_time_travel_has_no_current_refresh(catalog: Client) -> None:
+    uuid = create(catalog, time_travel="true")["view-uuid"]
+    rows(catalog, refresh(uuid, 100, 1))
+    create(catalog, replace=True, sql="SELECT 2 AS a", time_travel="true")
+    found = document(catalog.ok("GET", STORAGE)["metadata"]["properties"])
+    assert [one["refresh-id"] for one in found["refreshes"]] == [100]
+    assert "current-refresh-id" not in found
+    assert list(call(catalog.session, "fsck")) == []
+
+
 def test_an_ordinary_view_is_not_replaced(catalog: Client) -> None:
     catalog.ok("POST", f"{path('db')}/views", view_request("v"))
     with pytest.raises(Exception, match="it is not materialized"):
@@ -364,3 +374,6 @@ def test_a_view_of_another_writer_is_registered_and_its_unknown_fields_survive(
     assert found["current-refresh-id"] == 3
     assert found["refreshes"] == [{**record, "snapshot-ids": [100, 5]}]
     assert document(loaded(catalog)["properties"])["new"] == "x"
+    create(catalog, replace=True, sql="SELECT 2 AS a")
+    replaced = document(catalog.ok("GET", STORAGE)["metadata"]["properties"])
+    assert replaced == {"refreshes": [], "more": True}

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.traffic import counted
+from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.view_sources import ViewQuery, pin
 from polaris_spark.commits import retry
 from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.rest.client import Client, connect
+from tests.rest.materialized import refresh
+from tests.rest.view_requests import create, how, rows, table
 
 
 def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog: Client) -> None:
@@ -115,3 +119,17 @@ def test_a_merge_reads_no_more_after_many_branches_were_merged(catalog: Client) 
             call(session, "merge", source=f"b{number}")
             needed.append(traffic.round_trips)
     assert max(needed) <= needed[1] + 1, needed
+
+
+def test_whether_a_view_of_ten_tables_is_fresh_is_one_read_of_the_head(catalog: Client) -> None:
+    names = [f"t{number}" for number in range(10)]
+    for name in names:
+        table(catalog, name)
+    uuid = create(catalog, f"SELECT t0.a FROM {', '.join(names)}")["view-uuid"]
+    query = ViewQuery(f"SELECT t0.a FROM {', '.join(names)}", "", ("db",))
+    states = pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v")).source_states()
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": states, "session": {"zone": "UTC"}}))
+    assert "VERSION AS OF 100" in how(catalog, uuid, zone="UTC")["query"]
+    with counted(catalog.session.connection.backend) as traffic:
+        assert "VERSION AS OF 100" in how(catalog, uuid, zone="UTC")["query"]
+        assert traffic.round_trips == 1

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.source_changes import RefreshNeeds
+from polaris_spark.catalog.outside_sources import OutsideSources
+from polaris_spark.catalog.schema_merge import NAME_MAPPING
+from polaris_spark.catalog.source_changes import RefreshNeeds, snapshots_since
+from polaris_spark.catalog.view_sources import PinnedQuery, ViewQuery, pin
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
-from tests.rest.client import Client, path, view
+from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.materialized import SCHEMA, refresh
 from tests.rest.materialized import snapshot_commit as snapshot
 from tests.rest.view_requests import PROPERTY, STORAGE, create, document, how, loaded, rows, state, table
@@ -212,6 +216,30 @@ def test_what_refreshes_need_is_found_out_again_after_a_view_has_become_incremen
     assert needs.at(views.view()) == {source(catalog, base, -1)["uuid"]: {-1}}
 
 
+def test_another_name_mapping_of_a_table_is_a_change(catalog: Client) -> None:
+    base, uuid = table(catalog), create(catalog)["view-uuid"]
+    catalog.ok("POST", base, snapshot(1, 1, operation="append"))
+    query = ViewQuery("SELECT a FROM t", "", ("db",))
+
+    def pinned() -> PinnedQuery:
+        return pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
+
+    def mapped(action: str, **change: Any) -> None:
+        catalog.ok("POST", base, {"requirements": [], "updates": [{"action": action, **change}]})
+
+    rows(catalog, refresh(uuid, 100, 1, **{"source-states": pinned().source_states()}))
+    assert state(catalog) == (True, "")
+    mapped("set-properties", updates={NAME_MAPPING: '[{"field-id": 1, "names": ["b"]}]'})
+    assert state(catalog) == (False, "changed: db.t")
+    record = {"source-states": pinned().source_states()}
+    rows(catalog, refresh(uuid, 101, 2, replaces=100, **record))
+    assert state(catalog) == (True, "")
+    mapped("remove-properties", removals=[NAME_MAPPING])
+    assert state(catalog) == (False, "changed: db.t")
+    since = snapshots_since(catalog.session.catalog.view(), record, pinned(), OutsideSources())
+    assert since == "the name mapping of db.t was changed"
+
+
 def test_an_engine_is_told_to_read_stored_rows_only_if_they_are_those_of_the_view_that_it_loaded(
     catalog: Client,
 ) -> None:
@@ -255,3 +283,20 @@ def test_only_hidden_columns_of_a_storage_table_can_be_changed(catalog: Client) 
 def test_an_incremental_limit_that_is_not_a_number_is_refused(catalog: Client, limit: str) -> None:
     with pytest.raises(BadRequestError, match="must be a number that is not negative"):
         create(catalog, incremental_limit=limit)
+
+
+def test_an_engine_is_told_that_a_view_reads_itself(catalog: Client) -> None:
+    def ordinary(name: str, sql: str) -> None:
+        query = {"type": "sql", "sql": sql, "dialect": "spark"}
+        version = {**VIEW_VERSION, "default-namespace": ["db"], "representations": [query]}
+        catalog.ok("POST", f"{path('db')}/views", view_request(name, **{"view-version": version}))
+
+    table(catalog)
+    uuid = create(catalog, "SELECT a FROM low")["view-uuid"]
+    ordinary("low", "SELECT a FROM t")
+    assert how(catalog, uuid, zone="UTC")["recursion"] == ""
+    ordinary("high", "SELECT low.a FROM low")
+    catalog.send("DELETE", view("low"))
+    ordinary("low", "SELECT t.a FROM t JOIN high USING (a)")
+    found = how(catalog, uuid, zone="UTC")["recursion"]
+    assert found == "view db.low reads itself: db.v reads db.low reads db.high reads db.low"

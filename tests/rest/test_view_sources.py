@@ -53,6 +53,17 @@ def test_a_column_that_is_newer_than_the_snapshot_is_null_in_its_type_of_spark(c
     )
 
 
+def test_a_location_with_a_password_is_refused_without_showing_it(catalog: Client) -> None:
+    for location in ("s3://me:secret@bucket/t", "hdfs://me:secret@host:8020/t"):
+        query = ViewQuery(f"SELECT a FROM iceberg.`{location}`", "", ("db",))
+        with pytest.raises(BadRequestError, match="contains a password") as caught:
+            pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
+        assert "secret" not in str(caught.value)
+    account = ViewQuery("SELECT a FROM iceberg.`abfss://container@account/t`", "", ("db",))
+    with pytest.raises(BadRequestError, match="only in a Spark session"):
+        pin(catalog.session.catalog.view(), "polaris", account, TableName(("db",), "v"))
+
+
 def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) -> None:
     uuid = create(catalog)["view-uuid"]
     place = {"namespace": ["db"], "name": "t", "uuid": "u", "snapshot-id": 5, "ref": "main", "schema-id": 0}

@@ -50,7 +50,8 @@ def test_each_materialized_view_has_a_row_with_its_freshness_at_any_commit(tmp_p
         "snapshot-id": -1,
         "ref": "main",
     }
-    also = {"source-states": [source], "refresh-start-timestamp-ms": 1_700_000_000_000}
+    read = {"reason": "it was asked for", "rows-read": 5, "files-read": 2, "bytes-read": 99}
+    also = {"source-states": [source], "refresh-start-timestamp-ms": 1_700_000_000_000, **read}
     catalog.request("POST", "v1/namespaces/db%1Fv/tables/storage", refresh(view["view-uuid"], 100, 1, **also))
     at = catalog.session.catalog.head().commit.number
     counts = {"added-records": "4", "deleted-records": "3"}
@@ -61,6 +62,8 @@ def test_each_materialized_view_has_a_row_with_its_freshness_at_any_commit(tmp_p
     assert row["allow_stale_data"] is True
     assert (row["refresh_id"], row["version_id"], row["base_tables"]) == (100, 1, ["t"])
     assert row["last_refreshed_at"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
+    names = ("last_reason", "last_rows_read", "last_files_read", "last_bytes_read")
+    assert [row[name] for name in names] == list(read.values())
     assert row["storage_table_location"].endswith(".metadata.json")
     assert (row["stale_snapshots"], row["stale_rows"]) == (1, 7)
     assert row["stale_since"] == datetime(2023, 11, 14, 22, 13, 20, 1_000, tzinfo=timezone.utc)

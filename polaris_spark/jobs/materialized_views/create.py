@@ -89,7 +89,7 @@ def _requests(
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
     plan = rows._jdf.queryExecution().analyzed()
     refuse_session_values(spark, pinned.sql, plan)
-    _refuse_functions(pinned.sql, arguments.get("properties", {}))
+    _refuse_functions(changing_functions(spark, pinned.sql, plan), arguments.get("properties", {}))
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
     version = _version(call, query, lineage_of(call, plan, pinned, len(rows.columns)))
     of_view, of_storage = _properties(arguments, rows.columns)
@@ -178,16 +178,15 @@ def _refuse_temporary_functions(spark: SparkSession, query: str) -> None:
             )
 
 
-def _refuse_functions(sql: str, properties: Mapping[str, str | None]) -> None:
+def _refuse_functions(functions: Sequence[str], properties: Mapping[str, str | None]) -> None:
     """Refuse a query whose functions prevent its refresh strategy.
 
     Args:
-        sql: the pinned query, which contains the queries of the views that it reads.
+        functions: the functions that it calls whose results can differ for the same rows.
         properties: the properties of the materialized view.
     """
     from polaris_spark.catalog.materialized_views import STRATEGY
 
-    functions = changing_functions(sql)
     if functions and (properties.get(STRATEGY) or "full").strip().lower() == "incremental":
         raise InputError(
             f"the query calls {', '.join(functions)}, so it cannot be refreshed incrementally; leave "

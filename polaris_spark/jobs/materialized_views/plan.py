@@ -226,16 +226,21 @@ def refuse_session_values(spark: SparkSession, sql: str, plan: Any) -> None:
         )
 
 
-def changing_functions(sql: str) -> list[str]:
+def changing_functions(spark: SparkSession, sql: str, plan: Any) -> list[str]:
     """Return the functions that a query calls whose results can differ for the same rows.
 
     Args:
-        sql: a query that `refuse_session_values` accepts. So a name such as `user` is that of a column.
+        sql: the pinned query, which contains the queries of the views that it reads.
+        plan: Spark's analyzed plan of the query, in the JVM. It does not show literals such as TIMESTAMP 'now', nor
+            whether TABLESAMPLE has a seed.
     """
-    from polaris_spark.catalog.nondeterminism import nondeterministic_functions
+    import msgspec
 
-    of_user = ("current_user", "session_user", "user")
-    return [one for one in nondeterministic_functions(sql) if one not in of_user]
+    from polaris_spark.catalog.nondeterminism import nondeterministic_clauses
+
+    jvm: Any = spark._jvm
+    called = msgspec.json.decode(str(jvm.io.polarisspark.incremental.Hindrance.changingFunctions(plan)))
+    return list(dict.fromkeys([*called, *nondeterministic_clauses(sql)]))
 
 
 def lineage_of(call: Call, plan: Any, query: PinnedQuery, columns: int) -> Json:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.jobs.materialized_views.plan import (
     RefreshPlan,
-    changing_functions,
     lineage_of,
     refuse_session_values,
     spark_catalog,
@@ -126,8 +125,10 @@ def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
 
 def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:
     """Return why a query can never be refreshed incrementally; an empty string if it can."""
-    functions = changing_functions(plan.query.sql)
-    return f"it calls {', '.join(functions)}" if functions else query.hindrance
+    from polaris_spark.catalog.nondeterminism import nondeterministic_clauses
+
+    clauses = nondeterministic_clauses(plan.query.sql)
+    return f"it calls {', '.join(clauses)}" if clauses else query.hindrance
 
 
 def _why_full(call: Call, query: IncrementalQuery, plan: RefreshPlan) -> str:

@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import (
+    FILES_READ,
+    REASON,
     REFRESH_START,
+    ROWS_READ,
+    SIZE_READ,
     STORAGE_LOCATION,
     USED_STRATEGY,
     allows_stale,
@@ -95,7 +99,8 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
         ViewColumn(
             "stale_since",
             TIMESTAMP,
-            "Time of the first change since then; null if the rows are fresh",
+            "Time of the first snapshot since then; null if the rows are fresh, or if no snapshot made them stale, as "
+            "after the query or the columns of a table were changed",
             lambda r: micros(r.behind.since_ms),
             _BEHIND,
         ),
@@ -119,6 +124,14 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
             "How the last refresh was made: full or incremental",
             lambda r: r.refresh.get(USED_STRATEGY),
         ),
+        ViewColumn(
+            "last_reason", STRING, "Why that refresh used this strategy", lambda r: r.refresh.get(REASON)
+        ),
+        ViewColumn(
+            "last_rows_read", LONG, "Rows in the files that it read", lambda r: r.refresh.get(ROWS_READ)
+        ),
+        ViewColumn("last_files_read", LONG, "Data files that it read", lambda r: r.refresh.get(FILES_READ)),
+        ViewColumn("last_bytes_read", LONG, "Size of these files", lambda r: r.refresh.get(SIZE_READ)),
         ViewColumn("refresh_id", LONG, "Id of that refresh", lambda r: r.refresh.get("refresh-id")),
         ViewColumn(
             "version_id", INT, "Version of the view that was computed", lambda r: r.refresh.get("version-id")

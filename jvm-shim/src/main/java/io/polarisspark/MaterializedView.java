@@ -55,21 +55,41 @@ final class MaterializedView extends SparkView {
   /** The query to run where a query reads the view; elsewhere, such as in SHOW CREATE TABLE, the view's own. */
   @Override
   public String query() {
-    if (!isRead() || SQLConf.get().contains(OTHER_BRANCH)) {
+    if (!isRead()) {
       return super.query();
     }
+    JsonNode answer;
     try {
-      JsonNode answer = ask();
-      if (answer.get("refreshable").asBoolean()) {
-        refresh();
-        answer = ask();
-      }
-      JsonNode stored = answer.get("query");
-      return stored.isNull() ? super.query() : stored.asText();
+      answer = answer();
     } catch (RuntimeException failure) {
       LOG.warn("{} is read by its query, because it could not be refreshed", name(), failure);
+      answer = null;
+    }
+    if (answer == null) {
       return super.query();
     }
+    String recursion = answer.path("recursion").asText();
+    if (!recursion.isEmpty()) { // running the view's query would never end
+      throw UserError.of(recursion, null);
+    }
+    JsonNode stored = answer.get("query");
+    return stored.isNull() || readsOtherBranch() ? super.query() : stored.asText();
+  }
+
+  /** Finds out how to read the view, after a refresh if this is needed. */
+  private JsonNode answer() {
+    JsonNode answer = ask();
+    boolean refreshes =
+        answer.get("refreshable").asBoolean() && answer.path("recursion").asText().isEmpty();
+    if (!refreshes || readsOtherBranch()) {
+      return answer;
+    }
+    refresh();
+    return ask();
+  }
+
+  private static boolean readsOtherBranch() {
+    return SQLConf.get().contains(OTHER_BRANCH);
   }
 
   private static boolean isRead() {
@@ -84,7 +104,7 @@ final class MaterializedView extends SparkView {
     for (JsonNode name : answer.get("unknown")) {
       List<String> parts = new ArrayList<>();
       name.forEach(part -> parts.add(part.asText()));
-      Map<String, Object> one = new HashMap<>(OutsideSources.description(session, parts));
+      Map<String, Object> one = new HashMap<>(OutsideSources.description(session, parts, false));
       one.put("parts", parts);
       described.add(one);
     }

@@ -2,13 +2,18 @@ package io.polarisspark;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
+import org.apache.iceberg.DataOperations;
 import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotRef;
 import org.apache.iceberg.SnapshotSummary;
 import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableProperties;
 import org.apache.iceberg.hadoop.HadoopTables;
 import org.apache.iceberg.spark.PathIdentifier;
 import org.apache.iceberg.spark.source.SparkTable;
@@ -82,34 +87,43 @@ public final class OutsideSources {
    * @param parts the full name, catalog first; or an empty text, {@code iceberg}, and the location of a table
    */
   public static String describe(SparkSession session, List<String> parts) {
-    return Json.write(description(session, parts));
+    return Json.write(description(session, parts, true));
   }
 
-  static Map<String, Object> description(SparkSession session, List<String> parts) {
+  /**
+   * Describes the current state of a table or view.
+   *
+   * @param history whether to describe all schemas and snapshots of a table; otherwise only the snapshots since the last
+   *     change of its rows, which show whether its rows are those of another snapshot
+   */
+  static Map<String, Object> description(
+      SparkSession session, List<String> parts, boolean history) {
     if (parts.get(0).isEmpty()) {
-      return parts.get(1).equals("iceberg") ? atLocation(session, parts.get(2)) : NONE;
+      return parts.get(1).equals("iceberg") ? atLocation(session, parts.get(2), history) : NONE;
     }
     CatalogPlugin catalog = session.sessionState().catalogManager().catalog(parts.get(0));
     int last = parts.size() - 1;
     String[] namespace = parts.subList(1, last).toArray(String[]::new);
     Identifier identifier = Identifier.of(namespace, parts.get(last));
     Map<String, Object> table =
-        catalog instanceof TableCatalog tables ? ofTable(tables, identifier) : NONE;
+        catalog instanceof TableCatalog tables ? ofTable(tables, identifier, history) : NONE;
     return table == NONE && catalog instanceof ViewCatalog views
         ? ofView(views, identifier)
         : table;
   }
 
-  private static Map<String, Object> atLocation(SparkSession session, String location) {
+  private static Map<String, Object> atLocation(
+      SparkSession session, String location, boolean history) {
     try {
-      return of(new HadoopTables(session.sessionState().newHadoopConf()).load(location));
+      return of(new HadoopTables(session.sessionState().newHadoopConf()).load(location), history);
     } catch (org.apache.iceberg.exceptions.NoSuchTableException missing) {
       return NONE;
     }
   }
 
   /** Other catalogs may keep tables for some time; what is described is the current state, and is read next. */
-  private static Map<String, Object> ofTable(TableCatalog catalog, Identifier identifier) {
+  private static Map<String, Object> ofTable(
+      TableCatalog catalog, Identifier identifier, boolean history) {
     catalog.invalidateTable(identifier);
     Table table;
     try {
@@ -119,22 +133,41 @@ public final class OutsideSources {
     }
     boolean isIceberg =
         table instanceof SparkTable found && found.table() instanceof HasTableOperations;
-    return isIceberg ? of(((SparkTable) table).table()) : Map.of("type", "other");
+    return isIceberg ? of(((SparkTable) table).table(), history) : Map.of("type", "other");
   }
 
-  private static Map<String, Object> of(org.apache.iceberg.Table table) {
+  private static Map<String, Object> of(org.apache.iceberg.Table table, boolean history) {
     TableMetadata metadata = ((HasTableOperations) table).operations().current();
     Map<String, Long> refs = new HashMap<>();
     metadata.refs().forEach((name, ref) -> refs.put(name, ref.snapshotId()));
     List<Map<String, Object>> snapshots = new ArrayList<>();
-    metadata.snapshots().forEach(snapshot -> snapshots.add(of(snapshot)));
+    (history ? metadata.snapshots() : compactions(metadata))
+        .forEach(snapshot -> snapshots.add(of(snapshot)));
+    String mapping = metadata.properties().get(TableProperties.DEFAULT_NAME_MAPPING);
     return Map.of(
         "type", "table",
         "uuid", String.valueOf(metadata.uuid()),
         "current-schema-id", metadata.currentSchemaId(),
-        "schemas", metadata.schemas(),
+        "schemas", history ? metadata.schemas() : List.of(),
         "refs", refs,
-        "snapshots", snapshots);
+        "snapshots", snapshots,
+        "properties",
+            mapping == null ? Map.of() : Map.of(TableProperties.DEFAULT_NAME_MAPPING, mapping));
+  }
+
+  /** The snapshots of branches and tags that compacted the rows of earlier ones. */
+  private static List<Snapshot> compactions(TableMetadata metadata) {
+    Set<Snapshot> found = new LinkedHashSet<>();
+    for (SnapshotRef ref : metadata.refs().values()) {
+      Snapshot snapshot = metadata.snapshot(ref.snapshotId());
+      while (snapshot != null
+          && DataOperations.REPLACE.equals(snapshot.operation())
+          && found.add(snapshot)) {
+        Long parent = snapshot.parentId();
+        snapshot = parent == null ? null : metadata.snapshot(parent);
+      }
+    }
+    return List.copyOf(found);
   }
 
   private static Map<String, Object> of(Snapshot snapshot) {

@@ -14,31 +14,12 @@ import org.apache.iceberg.spark.CommitMetadata;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
-import org.apache.spark.sql.catalyst.analysis.SQLFunctionNode;
-import org.apache.spark.sql.catalyst.analysis.SQLScalarFunction;
-import org.apache.spark.sql.catalyst.expressions.ApplyFunctionExpression;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
-import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.UserDefinedExpression;
-import org.apache.spark.sql.catalyst.expressions.aggregate.ApproximatePercentile;
-import org.apache.spark.sql.catalyst.expressions.aggregate.Collect;
-import org.apache.spark.sql.catalyst.expressions.aggregate.First;
-import org.apache.spark.sql.catalyst.expressions.aggregate.HistogramNumeric;
-import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
-import org.apache.spark.sql.catalyst.expressions.aggregate.ListAgg;
-import org.apache.spark.sql.catalyst.expressions.aggregate.MaxMinBy;
-import org.apache.spark.sql.catalyst.expressions.aggregate.Mode;
-import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
-import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
-import org.apache.spark.sql.catalyst.plans.logical.Offset;
-import org.apache.spark.sql.catalyst.plans.logical.Sample;
-import org.apache.spark.sql.catalyst.plans.logical.Tail;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.types.AtomicType;
 import org.apache.spark.sql.types.DataType;
@@ -46,7 +27,6 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.types.UTF8String;
-import scala.runtime.AbstractFunction1;
 
 /**
  * Refreshes the stored rows of one view, in full or incrementally. Python calls it, and passes lists and maps in JSON,
@@ -56,27 +36,6 @@ import scala.runtime.AbstractFunction1;
  * and applies it to the stored rows in one commit.
  */
 public final class IncrementalRefresh implements AutoCloseable {
-  /** Operators whose results can differ although they read the same rows. */
-  private static final List<Class<?>> NO_EXACT_WAY =
-      List.of(
-          GlobalLimit.class,
-          LocalLimit.class,
-          Offset.class,
-          Tail.class,
-          Sample.class);
-
-  /** Aggregate functions whose results depend on the order of rows. */
-  private static final List<Class<?>> ORDERED =
-      List.of(
-          First.class,
-          Last.class,
-          Collect.class,
-          ListAgg.class,
-          MaxMinBy.class,
-          Mode.class,
-          ApproximatePercentile.class,
-          HistogramNumeric.class);
-
   private static final TypeReference<List<String>> NAMES = new TypeReference<>() {};
   private static final TypeReference<Map<String, Long>> IDS = new TypeReference<>() {};
 
@@ -85,9 +44,6 @@ public final class IncrementalRefresh implements AutoCloseable {
 
   /** Largest number of deleted rows whose keys become literals in MERGE, so that it skips files. */
   private static final int LITERALS = 1_000;
-
-  /** Key by which Spark marks metadata columns, such as _file (METADATA_COL_ATTR_KEY). */
-  private static final String METADATA_COLUMN = "__metadata_col";
 
   private final SparkSession spark;
   private final StoredQuery query;
@@ -114,7 +70,7 @@ public final class IncrementalRefresh implements AutoCloseable {
     try {
       rewritten = NormalForm.of(analyzed);
       stored = new StoredQuery(rewritten, Json.read(columns, NAMES));
-      why = hindrance(rewritten);
+      why = Hindrance.of(analyzed, rewritten);
     } catch (Exception error) { // Spark throws exceptions of all classes; a full refresh is still possible
       why = "its plan cannot be rewritten: " + error.getMessage();
     }
@@ -131,75 +87,6 @@ public final class IncrementalRefresh implements AutoCloseable {
   /** Returns why the query can never be refreshed incrementally; an empty text if it can. */
   public String hindrance() {
     return hindrance;
-  }
-
-  private static String hindrance(LogicalPlan plan) {
-    if (NO_EXACT_WAY.stream().anyMatch(kind -> kind.isInstance(plan))) {
-      return "it contains " + plan.nodeName();
-    }
-    if (!plan.deterministic()) {
-      return "it is not deterministic";
-    }
-    if (Plans.output(plan).stream().anyMatch(one -> hasCollation(one.dataType()))) {
-      return "it has strings with a collation";
-    }
-    if (plan instanceof SQLFunctionNode node) {
-      return "it calls the function " + node.function().name().unquotedString() + ", which can be replaced";
-    }
-    if (plan instanceof DataSourceV2Relation
-        && Plans.output(plan).stream().anyMatch(one -> one.metadata().contains(METADATA_COLUMN))) {
-      return "it reads metadata columns";
-    }
-    for (Expression expression : Plans.<Expression>list(plan.expressions())) {
-      String why = hindrance(expression);
-      if (!why.isEmpty()) {
-        return why;
-      }
-    }
-    List<LogicalPlan> inner = Plans.list(plan.children());
-    inner.addAll(Plans.list(plan.subqueries()));
-    return inner.stream()
-        .map(IncrementalRefresh::hindrance)
-        .filter(text -> !text.isEmpty())
-        .findFirst()
-        .orElse("");
-  }
-
-  /** Whether values that differ can be equal by the type's collation. */
-  private static boolean hasCollation(DataType type) {
-    return type.existsRecursively(
-        new AbstractFunction1<DataType, Object>() {
-          @Override
-          public Object apply(DataType one) {
-            return one instanceof StringType text && !text.supportsBinaryEquality();
-          }
-        });
-  }
-
-  private static String hindrance(Expression expression) {
-    if (ORDERED.stream().anyMatch(kind -> kind.isInstance(expression))) {
-      return "the result of " + expression.prettyName() + " depends on the order of rows";
-    }
-    String function = replaceable(expression);
-    if (!function.isEmpty()) {
-      return "it calls the function " + function + ", which can be replaced";
-    }
-    return Plans.<Expression>list(expression.children()).stream()
-        .map(IncrementalRefresh::hindrance)
-        .filter(text -> !text.isEmpty())
-        .findFirst()
-        .orElse("");
-  }
-
-  /** Returns the name of a function that the session or its catalog defines; an empty text if it is not one. */
-  private static String replaceable(Expression expression) {
-    if (expression instanceof SQLScalarFunction function) {
-      return function.function().name().unquotedString();
-    }
-    return expression instanceof UserDefinedExpression function
-            && !(expression instanceof ApplyFunctionExpression)
-        ? function.name()
-        : "";
   }
 
   /** Returns the stored columns that the view does not show, in JSON: name, type in SQL, and what it holds. */

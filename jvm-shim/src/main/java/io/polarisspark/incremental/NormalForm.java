@@ -4,6 +4,7 @@ import java.util.List;
 import java.util.function.UnaryOperator;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases$;
 import org.apache.spark.sql.catalyst.analysis.EliminateView$;
+import org.apache.spark.sql.catalyst.expressions.EliminatePipeOperators$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.ColumnPruning$;
@@ -37,6 +38,7 @@ final class NormalForm {
   private static final List<UnaryOperator<LogicalPlan>> RULES =
       List.of(
           EliminateResolvedHint$.MODULE$::apply,
+          EliminatePipeOperators$.MODULE$::apply,
           new InlineCTE(true, false)::apply,
           ReplaceExpressions$.MODULE$::apply,
           PullOutGroupingExpressions$.MODULE$::apply,

@@ -10,17 +10,25 @@ import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.stream.Collectors;
+import org.apache.iceberg.BaseFileScanTask;
 import org.apache.iceberg.ContentFile;
+import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DataOperations;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.ManifestFile;
+import org.apache.iceberg.ManifestFiles;
 import org.apache.iceberg.MetadataColumns;
+import org.apache.iceberg.PartitionSpecParser;
+import org.apache.iceberg.SchemaParser;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.data.BaseDeleteLoader;
 import org.apache.iceberg.deletes.PositionDeleteIndex;
 import org.apache.iceberg.encryption.EncryptingFileIO;
+import org.apache.iceberg.expressions.Expressions;
+import org.apache.iceberg.expressions.ResidualEvaluator;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.spark.ScanTaskSetManager;
 import org.apache.iceberg.spark.TimeTravel;
@@ -109,8 +117,8 @@ final class TableChanges implements AutoCloseable {
           tasks(table.newIncrementalAppendScan().fromSnapshotExclusive(since).toSnapshot(id));
       return new TableChanges(table, since, added, List.of());
     }
-    Map<String, FileScanTask> before = byPath(tasks(table.newScan().useSnapshot(since)));
-    Map<String, FileScanTask> after = byPath(tasks(table.newScan().useSnapshot(id)));
+    Map<String, FileScanTask> before = byPath(tasks(table, since, id));
+    Map<String, FileScanTask> after = byPath(tasks(table, id, since));
     List<FileScanTask> thinned = new ArrayList<>();
     List<InternalRow> positions = new ArrayList<>();
     for (String path : List.copyOf(before.keySet())) {
@@ -161,7 +169,7 @@ final class TableChanges implements AutoCloseable {
   }
 
   private static PositionDeleteIndex positions(Table table, FileScanTask task) {
-    EncryptingFileIO files = EncryptingFileIO.combine(table.io(), table.encryption());
+    EncryptingFileIO files = files(table);
     return new BaseDeleteLoader(file -> files.newInputFile(file))
         .loadPositionDeletes(task.deletes(), task.file().location());
   }
@@ -290,6 +298,46 @@ final class TableChanges implements AutoCloseable {
       at = snapshot.parentId();
     }
     return at != null;
+  }
+
+  /**
+   * Returns the files of a snapshot. Without delete files, manifests that another snapshot has, too, are left out: their
+   * files are in both.
+   */
+  private static List<FileScanTask> tasks(Table table, long id, long other) {
+    List<ManifestFile> manifests = new ArrayList<>();
+    for (long one : List.of(id, other)) {
+      Snapshot snapshot = table.snapshot(one);
+      if (!snapshot.deleteManifests(table.io()).isEmpty()) {
+        return tasks(table.newScan().useSnapshot(id));
+      }
+      if (one == id) {
+        manifests.addAll(snapshot.dataManifests(table.io()));
+      } else {
+        manifests.removeAll(snapshot.dataManifests(table.io()));
+      }
+    }
+    List<FileScanTask> all = new ArrayList<>();
+    String schema = SchemaParser.toJson(table.schema());
+    ResidualEvaluator everything = ResidualEvaluator.unpartitioned(Expressions.alwaysTrue());
+    for (ManifestFile manifest : manifests) {
+      String spec = PartitionSpecParser.toJson(table.specs().get(manifest.partitionSpecId()));
+      try (CloseableIterable<DataFile> files =
+          ManifestFiles.read(manifest, files(table), table.specs())) {
+        files.forEach(
+            file ->
+                all.add(
+                    new BaseFileScanTask(
+                        file.copyWithoutStats(), new DeleteFile[0], schema, spec, everything)));
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+    }
+    return all;
+  }
+
+  private static EncryptingFileIO files(Table table) {
+    return EncryptingFileIO.combine(table.io(), table.encryption());
   }
 
   static List<FileScanTask> tasks(org.apache.iceberg.Scan<?, FileScanTask, ?> scan) {
