@@ -134,6 +134,22 @@ def test_commands_that_are_shown_exist(line: list[str]) -> None:
     assert {word for word in line[2:] if word.startswith("--")} <= options_of(command)
 
 
+def test_each_command_that_needs_a_store_is_named_with_the_reason() -> None:
+    def parts(command: Any) -> list[Any]:
+        return [command, *getattr(command, "commands", {}).values()]
+
+    without_server = {
+        name
+        for name, command in COMMANDS.items()
+        if not any("--server" in options_of(part) for part in parts(command))
+    }
+    section = (
+        PAGES["docs/guides/command-line.md"].split("The other commands need a store:")[1].split("\n\n")[1]
+    )
+    named = [re.split(r" (?:read|opens?|are) ", item)[0] for item in section.split("\n- ")]
+    assert {name for item in named for name in re.findall(r"`([a-z-]+)`", item)} == without_server
+
+
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_the_default_of_a_property_is_the_one_that_is_documented(name: str) -> None:
     default, plain = PROPERTIES[name].default, Properties.parse({"store": "memory:"})
