@@ -212,7 +212,7 @@ def test_what_refreshes_need_is_found_out_again_after_a_view_has_become_incremen
     assert needs.at(views.view()) == {source(catalog, base, -1)["uuid"]: {-1}}
 
 
-def test_an_engine_is_told_to_read_stored_rows_only_if_they_are_those_of_the_view_that_it_loaded(
+def test_an_engine_reads_stored_rows_only_of_the_view_version_that_it_loaded(
     catalog: Client,
 ) -> None:
     base, uuid = table(catalog), create(catalog)["view-uuid"]
