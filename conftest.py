@@ -1,4 +1,4 @@
-"""Fixtures of several rooms' tests: one JVM for the whole run, and a catalog ``polaris`` for each module."""
+"""Fixtures that tests of several rooms use: one JVM for the whole run, and a catalog ``polaris`` for each module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED_FOR = ("exhaustive", "long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
 LONGEST = ("test_bench.py", "test_iceberg_suites.py")
-"""Files of tests that take minutes at a stretch."""
+"""Files of tests that each take minutes. They run first."""
 
 QUICK_JAVA = " ".join(
     (
@@ -37,21 +37,22 @@ QUICK_JAVA = " ".join(
         "-XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m",
     )
 )
-"""Options of all JVMs that tests start. They run much code a few times: they compile it quickly instead of well, with
-as much room as ever, and collect garbage on one thread, because tests of another process use the other processor."""
+"""Options of all JVMs that tests start. These JVMs run much code only a few times, so they use only the fast compiler,
+with the usual size of the code cache. They collect garbage on one thread, because another test process uses the other
+processor."""
 
 _numbers = count(1)
 
-# No example of a random test fails for the time that it takes, which is another on each machine.
+# Examples of random tests have no deadline, because their duration depends on the machine.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have JVMs start quickly, and end by SIGTERM as by Ctrl-C: servers are ended, and what they kept is removed."""
+    """Set the options of JVMs. Handle SIGTERM like Ctrl-C, so that fixtures stop servers and remove their files."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     archive = Path(os.environ.get("POLARIS_SPARK_CLASS_ARCHIVE", "none"))  # see `tests/class_archive.py`
-    # JVMs with another class path would print a warning about it where programs read their output.
+    # Without these log options, JVMs with another class path would print a warning to their standard output.
     classes = (
         f" -Xlog:disable -Xlog:all=error:stderr -XX:SharedArchiveFile={archive}" if archive.exists() else ""
     )
@@ -65,9 +66,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes, unless it is asked for. Begin with the longest files, then with those that need Spark.
+    """Skip tests with a marker of `ASKED_FOR` unless `-m` names it. Run the longest files first, then those with Spark.
 
-    With `-n 2`, one process would wait for the other one if they came last.
+    If these came last, one of two processes (`-n 2`) would wait for the other at the end.
     """
     for item in items:
         if not takes_its_turn(item):
@@ -80,14 +81,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exempt all tests and modules from garbage collection, which would otherwise look at them again and again."""
+    """Exempt all collected tests and modules from garbage collection, which would otherwise traverse them often."""
     gc.collect()
     gc.freeze()
 
 
 @dataclass(frozen=True)
 class CatalogPlace:
-    """Where a catalog ``polaris`` lives."""
+    """Location of a catalog ``polaris``."""
 
     directory: Path
 
@@ -104,8 +105,8 @@ class CatalogPlace:
 
 @contextmanager
 def resolving() -> Iterator[None]:
-    """One process after the other starts a session: on a new machine, the first one downloads Spark's packages, and Ivy
-    locks nothing."""
+    """Let only one process at a time start a session. On a new machine, the first session downloads Spark's packages,
+    and Ivy does not lock its cache."""
     with open(Path(tempfile.gettempdir()) / "polaris-spark-packages.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -113,7 +114,7 @@ def resolving() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one JVM of this process, by the session that started it."""
+    """The first Spark session of this process, which starts the process's only JVM."""
     # Imported here, so that tests without Spark do not wait for it.
     from pyspark.sql import SparkSession
 
@@ -141,15 +142,16 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> CatalogPlace:
-    """A temporary SQLite store and warehouse, the catalog ``polaris`` of one module's tests."""
+    """A temporary SQLite store and warehouse: the catalog ``polaris`` of one module's tests."""
     return CatalogPlace(tmp_path_factory.mktemp("polaris"))
 
 
 @pytest.fixture(scope="module")
 def spark(first_session: SparkSession, place: CatalogPlace) -> SparkSession:
-    """The session of one module's tests, which keep apart by namespaces (`namespace`).
+    """The session of one module's tests. Each test uses its own namespace (`namespace`).
 
-    Views show the whole catalog, so that they would take the longer, the more modules share one.
+    Each module has its own catalog, because system views read the whole catalog: in a shared catalog they would become
+    slower with each module.
     """
     session = first_session.newSession()
     session.conf.set("spark.sql.catalog.polaris.store", place.store)
@@ -159,7 +161,7 @@ def spark(first_session: SparkSession, place: CatalogPlace) -> SparkSession:
 
 @pytest.fixture
 def namespace(spark: SparkSession) -> str:
-    """A new namespace of the catalog, as SQL names it."""
+    """Name of a new namespace of the catalog, in SQL."""
     name = f"polaris.ns{next(_numbers)}"
     spark.sql(f"CREATE NAMESPACE {name}")
     return name

@@ -1,7 +1,7 @@
-"""Build hook: the jars, and the module by which Spark finds the data source.
+"""Build hook that builds the jars, and includes the module by which Spark finds the data source.
 
-It serves wheels, editable installs and source distributions, all of which carry the jars. Maven runs only if a source
-is newer than a jar. So building again, or from a source distribution, needs neither Maven nor a JDK.
+Wheels, editable installs and source distributions contain the jars. The hook runs Maven only if a Java source is newer
+than a jar. So repeated builds, and builds from a source distribution, need neither Maven nor a JDK.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DISCOVERED_MODULE = "polaris_spark/spark/pyspark_polaris.py"
 
 
 class BuildError(Exception):
-    """The jar cannot be built; the message says what is missing."""
+    """The jar cannot be built. The message names the cause."""
 
 
 class ShimBuildHook(BuildHookInterface[Any]):
@@ -35,13 +35,13 @@ class ShimBuildHook(BuildHookInterface[Any]):
             return
         top_level = {str(Path(self.root, DISCOVERED_MODULE)): Path(DISCOVERED_MODULE).name}
         if version == "editable":
-            # The package itself comes by a .pth file, which cannot rename a module: this one is copied.
+            # An editable install finds the package by a .pth file, which cannot rename a module: copy it.
             build_data["force_include_editable"].update(top_level)
         else:
             build_data["force_include"].update(top_level)
 
     def clean(self, versions: list[str]) -> None:
-        """Remove what `initialize` made."""
+        """Remove the jars and Maven's output."""
         for jar in self._jars().glob("*.jar"):
             jar.unlink()
         shutil.rmtree(self._shim() / "target", ignore_errors=True)
@@ -53,7 +53,10 @@ class ShimBuildHook(BuildHookInterface[Any]):
         return Path(self.root, "polaris_spark", "jars")
 
     def _packaged_jars(self) -> dict[str, Path]:
-        """Maven's jars and their packaged copies: for shaded runtimes of Iceberg, and for `iceberg-core` itself."""
+        """Return the packaged paths of Maven's jars, by file name.
+
+        One jar is for shaded runtimes of Iceberg, the other for `iceberg-core`.
+        """
         name = f"polaris-spark-shim-{self.metadata.version}"
         return {
             f"{name}-spark.jar": self._jars() / f"{name}.jar",
@@ -72,7 +75,7 @@ class ShimBuildHook(BuildHookInterface[Any]):
             if shutil.which(program) is None:
                 raise BuildError(
                     f"Building polaris-spark from source needs {what}: '{program}' is not on the PATH. "
-                    "Install it, or install polaris-spark from a wheel or a source distribution, which hold the jars."
+                    "Install it, or install polaris-spark from a wheel or a source distribution, which include jars."
                 )
         command = ["mvn", "-q", "-B", f"-Drevision={self.metadata.version}", "clean", "package"]
         self.app.display_info("Building the JVM shim with Maven")

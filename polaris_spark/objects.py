@@ -230,6 +230,18 @@ def known_types() -> dict[str, int]:
     return {name: entry.revision for name, entry in _types.items()}
 
 
+def class_of(name: str) -> type[msgspec.Struct]:
+    """Return the class of an object type of this package or of a plugin, by the type's name.
+
+    Raises:
+        KeyError: there is no such type.
+    """
+    entry = _types.get(name) or _find(name)
+    if entry is None:
+        raise KeyError(name)
+    return entry.cls
+
+
 def revision_of(cls: type[msgspec.Struct]) -> int:
     """Return the newest revision of an object type that this process supports."""
     return _by_class[cls].revision

@@ -31,7 +31,7 @@ def test_a_file_store_has_an_absolute_path(text: str, path: str) -> None:
     assert uri.key.endswith(path)
 
 
-def test_stores_are_told_apart_by_schema_and_endpoint_however_they_are_given() -> None:
+def test_stores_differ_by_schema_and_endpoint_however_these_are_given() -> None:
     plain = StoreURI.parse("postgresql://host/db?timeout=1s")
     named = StoreURI.parse("postgresql://host/db?schema=other")
     assert plain.key == StoreURI.parse("postgresql://me:geheim@host/db").key
@@ -107,7 +107,7 @@ def test_a_uri_as_text_parses_to_the_same_uri(text: str) -> None:
         (f"mongodb://host/db?authMechanismProperties=AWS_SESSION_TOKEN:{SECRET}", "store.authMechanismP"),
     ],
 )
-def test_a_malformed_uri_is_refused_with_what_is_wrong(text: str, words: str) -> None:
+def test_a_malformed_uri_is_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(StoreURIError, match=words) as raised:
         StoreURI.parse(text)
     assert SECRET not in str(raised.value)

@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import polaris_spark
+from benchmarks.parts import PARTS
+from conftest import resolving
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.cli import commands
 from polaris_spark.config import PROPERTIES, Properties
 from polaris_spark.databases import BUILT_IN as DATABASES
+from polaris_spark.errors import OutcomeUnknownError, StoreURIError
 from polaris_spark.jobs.registry import BUILT_IN
+from polaris_spark.objects import BUILT_IN as OBJECT_TYPES
 from polaris_spark.spark.views import VIEWS
 from tests.backends.conftest import SLOW_SERVERS
 from tests.servers import SERVERS
@@ -38,6 +47,8 @@ WITHOUT_ROWS = (
     "WHERE NOT state_stored ORDER BY committed_at DESC LIMIT 10",
 )
 """SQL examples that show nothing in a new catalog with one table."""
+WITHOUT_RESULT = ("CREATE NAMESPACE ", "CREATE TABLE ", "INSERT ")
+"""Beginnings of statements that return no rows."""
 NAMES_OF_DATABASES = {
     "bigtable": "Bigtable",
     "cassandra": "Cassandra",
@@ -125,6 +136,22 @@ def test_commands_that_are_shown_exist(line: list[str]) -> None:
     assert {word for word in line[2:] if word.startswith("--")} <= options_of(command)
 
 
+def test_each_command_that_needs_a_store_is_named_with_the_reason() -> None:
+    def parts(command: Any) -> list[Any]:
+        return [command, *getattr(command, "commands", {}).values()]
+
+    without_server = {
+        name
+        for name, command in COMMANDS.items()
+        if not any("--server" in options_of(part) for part in parts(command))
+    }
+    section = (
+        PAGES["docs/guides/command-line.md"].split("The other commands need a store:")[1].split("\n\n")[1]
+    )
+    named = [re.split(r" (?:read|opens?|are) ", item)[0] for item in section.split("\n- ")]
+    assert {name for item in named for name in re.findall(r"`([a-z-]+)`", item)} == without_server
+
+
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_the_default_of_a_property_is_the_one_that_is_documented(name: str) -> None:
     default, plain = PROPERTIES[name].default, Properties.parse({"store": "memory:"})
@@ -152,11 +179,14 @@ def test_the_reference_describes_every_procedure_view_and_command(generated: Any
         described = re.findall(r"^\| `.*\|$", text, re.MULTILINE)
         assert described
         assert [row for row in described if row.endswith("|  |")] == []
+    types = re.findall(r"^\| `(.*?)` \| (.*?) \| \d", pages["reference/object-types.md"], re.MULTILINE)
+    assert {name for name, meaning in types if len(meaning) > len("A row.")} >= set(OBJECT_TYPES)
 
 
 @pytest.mark.spark
 def test_spark_accepts_every_statement_that_is_shown(spark: SparkSession) -> None:
-    calls, queries = [], []
+    calls: list[str] = []
+    queries: list[str] = []
     for one in statements():
         (calls if one.startswith("CALL") else queries).append(one)
     assert calls
@@ -178,7 +208,8 @@ def test_spark_accepts_every_statement_that_is_shown(spark: SparkSession) -> Non
     spark.sql("ALTER TABLE polaris.shop.`orders@rework` SET TBLPROPERTIES ('team' = 'sales')")
     spark.sql("CALL polaris.system.merge(source => 'rework', keep_log => true)")
     found = {one: len(spark.sql(one).collect()) for one in queries}
-    assert [one for one, rows in found.items() if rows == 0 and one not in WITHOUT_ROWS] == []
+    without = (*WITHOUT_ROWS, *(one for one in queries if one.startswith(WITHOUT_RESULT)))
+    assert [one for one, rows in found.items() if rows == 0 and one not in without] == []
 
 
 @pytest.mark.parametrize("snippet", blocks("python"), ids=lambda text: text.strip().splitlines()[-1])
@@ -196,6 +227,55 @@ def test_the_program_with_pyiceberg_runs(capsys: pytest.CaptureFixture[str]) -> 
     (snippet,) = [text for text in blocks("python") if "load_catalog(" in text]
     exec(compile(snippet, "documentation", "exec"), {})
     assert capsys.readouterr().out == "[{'id': 2, 'item': 'coffee'}]\n"
+
+
+def program(text: str, folder: Path | None = None) -> str:
+    """Return the only Python block that contains a text, with a folder in place of /tmp."""
+    (found,) = [block for block in blocks("python") if text in block]
+    return found if folder is None else found.replace("/tmp", str(folder))
+
+
+@pytest.mark.spark
+def test_the_program_with_spark_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", program("SparkSession.builder.master", tmp_path)]
+    with resolving():
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ran.stdout.splitlines()]
+    assert ["1", "tea"] in rows
+    assert ["2", "coffee"] in rows
+    changes = sorted(row[2:] for row in rows if len(row) == 4 and row[0] != "committed_at")
+    assert changes == [["create-namespace", "shop"], ["create-table", "orders"], ["update-table", "orders"]]
+
+
+def test_the_program_that_reads_changes_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(program("polaris-spark/v1/changes"), "documentation", "exec"), {})
+    assert capsys.readouterr().out == "['shop']\n"
+
+
+def test_the_program_with_branches_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snippet = program('name="experiment"', tmp_path)
+    polaris_spark.connect(store=f"sqlite://{tmp_path}/shop.db", warehouse=str(tmp_path)).close()
+    exec(compile(snippet, "documentation", "exec"), {})
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "('experiment'",
+        "('main'",
+    ]
+
+
+def test_the_program_with_faults_runs() -> None:
+    """Some writes fail, and those that are acknowledged can be read."""
+    found: dict[str, Any] = {}
+    exec(compile(program("FaultyBackend"), "documentation", "exec"), found)
+    backend, acknowledged, failed = found["backend"], 0, 0
+    for id in range(1, 101):
+        try:
+            backend.write_objects("realm", [ObjectRow(id, 0, b"value")])
+            acknowledged += len(backend.read_objects("realm", [ObjectKey(id)]))
+        except OutcomeUnknownError:
+            failed += 1
+    assert acknowledged > 50
+    assert failed > 0
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
@@ -218,6 +298,28 @@ def test_each_scheme_of_a_store_is_described() -> None:
     assert [scheme for scheme in DATABASES if f"`{scheme}:" not in text] == []
 
 
+def test_the_options_of_each_database_are_described() -> None:
+    described: dict[str, set[str]] = {}
+    accepted: dict[str, set[str]] = {}
+    places = {"host": "://host/database", "path": ":///path", "name": ":name"}
+    for scheme, database in DATABASES.items():
+        with pytest.raises(StoreURIError) as refused:
+            open_backend(scheme + places[database.address], {"?": ""})
+        known = str(refused.value).split("its options are: ")[1]
+        (section,) = (
+            text
+            for text in PAGES["docs/operate/databases.md"].split("\n## ")[1:]
+            if f"`{scheme}:" in text.split("\n\n")[1]
+        )
+        title = section.split("\n")[0]
+        _, _, table = section.partition("| option | default | |\n")
+        rows = re.findall(r"^\| (`.*?) \|", table.split("\n\n")[0], re.MULTILINE)
+        described[title] = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+        # All databases with users have the option `password`, which the head of the page describes.
+        accepted.setdefault(title, set()).update(set(known.split(", ")) - {"none", "password"})
+    assert described == accepted
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "CHANGELOG.md", "docs/concepts/ids.md", "docs/operate/recovery.md"]
 )
@@ -232,6 +334,13 @@ def test_each_database_that_is_measured_is_among_the_figures() -> None:
         name = NAMES_OF_DATABASES[DATABASES[scheme].module.rpartition(".")[2]]
         assert performance.count(f"| {scheme} |") == 2, scheme
         assert re.search(rf"^\| ({name})", capacity, re.MULTILINE), scheme
+
+
+def test_each_part_of_the_benchmark_is_described() -> None:
+    listed = re.findall(
+        r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", PAGES["docs/performance.md"].split("\n\n")[2], re.MULTILINE
+    )
+    assert sorted(name for row in listed for name in re.findall(r"`([a-z-]+)`", row)) == sorted(PARTS)
 
 
 def test_each_driver_has_its_reason() -> None:

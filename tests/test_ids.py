@@ -280,7 +280,7 @@ def test_a_lease_taken_over_is_used_to_its_end_and_then_replaced(
     assert len(leases.given) == 2
 
 
-def test_a_batch_longer_than_what_is_left_of_a_lease_goes_on_under_the_next(
+def test_a_batch_longer_than_the_rest_of_a_lease_continues_under_the_next_lease(
     ids: IdGenerator, leases: Leases, clock: ManualClock
 ) -> None:
     ids.next_id()

@@ -174,7 +174,7 @@ def test_a_type_name_belongs_to_one_class() -> None:
     assert objects.type_name(Plain) == "test-plain"
 
 
-def test_types_of_this_package_are_found_whatever_was_imported() -> None:
+def test_types_of_this_package_are_found_before_their_modules_are_imported() -> None:
     program = """
 from polaris_spark import objects
 known = objects.known_types()

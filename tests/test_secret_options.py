@@ -97,6 +97,6 @@ def test_texts_without_secrets_are_shown_as_they_are(text: str) -> None:
     "text",
     ["postgresql//me:hunter#2@host/db", "//me:hunter?2@host", "s3//me:a/hunter@2@b", "pg me:my hunter2@host"],
 )
-def test_malformed_texts_are_shown_without_what_may_be_a_password(text: str) -> None:
+def test_malformed_texts_are_shown_without_possible_passwords(text: str) -> None:
     assert "hunter" not in without_secrets(text)
     assert without_secrets(text).endswith(text.rpartition("@")[2])

@@ -200,15 +200,20 @@ def _object_types() -> str:
     types = objects.known_types()
     modules = objects.BUILT_IN
     rows = [
-        [_code(name), str(revision), _code(modules.get(name, "a plugin"))]
+        [_code(name), _meaning(objects.class_of(name)), str(revision), _code(modules.get(name, "a plugin"))]
         for name, revision in sorted(types.items())
     ]
     return _page(
         "Object types",
         "A row of the table `objects` begins with a header that names its type. Other packages register types by the "
         "entry-point group `polaris_spark.object_types`.",
-        table(["type", "revision that this release writes", "module"], rows),
+        table(["type", "meaning", "revision that this release writes", "module"], rows),
     )
+
+
+def _meaning(described: type) -> str:
+    """The first paragraph of the docstring of a class."""
+    return (inspect.getdoc(described) or "").split("\n\n")[0]
 
 
 def _limits() -> str:

@@ -10,7 +10,7 @@ from polaris_spark.jobs.procedure import Call, Column, Procedure
 
 
 def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.spark.jobs.storage import storage
+    from polaris_spark.jobs.stored_sizes import storage
 
     return storage(engine_of(call), call.session.connection.clock.now_ms())
 

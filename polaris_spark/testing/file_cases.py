@@ -48,7 +48,7 @@ class FileCases(StoreCases):
         # A job in a process that has not opened the store recognizes the store by its content.
         assert is_store_folder(store.path) or is_database(store.path)
 
-    def test_a_full_disk_is_told_and_what_was_acknowledged_stays(self, uri: str) -> None:
+    def test_a_full_disk_is_reported_and_acknowledged_writes_are_kept(self, uri: str) -> None:
         """The full disk is simulated by a limit on the size of the files of a process. The error can differ from that
         of a full disk: SQLite reports an I/O error instead. So the test does not check which error is raised."""
         backend = open_backend(uri)

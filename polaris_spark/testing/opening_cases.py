@@ -92,7 +92,7 @@ class OpeningCases(StoreCases):
         other.close()
         assert backend.read_reference("realm", "name") == current
 
-    def test_an_option_that_nobody_knows_is_refused_by_name(self, uri: str) -> None:
+    def test_an_unknown_option_is_refused_by_name(self, uri: str) -> None:
         with pytest.raises(StoreURIError, match="no_such_option"):
             open_backend(with_options(uri, "no_such_option=1")).setup()
         with pytest.raises(InputError, match="no_such_option"):

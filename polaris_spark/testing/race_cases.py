@@ -134,7 +134,7 @@ class RaceCases(StoreCases):
 
         in_threads(8, work)
 
-    def test_what_a_killed_process_was_told_is_done_is_there(self, uri: str) -> None:
+    def test_acknowledged_writes_of_a_killed_process_exist(self, uri: str) -> None:
         backend = open_backend(uri)
         backend.setup()
         backend.insert_reference("realm", "counter", row(b"0"))

@@ -204,7 +204,7 @@ class TroubleCases(StoreCases):
 
     # Servers that do not answer or do not run
 
-    def test_no_call_waits_for_ever_for_a_silent_server(
+    def test_each_call_to_a_silent_server_has_a_time_limit(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
     ) -> None:
         first = row()
@@ -307,13 +307,15 @@ class TroubleCases(StoreCases):
 
     # Credentials and permissions
 
-    def test_wrong_credentials_are_told_without_showing_them(self, server: Server, store_name: str) -> None:
+    def test_wrong_credentials_are_reported_without_showing_them(
+        self, server: Server, store_name: str
+    ) -> None:
         uri = server.wrong_credentials(store_name)
         if uri is None:
             pytest.skip(f"{server.name} asks for no credentials")
         _check_refused(uri, r"(?i)password|credential|access|authenti|log.?in|secret|key")
 
-    def test_missing_permissions_are_told(self, server: Server, store_name: str) -> None:
+    def test_missing_permissions_are_reported(self, server: Server, store_name: str) -> None:
         uri = server.unprivileged(store_name)
         if uri is None:
             pytest.skip(f"{server.name} lets every user set up a store")

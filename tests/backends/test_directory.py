@@ -204,7 +204,7 @@ def test_unfinished_files_of_a_killed_process_are_removed_later(backend: Backend
     assert [path.name for path in (root / "new").iterdir()] == ["recent"]
 
 
-def test_a_forked_child_uses_the_store_whatever_its_parent_was_doing(backend: ObjectStoreBackend) -> None:
+def test_a_forked_child_can_use_the_store_while_its_parent_works(backend: ObjectStoreBackend) -> None:
     stop = threading.Event()
 
     def work(number: int) -> None:

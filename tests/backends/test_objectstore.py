@@ -161,7 +161,7 @@ def test_a_missing_bucket_is_named(s3_uri: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["user", "secret"])
-def test_wrong_credentials_are_told_without_showing_them(versitygw: VersityGateway, wrong: str) -> None:
+def test_wrong_credentials_are_reported_without_showing_them(versitygw: VersityGateway, wrong: str) -> None:
     uri = versitygw.uri("prefix").replace(getattr(versitygw, wrong), "no-such-thing-at-all")
     with closing(open_backend(uri)) as backend:
         uses = (

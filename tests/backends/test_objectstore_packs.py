@@ -329,7 +329,7 @@ def test_a_refusal_after_a_lost_answer_leaves_the_doubt(
     assert answers == []
 
 
-def test_rows_that_were_written_while_their_realm_was_dropped_mislead_nobody(
+def test_rows_written_while_their_realm_was_dropped_are_ignored(
     backend: ObjectStoreBackend, small_packs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = near_ids(count=2)[0]

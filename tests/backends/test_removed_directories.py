@@ -102,7 +102,7 @@ def test_a_replacement_directory_contains_no_unacknowledged_change(
         assert again.swap_reference(REALM, "r", b"1", TWO) == Swapped()
 
 
-def test_the_error_says_what_to_do(backend: Backend, path: Path) -> None:
+def test_operations_on_a_replaced_file_are_refused_with_the_remedy(backend: Backend, path: Path) -> None:
     put_a_copy_in_its_place(path)
     with pytest.raises(StateError, match=REPLACED):
         backend.read_reference(REALM, "r")

@@ -62,7 +62,7 @@ def test_the_file_and_its_log_are_private(backend: SQLiteBackend, path: str) -> 
         assert stat.S_IMODE(os.stat(name).st_mode) == 0o600
 
 
-def test_commits_wait_for_the_disk_unless_told_otherwise(path: str) -> None:
+def test_commits_wait_for_the_disk_by_default(path: str) -> None:
     for settings, expected in ((Settings(), 2), (Settings("normal"), 1), (Settings("off"), 0)):
         connections = Connections(path, settings, SystemClock())
         connections.create()
@@ -249,7 +249,7 @@ def _closed(path: str) -> bool:
     return True
 
 
-def test_a_store_on_a_read_only_mount_says_so(tmp_path: Path) -> None:
+def test_the_error_of_a_read_only_mount_names_the_cause(tmp_path: Path) -> None:
     backend = SQLiteBackend(str(tmp_path / "store.db"))
     backend.setup()
     backend.close()
@@ -427,7 +427,7 @@ def test_what_a_forked_child_commits_survives_its_parents_close(backend: SQLiteB
     if child == 0:
         status = 1
         try:
-            status = 0 if _commit_around(backend, lambda: os.read(closed, 1)) else 1
+            status = 0 if _commits_before_and_after(backend, lambda: os.read(closed, 1)) else 1
         finally:
             os._exit(status)
     began = ReferenceRow(b"0", b"0")
@@ -438,7 +438,7 @@ def test_what_a_forked_child_commits_survives_its_parents_close(backend: SQLiteB
     assert SQLiteBackend(path).read_reference("realm", "name") == ReferenceRow(b"50", b"50")
 
 
-def _commit_around(backend: SQLiteBackend, wait: Callable[[], object]) -> bool:
+def _commits_before_and_after(backend: SQLiteBackend, wait: Callable[[], object]) -> bool:
     """Commit once before and 49 times after waiting. Return whether all commits were acknowledged."""
     outcomes = []
     for number in range(1, 51):
@@ -454,7 +454,7 @@ def test_a_fork_waits_for_operations_in_progress_and_leaves_the_parent_working(
 ) -> None:
     backend.insert_reference("realm", "name", ReferenceRow(b"0", b"0"))
     tallies: list[bool] = []
-    writer = threading.Thread(target=lambda: tallies.append(_commit_around(backend, lambda: None)))
+    writer = threading.Thread(target=lambda: tallies.append(_commits_before_and_after(backend, lambda: None)))
     writer.start()
     for number in range(5):
         assert _in_fork(partial(_writes, backend, number)) == 0

@@ -223,7 +223,7 @@ def read_elsewhere(path: Path) -> str:
         (restore_backup, str(ReferenceRow(b"1", b"one"))),
     ],
 )
-def test_another_process_sees_what_is_there_now(
+def test_another_process_sees_the_newest_state(
     backend: SQLiteBackend, path: Path, change: Callable[[Path], None], seen: str
 ) -> None:
     change(path)
@@ -260,7 +260,7 @@ def test_a_store_whose_connections_are_closed_and_opened_again_is_the_same_store
         backend.close()
 
 
-def test_a_catalog_whose_store_is_removed_says_so_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_catalog_with_a_removed_store_raises_an_error_and_changes_nothing(tmp_path: Path) -> None:
     catalog = connect(f"sqlite://{tmp_path / 'store.db'}", tmp_path / "warehouse")
     catalog.namespace("a")
     (tmp_path / "store.db").unlink()

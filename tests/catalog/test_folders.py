@@ -80,7 +80,7 @@ def test_links_in_the_folder_of_a_local_file_are_resolved(tmp_path: Path) -> Non
     assert resolved("file://[x/f") == "file://[x/f", "what is no URI stays as it stands"
 
 
-def test_a_link_that_is_set_anew_is_followed_by_those_who_ask_from_then_on(tmp_path: Path) -> None:
+def test_a_changed_link_is_followed_by_later_requests(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     (tmp_path / "alias").symlink_to(tmp_path / "first")
@@ -121,7 +121,7 @@ def test_a_deletion_with_a_permanent_error_is_not_repeated(error: Exception) -> 
     assert len(attempts) == 1
 
 
-def test_a_file_whose_name_reads_as_a_pattern_goes_alone(memory: str) -> None:
+def test_a_file_whose_name_looks_like_a_pattern_is_deleted_alone(memory: str) -> None:
     folders = Folders(Files({"py-io-impl": f"{__name__}.MemoryFileIO"}))
     system = fsspec.filesystem("memory")
     patterns = [f"{memory}/{name}" for name in ("*", "?", "[ab]", "a#b", "a?b")]

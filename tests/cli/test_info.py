@@ -10,7 +10,7 @@ from tests.cli.catalogs import COMMITS, run
 from tests.views.catalogs import Catalog
 
 
-def test_it_says_what_the_store_holds(store: str) -> None:
+def test_it_shows_the_content_of_the_store(store: str) -> None:
     facts = run("info", store, "--json").json
     (realm,) = facts["realms"]
     assert (facts["format"], realm["name"], realm["state"]) == (1, "default", "ACTIVE")

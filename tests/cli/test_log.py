@@ -32,7 +32,7 @@ def test_commits_come_newest_first_down_to_the_first(store: str) -> None:
     assert [commit["number"] for commit in listed] == list(range(COMMITS, -1, -1))
 
 
-def test_every_change_says_what_was_done_to_what_by_whom(store: str) -> None:
+def test_every_change_has_its_action_entity_and_principal(store: str) -> None:
     listed = run("log", store, "--json").json
     changes = [
         (c["action"], c["kind"], c["name"], c["principal"]) for k in reversed(listed) for c in k["changes"]

@@ -160,7 +160,7 @@ def asks_for_spark(call: Any, given: Any) -> list[tuple[str]]:
     ],
     ids=str,
 )
-def test_a_job_runs_on_spark_if_the_store_is_large_or_it_is_told_to(
+def test_a_job_runs_on_spark_if_the_store_is_large_or_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], large: bool, spark: bool
 ) -> None:
     monkeypatch.setattr(maintain.app, "registered_commands", list(maintain.app.registered_commands))

@@ -36,7 +36,7 @@ def refused(*arguments: str) -> str:
     return answer.err
 
 
-def test_an_export_and_an_import_say_what_they_did(store: str, other: str, tmp_path: Path) -> None:
+def test_an_export_and_an_import_report_their_counts(store: str, other: str, tmp_path: Path) -> None:
     path = str(tmp_path / "r.realm")
     done = run("realm", "export", store, path, "--json").json
     assert done["file"] == path

@@ -157,7 +157,7 @@ def test_a_token_that_is_sent_without_encryption_over_a_network_is_warned_of(
     assert all("without encryption" in line for line in warning)
 
 
-def test_without_store_and_server_the_command_says_what_to_give() -> None:
+def test_a_command_without_store_and_server_names_both_options() -> None:
     for command in (["maintain", "trim"], ["export"], ["properties"]):
         answer = run(*command)
         assert answer.code == 2

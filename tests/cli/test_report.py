@@ -217,7 +217,7 @@ def test_a_missing_folder_or_library_is_reported_in_one_line(
 
 
 @pytest.mark.programs
-def test_a_browser_shows_every_picture_runs_no_script_and_asks_nobody(busy: Catalog, tmp_path: Path) -> None:
+def test_a_browser_shows_every_picture_without_scripts_and_network(busy: Catalog, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert run("report", busy.store, "--output", str(page)).code == 0
     try:

@@ -133,7 +133,7 @@ def test_the_help_of_realms_warns_of_earlier_releases() -> None:
     )
 
 
-def test_a_purge_is_refused_where_nobody_can_be_asked(tmp_path: Path) -> None:
+def test_a_purge_without_a_terminal_requires_yes(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     run("realms", store, "--deactivate", "default")
     refused = run("realms", store, "--purge", "default")

@@ -203,7 +203,7 @@ def hook(store: str, folder: Path, receiver: Receiver, *more: str) -> list[str]:
     return [store, "--post", receiver.url, "--secret", "env:HOOK_SECRET", *cursor, *QUICK, *more]
 
 
-def test_new_changes_are_posted_and_the_cursor_keeps_what_was_delivered(
+def test_new_changes_are_posted_and_the_cursor_is_stored(
     session: polaris_spark.Session, tmp_path: Path
 ) -> None:
     store = f"sqlite://{tmp_path}/s.db"

@@ -129,7 +129,7 @@ def test_the_receiver_may_ask_for_a_longer_pause_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 410, 413, 422])
-def test_an_event_that_is_refused_for_good_becomes_a_dead_letter(status: int, tmp_path: Path) -> None:
+def test_a_permanently_refused_event_becomes_a_dead_letter(status: int, tmp_path: Path) -> None:
     with Receiver(200, status) as receiver:
         outcome = Outcome(receiver, tmp_path / "dead")
         outcome.send(1, 2, 3)

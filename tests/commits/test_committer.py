@@ -351,7 +351,7 @@ def test_a_clock_that_is_ahead_forgets_what_was_done_and_refuses_nothing_new() -
     assert number(mine, "a") == 2
 
 
-def test_operations_that_nobody_can_read_any_more_stop_no_commit_once_they_are_old() -> None:
+def test_old_unreadable_operations_do_not_stop_commits() -> None:
     backend, clock = open_backend(f"memory:{uuid.uuid4()}"), ManualClock()
     c = committer(backend, clock=clock)
 

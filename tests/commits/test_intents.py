@@ -256,7 +256,7 @@ def test_a_process_waits_longer_for_a_slow_one_that_another_overtook(backend: Ba
     assert turns.yield_ms() > most
 
 
-def test_a_dropped_reference_is_told_and_the_change_is_not_made(backend: Backend) -> None:
+def test_a_change_of_a_dropped_reference_is_refused(backend: Backend) -> None:
     clock = Pausing()
     first, second = references(backend, clock=clock), references(backend)
     first.create("main", Operation(b"", "tester"))

@@ -258,7 +258,7 @@ def test_a_clock_that_is_not_the_machines_gets_no_mailbox(folder: Path) -> None:
     assert isinstance(mailbox.mailbox_of("store", lambda: 1, SystemClock()), SocketMailbox)
 
 
-def test_a_process_without_mailbox_reaches_nobody() -> None:
+def test_a_process_without_a_mailbox_sends_no_messages() -> None:
     box = NoMailbox(SystemClock())
     box.open()
     assert not box.send(1, 77, b"intent")

@@ -112,7 +112,7 @@ def test_a_busy_database_is_asked_again(doubtful: Doubtful) -> None:
     assert number(c, "a") == 1
 
 
-def test_a_database_that_stays_busy_changes_nothing_and_says_so(doubtful: Doubtful) -> None:
+def test_a_busy_database_raises_an_error_and_changes_nothing(doubtful: Doubtful) -> None:
     clock = ManualClock()
     c = committer(doubtful, clock=clock)  # type: ignore[arg-type]  # a wrapper of a backend
     doubtful.plan = ["busy"] * 1_000_000

@@ -109,7 +109,7 @@ def test_waits_are_longer_if_more_processes_take_turns() -> None:
     assert three > two
 
 
-def test_commits_of_long_ago_are_nobodys_share() -> None:
+def test_old_commits_do_not_count_for_any_share() -> None:
     stage = Stage()
     _crowd(stage)
     old = stage.pause(stage.head(MINE, *[OTHER] * 9, ago_ms=2 * int(RIVALRY_MS)))

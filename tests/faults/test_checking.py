@@ -51,7 +51,7 @@ def test_a_wrong_answer_is_noticed(uri: str, tmp_path: Path, verdict: str, messa
         check(uri, tmp_path)
 
 
-def test_an_operation_that_nobody_sent_is_noticed(uri: str, tmp_path: Path) -> None:
+def test_an_operation_without_a_request_is_detected(uri: str, tmp_path: Path) -> None:
     client = connect(uri, None)
     client.commit("t", set_properties(c="3"), key=new_key())
     with pytest.raises(AssertionError, match="nobody sent"):

@@ -126,7 +126,7 @@ def test_a_uri_without_a_driver_gets_one(monkeypatch: pytest.MonkeyPatch, uri: s
         open_source("sql", uri, {}, {})
 
 
-def test_a_database_without_a_catalog_is_told_and_left_as_it_is(catalog: Client, database: Path) -> None:
+def test_a_database_without_a_catalog_is_reported_and_not_changed(catalog: Client, database: Path) -> None:
     sqlite3.connect(database).close()
     with pytest.raises(InputError, match="no table iceberg_tables"):
         run(catalog, open_source("sql", f"sqlite:///{database}", {}, {}))

@@ -47,7 +47,7 @@ def test_every_folder_with_metadata_files_is_a_table_named_by_its_path(root: Pat
     }
 
 
-def test_locations_are_uris_whatever_the_root_is_called(root: Path) -> None:
+def test_locations_are_uris_for_every_name_of_the_root(root: Path) -> None:
     touch(root, "a/t/metadata/v1.metadata.json")
     for name in (str(root), f"file://{root}", f"file:{root}/", f"{root}/"):
         (entry,) = DirectoryTree(name, {}).entries()
@@ -193,7 +193,7 @@ def test_directories_inside_a_table_are_not_searched(root: Path) -> None:
     assert tables(root) == {"t": "v1.metadata.json"}
 
 
-def test_links_are_told_and_not_followed(root: Path) -> None:
+def test_links_are_reported_and_not_followed(root: Path) -> None:
     touch(root, "a/t/metadata/v1.metadata.json")
     (root / "a" / "loop").symlink_to(root)
     (root / "a" / "nowhere").symlink_to(root / "missing")

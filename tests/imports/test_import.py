@@ -175,7 +175,7 @@ def test_copies_with_one_uuid_in_two_places_are_two_tables(catalog: Client, root
         ("[" * 100_000, "metadata"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_and_stops_nothing(
+def test_an_unreadable_file_is_reported_and_does_not_stop_the_job(
     catalog: Client, root: Path, text: str | bytes, message: str
 ) -> None:
     where = write(root / "db" / "bad", text)
@@ -310,7 +310,7 @@ def test_the_imported_names_are_selected_by_namespace_and_pattern(catalog: Clien
     assert set(statuses(rows)) == {"a.x1", "a.b.x2"}
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: Client, root: Path) -> None:
+def test_a_dry_run_reports_the_changes_without_making_them(catalog: Client, root: Path) -> None:
     catalog.create("t")
     table_in(root, "db", "t")
     table_in(root, "new", "t", number=2)
@@ -324,7 +324,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: Client, roo
     assert catalog.ok("GET", "v1/namespaces")["namespaces"] == [["db"]]
 
 
-def test_a_listing_that_breaks_off_says_so_after_what_was_done(catalog: Client, root: Path) -> None:
+def test_an_interrupted_listing_is_reported_after_the_completed_rows(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
     source = Entries(SourceEntry(("db",), "t", TABLE, where), ConnectionError("the line is cut"))
     rows = run(catalog, source)

@@ -135,7 +135,7 @@ def changed(
     ),
 )
 @settings(max_examples=60)
-def test_bounds_hold_whatever_is_dropped_and_created(
+def test_bounds_hold_after_any_drops_and_creations(
     total: int, sizes: IndexSettings, quota: int, seed: int, steps: list[tuple[str, int]]
 ) -> None:
     shelf, chance = Shelf(), random.Random(seed)

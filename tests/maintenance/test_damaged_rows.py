@@ -207,7 +207,7 @@ def test_late_purges_wait_where_the_log_is_damaged(
     assert lake.session.catalog.head().head.number == number, "nothing is recorded"
 
 
-def test_a_damaged_log_is_told_where_nothing_is_to_be_purged(lake: Lake, tmp_path: Path) -> None:
+def test_a_damaged_log_is_reported_although_nothing_must_be_purged(lake: Lake, tmp_path: Path) -> None:
     lake.table("t")
     _, commit = found(lake, "create-table")
     garble(tmp_path, commit.entries)
@@ -235,9 +235,7 @@ def test_other_late_purges_go_on_where_one_dropped_table_is_damaged(
     assert lake.files() == left
 
 
-def test_a_dropped_table_of_a_kind_that_is_not_installed_waits_for_those_who_know_it(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_a_dropped_table_of_an_unknown_type_is_not_purged(lake: Lake, tmp_path: Path) -> None:
     lake.table("t")
     id = content(lake, "t")
     lake.catalog.purge_table("db.t")

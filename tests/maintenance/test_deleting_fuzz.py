@@ -151,9 +151,7 @@ class Layout:
 
 @pytest.mark.parametrize("rounds", [2, long(8)])
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_deletes_only_its_own_files_whatever_a_table_names(
-    tmp_path: Path, job: str, rounds: int
-) -> None:
+def test_a_job_deletes_only_its_own_files_after_any_attack(tmp_path: Path, job: str, rounds: int) -> None:
     for number in range(rounds):
         seed = f"{job}-{number}" if rounds == 2 else uuid.uuid4().hex
         print("seed", seed)

@@ -37,7 +37,7 @@ def spellings(file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("scheme", "job"), CASES)
-def test_a_store_below_its_warehouse_keeps_its_files_whatever_tables_name(
+def test_no_table_can_delete_files_of_a_store_below_its_warehouse(
     tmp_path: Path, scheme: str, job: str
 ) -> None:
     warehouse = tmp_path / "warehouse"

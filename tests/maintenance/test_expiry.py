@@ -48,7 +48,7 @@ def test_of_a_branch_the_young_and_the_newest_are_kept() -> None:
     assert decide(snapshots, refs, Retention(NOW, 9, DAY), NOW) == ExpiryDecision()
 
 
-def test_a_branch_says_itself_what_it_keeps() -> None:
+def test_a_branch_can_have_its_own_retention() -> None:
     snapshots = chain(9, 7, 4, 2, 1)
     own = {"main": branch(5, min_snapshots_to_keep=3, max_snapshot_age_ms=1)}
     assert decide(snapshots, own, Retention(0, 1, DAY), NOW).snapshots == (1, 2)
@@ -81,7 +81,7 @@ def test_snapshots_outside_of_branches_are_kept_by_age_only() -> None:
     assert found.snapshots == (3,)
 
 
-def test_a_branch_whose_snapshot_is_missing_goes() -> None:
+def test_a_branch_without_its_snapshot_is_removed() -> None:
     assert decide(chain(1), {"main": branch(1), "lost": branch(7)}, KEEP_NOTHING, NOW).refs == ("lost",)
 
 
@@ -135,7 +135,7 @@ def test_retention_comes_from_the_table_then_from_its_namespaces_then_from_the_c
     assert [len(tables[name].refresh().metadata.snapshots) for name in ("db.t", "db.below.t")] == [whole, 3]
 
 
-def test_tables_whose_garbage_is_not_to_be_collected_are_left_alone_and_said_so(lake: PolarisCatalog) -> None:
+def test_tables_with_disabled_garbage_collection_are_skipped_and_reported(lake: PolarisCatalog) -> None:
     lake.create_namespace("kept", {"gc.enabled": "false"})
     tables = [make(lake, "db.t", **{"gc.enabled": "false"}), make(lake, "kept.t")]
     before = [there(table) for table in tables]

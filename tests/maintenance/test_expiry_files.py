@@ -82,7 +82,7 @@ def test_files_of_rolled_back_snapshots_are_deleted(lake: PolarisCatalog) -> Non
     assert there(table) == needed(table)
 
 
-def test_a_dry_run_says_what_a_run_does_and_changes_nothing(lake: PolarisCatalog) -> None:
+def test_a_dry_run_reports_the_same_as_a_run_and_changes_nothing(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     before, version = there(table), table.metadata_location
     said = expire(lake, older_than="0 s", dry_run=True)

@@ -85,7 +85,7 @@ def test_what_branches_and_tags_need_stays(opened: Open) -> None:
     assert there(table) == needed(table.refresh())
 
 
-def test_a_branch_that_keeps_for_longer_keeps_what_main_would_not(opened: Open) -> None:
+def test_a_branch_with_a_longer_retention_keeps_more_history_than_main(opened: Open) -> None:
     lake, _, table = made(opened)
     third = table.metadata.snapshots[2].snapshot_id
     table.manage_snapshots().create_branch(third, "side", max_snapshot_age_ms=30 * DAY).commit()

@@ -95,7 +95,7 @@ def test_tables_of_other_catalogs_and_realms_count_in_both_directions(
     assert not Path(second).exists()
 
 
-def test_a_branch_of_the_catalog_keeps_what_its_tables_added_while_it_can_come_back(opened: Open) -> None:
+def test_a_dropped_branch_keeps_files_of_its_tables_while_it_can_be_restored(opened: Open) -> None:
     clock = ManualClock(int(time.time() * 1_000))
     lake = opened(clock=clock, grace="3 h")
     lake.create_namespace("db")
@@ -168,7 +168,7 @@ def test_a_table_without_a_manifest_list_or_manifest_keeps_only_the_files_in_its
     assert found[1]["note"] == f"files in its locations are left: there is no file {gone!r}"
 
 
-def test_a_table_that_became_unreadable_keeps_all_files_and_is_told_with_the_error(
+def test_an_unreadable_table_keeps_all_files_and_is_reported_with_the_error(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, other = make(lake, "db.t"), make(lake, "db.u")
@@ -191,7 +191,7 @@ def test_a_table_that_became_unreadable_keeps_all_files_and_is_told_with_the_err
     assert there(table) == before
 
 
-def test_a_manifest_list_that_cannot_be_read_is_told_with_its_table(lake: PolarisCatalog) -> None:
+def test_an_unreadable_manifest_list_is_reported_with_its_table(lake: PolarisCatalog) -> None:
     table, other = make(lake, "db.t"), make(lake, "db.u")
     before = there(table)
     current = other.current_snapshot()

@@ -105,9 +105,7 @@ def test_a_purge_at_once_is_left_to_maintenance(opened: Open, lake: PolarisCatal
     assert files(folder) == (before if lost else set())
 
 
-def test_a_branch_whose_creator_died_before_it_wrote_the_row_hinders_nobody(
-    lake: PolarisCatalog, tmp_path: Path
-) -> None:
+def test_a_branch_without_a_row_does_not_block_other_processes(lake: PolarisCatalog, tmp_path: Path) -> None:
     table = filled(lake, "db.t")
     forget(lake, branch(lake, "dev"))
     stray = Path(path(table.location())) / "data" / "stray.parquet"

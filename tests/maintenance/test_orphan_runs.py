@@ -153,7 +153,7 @@ def test_a_run_that_was_interrupted_is_run_again(lake: Lake, monkeypatch: pytest
     assert table.refresh().scan().to_arrow().num_rows == 6
 
 
-def test_a_file_that_cannot_be_deleted_is_told_of_and_the_others_go(
+def test_a_file_that_cannot_be_deleted_is_reported_and_other_files_are_deleted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, goes = lake.stray("stays"), lake.stray("goes")

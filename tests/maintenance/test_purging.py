@@ -155,7 +155,7 @@ def test_a_name_that_was_purged_can_be_used_again(place: Place) -> None:
     assert place.realms.active("tenant").instance != place.instance
 
 
-def test_writers_who_had_the_realm_open_change_nothing_any_more(place: Place) -> None:
+def test_writers_that_have_the_realm_open_can_no_longer_change_it(place: Place) -> None:
     place.deactivate()
     place.purge().realm("tenant")
     answer = place.tenant.commit("t1", set_properties(a="b"))

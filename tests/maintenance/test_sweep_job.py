@@ -22,7 +22,7 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.periods import Policy
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
-from polaris_spark.spark.jobs.sweep import garbage
+from polaris_spark.spark.garbage import garbage
 from polaris_spark.spark.options import location_of
 from polaris_spark.system.tasks import Tasks
 

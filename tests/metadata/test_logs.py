@@ -15,7 +15,7 @@ from tests.metadata.memory import MemoryObjects
 from tests.metadata.tables import LOCATION, UUID, Catalog
 
 
-def test_a_log_agrees_with_a_list_whatever_is_appended_and_dropped() -> None:
+def test_a_log_agrees_with_a_list_after_any_appends_and_drops() -> None:
     seed = random.randrange(10**6)
     print("seed", seed)
     dice, objects, log = random.Random(seed), MemoryObjects(), Log()
@@ -106,7 +106,7 @@ def test_metadata_files_go_where_the_property_says() -> None:
     assert located("", write_metadata_path="s3://meta/t/") == f"s3://meta/t/00000-{UUID}.metadata.json"
 
 
-def test_names_of_compressed_metadata_files_say_so() -> None:
+def test_names_of_compressed_metadata_files_contain_the_codec() -> None:
     catalog = Catalog().create(properties={"write.metadata.compression-codec": "GZIP"})
     where = metadata_location(catalog.draft(), UUID)
     assert where.endswith(".gz.metadata.json")

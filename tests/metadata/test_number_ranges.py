@@ -226,7 +226,7 @@ def test_an_update_that_needs_a_new_id_is_refused_after_the_last_number(catalog:
     full.commit({"action": "set-properties", "updates": {"a": "1"}})
 
 
-def test_a_table_that_has_such_a_number_already_can_still_be_changed(
+def test_a_table_that_already_exceeds_the_bound_can_still_be_changed(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:  # a release that read widths of any size

@@ -378,7 +378,7 @@ _STEPS = st.lists(
 
 @settings(deadline=None, max_examples=80)
 @given(_STEPS)
-def test_any_sequence_of_changes_gives_what_a_dictionary_gives(steps: list[tuple[str, Any]]) -> None:
+def test_any_sequence_of_changes_has_the_same_result_as_a_dictionary(steps: list[tuple[str, Any]]) -> None:
     catalog = Catalog().create()
     catalog.append(1)
     catalog.append(2)

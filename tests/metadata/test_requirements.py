@@ -79,7 +79,7 @@ def test_requirements_that_hold_pass() -> None:
 
 
 @pytest.mark.parametrize(("requirement", "message"), FAILS)
-def test_a_requirement_that_does_not_hold_says_what_was_found(requirement: Json, message: str) -> None:
+def test_the_error_of_a_failed_requirement_contains_the_found_value(requirement: Json, message: str) -> None:
     with pytest.raises(CommitFailedError) as error:
         check_all(draft(), [requirement])
     assert str(error.value) == f"Requirement failed: {message}"

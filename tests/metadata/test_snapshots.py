@@ -45,7 +45,7 @@ def test_snapshots_keep_their_order_and_their_unknown_fields() -> None:
     assert [s["later"]["number"] for s in found] == [1, 2, 3, 4]
 
 
-def test_the_summary_for_the_log_tells_what_was_added() -> None:
+def test_the_summary_in_the_log_has_the_added_files_and_records() -> None:
     draft = Catalog().create().append(11)
     assert draft.summary() == {
         "snapshot-id": "11",

@@ -221,7 +221,7 @@ def test_a_malformed_update_is_refused(update: Json, message: str) -> None:
         catalog.commit(update)
 
 
-def test_actions_are_read_whatever_their_case() -> None:
+def test_actions_are_read_regardless_of_case() -> None:
     catalog = Catalog().create()
     catalog.commit({"action": "SET-PROPERTIES", "updates": {"a": "1"}})
     assert catalog.table.properties["a"] == "1"

@@ -16,10 +16,10 @@ from polaris_spark.catalog.engine import LocalEngine
 from polaris_spark.errors import TryAgainError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call
+from polaris_spark.jobs.stored_sizes import storage
 from polaris_spark.maintenance.file_deletion import FindAbsent
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
-from polaris_spark.spark.jobs.storage import storage
 
 ITEMS = 2 * FindAbsent.few + 8
 

@@ -64,7 +64,7 @@ def test_arguments_come_by_name_and_null_is_as_if_left_out(session: Session) -> 
         ({"text": "a", "tags": ["b", 1]}, "it must be a list of texts"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused_with_what_there_is(
+def test_unusable_arguments_are_refused_with_the_valid_values(
     session: Session, arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:

@@ -19,7 +19,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
         yield opened
 
 
-def test_properties_are_set_removed_and_shown_with_what_they_were(session: Session, tmp_path: Path) -> None:
+def test_properties_are_set_removed_and_shown_with_their_former_values(
+    session: Session, tmp_path: Path
+) -> None:
     warehouse = f"file://{tmp_path}/warehouse"
     rows = call(session, "set_catalog_properties", properties={"gc.enabled": "false", "grace": "4 h"})
     assert rows == [

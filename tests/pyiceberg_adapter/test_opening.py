@@ -79,9 +79,7 @@ def test_a_pyiceberg_configuration_file_can_define_the_catalog(
         assert catalog._opened.properties.metadata_files == "never"
 
 
-def test_the_catalog_of_the_realm_has_the_same_name_unless_told_otherwise(
-    opened: Open, tmp_path: Path
-) -> None:
+def test_the_catalog_of_the_realm_has_the_same_name_by_default(opened: Open, tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/s.db"
     opened(store, "one").create_namespace("db")
     assert opened(store, "two", warehouse=f"{tmp_path}/two").list_namespaces() == []
@@ -136,7 +134,7 @@ def test_a_property_that_pyiceberg_refuses_leaves_nothing_open(tmp_path: Path) -
     assert not [key for key in connections._open if str(tmp_path) in str(key)]
 
 
-def test_a_closed_catalog_says_so(opened: Open, tmp_path: Path) -> None:
+def test_a_closed_catalog_raises_an_error(opened: Open, tmp_path: Path) -> None:
     with opened(f"sqlite://{tmp_path}/s.db") as catalog:
         catalog.create_namespace("db")
     catalog.close()

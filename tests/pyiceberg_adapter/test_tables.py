@@ -218,7 +218,7 @@ def test_updates_are_committed_under_their_requirements(catalog: PolarisCatalog)
         catalog.commit_table(table, (AssertCurrentSchemaId(current_schema_id=7),), update)
 
 
-def test_a_commit_to_a_dropped_table_says_so(catalog: PolarisCatalog) -> None:
+def test_a_commit_to_a_dropped_table_raises_no_such_table(catalog: PolarisCatalog) -> None:
     table = catalog.create_table("db.t", SCHEMA)
     catalog.drop_table("db.t")
     with pytest.raises(NoSuchTableError), table.transaction() as transaction:

@@ -352,7 +352,7 @@ def test_racing_changes_of_a_protection_agree_in_the_end(main: Client, open_bran
         main.send("DELETE", "v1/namespaces/x", headers={"Polaris-State": "dev"})
 
 
-def test_branches_that_nobody_has_changed_for_a_time_are_dropped(open_branch: OpenBranch) -> None:
+def test_unused_branches_are_dropped(open_branch: OpenBranch) -> None:
     clock = ManualClock(int(time.time() * 1_000))
     main = open_branch(clock=clock)
     main.namespace("a")

@@ -107,7 +107,9 @@ def test_a_session_can_only_forbid_deletion(
     assert purge(client) == 400
 
 
-def test_a_session_overrides_what_deletes_nothing(opened: Open, sqlite: str, warehouse: Path) -> None:
+def test_a_session_overrides_properties_that_delete_nothing(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
     opened(sqlite, warehouse, metadata_files="never").namespace("db")
     bound, own = opened(sqlite, None), opened(sqlite, None, metadata_files="every-commit")
     bound.create("bound")
@@ -199,7 +201,9 @@ def test_a_catalog_without_properties_of_its_own_has_no_copies(
     assert created.session.catalog.head().commit.number == 0
 
 
-def test_the_log_says_who_set_what(opened: Open, sqlite: str, warehouse: Path) -> None:
+def test_the_log_has_the_principal_and_the_properties_that_were_set(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
     client = opened(sqlite, warehouse, principal="ann", grace="4 h")
     client.session.set_catalog_properties({"gc.enabled": "false"}, removals=["grace", "history-retention"])
     summary = {"set gc.enabled": "false", "unset": "grace"}
@@ -427,7 +431,7 @@ def test_expiry_on_an_undropped_branch_asks_the_present_properties(
 # Processes that die or are held up
 
 
-def test_opening_completes_what_a_process_left_that_died(
+def test_opening_completes_the_work_of_a_dead_process(
     opened: Open, shared_store: str, warehouse: Path
 ) -> None:
     first = opened(shared_store, warehouse)
@@ -448,7 +452,7 @@ def test_a_copy_is_logged_for_the_principal_that_set_the_properties(
     assert [entry.principal for _, _, _, entry in entries(head.store, head.head)] == [WHO.principal]
 
 
-def test_setting_again_completes_what_a_process_left_that_died(
+def test_setting_again_completes_the_work_of_a_dead_process(
     opened: Open, sqlite: str, warehouse: Path
 ) -> None:
     first, second = opened(sqlite, warehouse), opened(sqlite, warehouse)

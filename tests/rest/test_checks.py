@@ -110,7 +110,7 @@ def test_checks_are_added_shown_and_dropped(main: Client) -> None:
     assert checks_of(main.session.catalog, "main") == [Check("it's", "SELECT 1=1")]
 
 
-def test_the_log_says_who_added_and_dropped_a_check(main: Client) -> None:
+def test_the_log_has_the_principals_who_add_and_drop_a_check(main: Client) -> None:
     call(main.session, "add_check", branch="main", name="x", sql=TRUE)
     before = newest(main)
     call(main.session, "add_check", branch="main", name="x", sql=f"{TRUE};")
@@ -443,7 +443,7 @@ def test_a_python_check_that_fails_in_any_way_refuses_the_merge(
     assert main.names("db") == ["t"]
 
 
-def test_a_python_check_is_told_to_load_an_imported_table_before_the_merge(
+def test_a_python_check_must_load_an_imported_table_before_the_merge(
     main: Client, open_branch: OpenBranch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, dev = tmp_path / "imported", open_branch("dev")

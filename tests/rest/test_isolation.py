@@ -21,7 +21,7 @@ def main(open_branch: OpenBranch, clock: ManualClock) -> Client:
 
 
 @BOTH
-def test_changes_are_seen_by_nobody_before_the_commit_and_take_effect_in_one(
+def test_changes_are_not_visible_before_the_commit_and_take_effect_at_once(
     main: Client, open_branch: OpenBranch, clock: ManualClock, isolation: str
 ) -> None:
     """G0, G1a, G1b and G1c: no dirty write, aborted read, intermediate read or circular information flow."""

@@ -578,7 +578,7 @@ def test_one_commit_of_another_branch_can_be_picked(main: Client, opened: Opened
 # Comparisons
 
 
-def test_a_comparison_tells_what_differs(main: Client, opened: Opened) -> None:
+def test_a_comparison_lists_the_differences(main: Client, opened: Opened) -> None:
     start = number(main)
     dev = opened("dev")
     append(dev, "t", 5, 6)

@@ -158,7 +158,7 @@ def test_columns_of_the_same_name_in_different_structs_are_merged(catalog: Clien
     assert evolve(catalog, base, with_columns(base, column("new"))).status == 200
 
 
-def test_a_columns_default_and_whatever_else_it_says_survive(catalog: Client) -> None:
+def test_a_columns_default_and_unknown_fields_are_kept(catalog: Client) -> None:
     base = catalog.create("t", schema=SCHEMA, properties={"format-version": "3"})["metadata"]
     evolve(catalog, base, with_columns(base, column("theirs")))
     mine = column("mine", type="int", **{"initial-default": 5, "write-default": 6, "new-thing": "x"})

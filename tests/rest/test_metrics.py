@@ -172,7 +172,7 @@ def test_metrics_reports_are_committed_automatically(db: Client, monkeypatch: py
     )
 
 
-def test_flushing_waits_for_what_is_being_committed(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushing_waits_for_running_commits(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go_on, done = threading.Event(), threading.Event(), threading.Event()
     reports = db.session.catalog.metrics
     commit = reports._commit
@@ -194,7 +194,7 @@ def test_flushing_waits_for_what_is_being_committed(db: Client, monkeypatch: pyt
     other.join(60)
 
 
-def test_closing_commits_what_waits(opened: Open, tmp_path: Path, warehouse: Path) -> None:
+def test_closing_commits_waiting_changes(opened: Open, tmp_path: Path, warehouse: Path) -> None:
     store = f"sqlite://{tmp_path / 'store.db'}"
     first = opened(store, warehouse)
     first.namespace("db")

@@ -52,7 +52,7 @@ def test_the_namespace_of_the_catalogs_own_views_is_reserved(catalog: Client) ->
     catalog.namespace("db", "system")
 
 
-def test_properties_are_set_and_removed_and_what_was_missing_is_said(catalog: Client) -> None:
+def test_properties_are_set_and_removed_and_missing_ones_are_returned(catalog: Client) -> None:
     catalog.namespace("p", properties={"a": "1", "b": "2"})
     body = {"updates": {"a": "9", "c": "3"}, "removals": ["b", "nope", "nope"]}
     answer = catalog.ok("POST", f"{path('p')}/properties", body)
@@ -149,7 +149,7 @@ def test_threads_that_create_below_the_same_missing_parent_all_succeed(catalog: 
     assert len(below) == 8
 
 
-def test_missing_parents_are_refused_where_the_catalog_says_so(catalog: Client) -> None:
+def test_missing_parents_are_refused_if_the_property_requires_them(catalog: Client) -> None:
     catalog.session.set_catalog_properties({"create-parent-namespaces": "false"})
     created = catalog.send("POST", "v1/namespaces", {"namespace": ["nope", "inner"]})
     assert created.kind == (404, "NoSuchNamespaceException")

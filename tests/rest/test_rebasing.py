@@ -229,7 +229,7 @@ def test_the_catalogs_property_applies_to_tables_without_their_own(opened: Open,
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_append_to_one_branch_is_rebased_whatever_others_did_to_another_one(
+def test_an_append_to_a_branch_is_rebased_despite_changes_of_another_branch(
     catalog: Client, version: int
 ) -> None:
     base = accepted(catalog, attempt(appendable(catalog, version=version), new_append(1)))

@@ -97,7 +97,7 @@ def test_since_a_known_version_only_what_changed_is_sent(long: Client) -> None:
     assert ask(long, now, now) == {"since": now.version, "removed": [], "snapshots": []}
 
 
-def test_a_version_stays_as_it_was_whatever_is_committed_later(long: Client) -> None:
+def test_a_version_does_not_change_by_later_commits(long: Client) -> None:
     pinned = pin(long)
     before = ask(long, pinned)
     commit(long, remove(1, 2, 3))
@@ -180,7 +180,7 @@ def test_a_version_is_found_under_the_tables_new_name(long: Client) -> None:
     assert pin(long, "renamed") == pinned
 
 
-def test_a_dropped_table_is_shown_to_those_who_knew_it_and_the_next_of_its_name_is_another(
+def test_a_table_with_the_name_of_a_dropped_table_is_a_different_table(
     long: Client,
 ) -> None:
     pinned = pin(long)

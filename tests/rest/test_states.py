@@ -77,7 +77,7 @@ def test_changes_go_to_the_branch_and_not_to_the_past(catalog: Client) -> None:
     assert catalog.send("GET", table("t@dev")).status == 404
 
 
-def test_a_table_or_view_with_such_a_name_goes_first(catalog: Client) -> None:
+def test_a_table_or_view_with_this_name_takes_precedence(catalog: Client) -> None:
     catalog.create("t@later", properties={"my.branch": "itself"})
     catalog.ok("POST", "v1/namespaces/db/views", view_request("v@later"))
     call(catalog.session, "create_branch", name="later")

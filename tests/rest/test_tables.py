@@ -252,7 +252,7 @@ def test_a_rename_moves_across_namespaces_and_keeps_everything(catalog: Client, 
 
 @pytest.mark.parametrize("kind", ["table", "view"])
 @pytest.mark.parametrize(("target", "taken"), [("t2", "Table"), ("v2", "View")])
-def test_a_rename_to_a_name_that_is_taken_says_what_has_it(
+def test_a_rename_to_a_used_name_names_the_entity_that_has_it(
     catalog: Client, kind: str, target: str, taken: str
 ) -> None:
     for name in ("table", "t2"):

@@ -108,7 +108,7 @@ def test_304_is_answered_exactly_when_a_session_without_a_memory_would_answer_it
     assert remembered
 
 
-def test_responses_are_told_apart_by_table_version_and_query(catalog: Client) -> None:
+def test_responses_differ_by_table_version_and_query(catalog: Client) -> None:
     catalog.create()
     catalog.create("u")
     tag = tag_of(catalog)

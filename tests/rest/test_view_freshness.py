@@ -240,7 +240,7 @@ def test_another_name_mapping_of_a_table_is_a_change(catalog: Client) -> None:
     assert since == "the name mapping of db.t was changed"
 
 
-def test_an_engine_is_told_to_read_stored_rows_only_if_they_are_those_of_the_view_that_it_loaded(
+def test_an_engine_reads_stored_rows_only_of_the_view_version_that_it_loaded(
     catalog: Client,
 ) -> None:
     base, uuid = table(catalog), create(catalog)["view-uuid"]

@@ -101,7 +101,7 @@ def test_a_namespace_does_not_lead_outside(ann: Client, folder: Path, namespace:
         assert answer.kind == FORBIDDEN, place
 
 
-def test_files_outside_are_neither_read_nor_told_of(ann: Client, namespace: str, folder: Path) -> None:
+def test_files_outside_are_neither_read_nor_reported(ann: Client, namespace: str, folder: Path) -> None:
     made = elsewhere(folder / f"elsewhere-{namespace}")
     refusals = set()
     for place in (made.metadata_location, "/etc/passwd", "/none/such.metadata.json", *outside(folder)):

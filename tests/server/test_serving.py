@@ -284,9 +284,7 @@ def leases(store: str) -> list[bool]:
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_server_whose_store_is_removed_acknowledges_nothing_and_is_unavailable(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_a_server_with_a_removed_store_is_unavailable(tmp_path: Path, suffix: str) -> None:
     store = tmp_path / "s.db"
     with Server(f"sqlite://{store}", *options(tmp_path / "w")) as server:
         remote = client(server)

@@ -65,7 +65,7 @@ def test_the_scheme_is_known_in_any_case(server: Server) -> None:
         assert Remote(server.uri).raw("GET", "/v1/config", None, headers)[0] == 200
 
 
-def test_the_log_names_who_the_token_belongs_to(server: Server, folder: Path) -> None:
+def test_the_log_has_the_principal_of_the_token(server: Server, folder: Path) -> None:
     for who, token in TOKENS.items():
         headers = {"X-Principal": "mallory", "X-Iceberg-Principal": "mallory", "X-Forwarded-User": "mallory"}
         body = {"namespace": [f"by {who}"], "properties": {"owner": "mallory"}}

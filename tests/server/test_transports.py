@@ -180,7 +180,7 @@ def test_both_transports_answer_alike(both: dict[Path, Client], number: int) -> 
     assert remote == direct
 
 
-def test_large_answers_are_compressed_for_those_who_take_it(ann: Client, namespace: str) -> None:
+def test_large_responses_are_compressed_for_clients_that_accept_it(ann: Client, namespace: str) -> None:
     ann.create("t", (namespace,), properties={f"p{i}": "x" * 50 for i in range(100)})
     where = table("t", (namespace,))
     token = {"Authorization": f"Bearer {ann.session.token}"}  # type: ignore[attr-defined]  # a Remote

@@ -123,7 +123,7 @@ def test_a_java_append_that_another_came_before_is_rebased_unless_it_merged_mani
     assert rebased == [] if merges else [str(base.currentSnapshot().snapshotId())]
 
 
-def test_writers_that_merge_manifests_retry_as_ever(
+def test_writers_that_merge_manifests_still_retry(
     spark: SparkSession, catalog: Any, namespace: str, tmp_path: Path
 ) -> None:
     merging = {"commit.manifest.min-count-to-merge": "2", "commit.retry.num-retries": "100"}

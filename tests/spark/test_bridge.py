@@ -257,7 +257,7 @@ def test_a_request_reaches_the_catalog_as_it_was_and_its_answer_comes_back() -> 
     assert answer == ("200\nETag\nx\\ny\\\\n\nEmpty\n\n", '{"a":\n1}')
 
 
-def test_an_error_nobody_expected_becomes_an_answer_in_the_error_model() -> None:
+def test_an_unexpected_error_becomes_a_response_in_the_error_model() -> None:
     bridge = Bridge()
     catalog: Any = Recorded(KeyError("lost"))
     head, text = bridge.request(f"{bridge.add(catalog)}\nGET\nv1/config\n0\n", "")

@@ -30,7 +30,7 @@ def test_a_missing_interpreter_is_named(spark: SparkSession, place: CatalogPlace
     assert "spark.sql.catalog.<name>.python" in message
 
 
-def test_an_interpreter_without_the_package_is_told_what_to_install(
+def test_the_error_for_an_interpreter_without_the_package_names_it(
     spark: SparkSession, place: CatalogPlace, tmp_path: Path
 ) -> None:
     bare = tmp_path / "python"
@@ -46,7 +46,7 @@ def test_a_program_that_is_not_python_is_named(spark: SparkSession, place: Catal
     assert "'/bin/true' did not start polaris_spark" in refusal(spark, catalog)
 
 
-def test_a_catalog_without_a_store_says_so(spark: SparkSession) -> None:
+def test_a_catalog_without_a_store_raises_an_error(spark: SparkSession) -> None:
     assert "'store' is missing" in refusal(spark, add_catalog(spark, warehouse="/w"))
 
 

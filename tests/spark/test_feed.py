@@ -158,7 +158,7 @@ def test_another_reference_is_followed_instead_of_the_sessions_branch(
     assert found == [Row(action="create-reference", reference="root")]
 
 
-def test_history_that_was_trimmed_ends_the_query_with_an_error_that_says_so(
+def test_a_stream_that_has_read_trimmed_history_ends_with_an_error(
     feed: Feed, busy: Catalog, tmp_path: Path
 ) -> None:
     from tests.views.test_feed import trim

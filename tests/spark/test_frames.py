@@ -52,7 +52,7 @@ def test_a_new_socket_directory_is_kept_because_its_process_may_not_listen_yet(p
         assert fresh.exists()
 
 
-def test_where_somebody_listens_the_directory_stays(place: Path) -> None:
+def test_the_directory_of_a_running_server_is_kept(place: Path) -> None:
     with closing(server()) as first:
         age(first.directory)
         with closing(server()):
@@ -67,7 +67,7 @@ def test_directories_of_others_stay(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["long" * 20, "straße"])
-def test_a_temporary_directory_whose_name_does_not_do_for_a_socket_is_not_used(
+def test_a_temporary_directory_with_an_unsuitable_name_is_not_used_for_a_socket(
     place: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / name).mkdir()

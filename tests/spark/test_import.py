@@ -109,7 +109,7 @@ def test_a_lazy_import_shows_at_once_and_is_read_on_first_use(spark: SparkSessio
     assert snapshots.count() == 6
 
 
-def test_what_cannot_be_imported_is_told_without_secrets(spark: SparkSession, tmp_path: Path) -> None:
+def test_failures_to_import_are_reported_without_secrets(spark: SparkSession, tmp_path: Path) -> None:
     table_in(tmp_path, "broken", "good")
     (tmp_path / "broken" / "bad" / "metadata").mkdir(parents=True)
     (tmp_path / "broken" / "bad" / "metadata" / "v1.metadata.json").write_text("{")

@@ -356,7 +356,7 @@ def test_expire_keeps_the_snapshots_that_the_next_refresh_needs(spark: SparkSess
     assert "has expired" in refreshed(spark, "below")[1]
 
 
-def test_removed_texts_and_times_are_found_whatever_the_settings_of_the_session(
+def test_removed_texts_and_times_are_found_under_all_settings_of_the_session(
     spark: SparkSession, home: str
 ) -> None:
     zone = str(spark.conf.get("spark.sql.session.timeZone"))

@@ -430,7 +430,7 @@ def test_views_in_other_catalogs_are_left_to_spark(spark: SparkSession, statemen
         ("CREATE MATERIALIZED VIEW db.v AS SELECT 1) OR (SELECT 2", "')'"),
     ],
 )
-def test_a_syntax_error_says_what_was_expected(
+def test_a_syntax_error_describes_the_problem(
     spark: SparkSession, current: str, statement: str, problem: str
 ) -> None:
     with pytest.raises(ParseException) as refused:

@@ -82,7 +82,7 @@ def test_a_call_is_described_and_explained_without_being_made(spark: SparkSessio
     assert len(call(spark, f"{probes}.system.probe_many(1)")) == 1
 
 
-def test_storage_summary_counts_what_there_is(spark: SparkSession, namespace: str) -> None:
+def test_storage_summary_counts_all_stored_rows(spark: SparkSession, namespace: str) -> None:
     spark.sql(f"CREATE TABLE {namespace}.t (n INT)")
     rows = {row.type: row for row in call(spark, "polaris.system.Storage_Summary()")}
     assert rows["table"].objects >= 1
@@ -228,7 +228,9 @@ def test_errors_of_python_come_with_their_own_words(
     assert len(call(spark, f"{probes}.system.probe_many(1)")) == 1
 
 
-def test_a_child_that_dies_is_told_and_the_procedure_not_repeated(spark: SparkSession, probes: str) -> None:
+def test_a_procedure_whose_process_dies_is_reported_and_not_repeated(
+    spark: SparkSession, probes: str
+) -> None:
     call(spark, f"{probes}.system.probe_many(1)")
     said = refusal(spark, f"{probes}.system.probe_fail('die')")
     assert (

@@ -144,7 +144,7 @@ def test_a_type_that_pyiceberg_does_not_know_is_named(spark: SparkSession, catal
         catalog.load_table(f"{db}.t")
 
 
-def test_the_log_tells_who_wrote(spark: SparkSession, place: CatalogPlace, db: str) -> None:
+def test_the_log_has_the_principal_of_each_write(spark: SparkSession, place: CatalogPlace, db: str) -> None:
     with PolarisCatalog("polaris", store=place.store, principal="ann") as ann:
         ann.create_table((db, "t"), SCHEMA).append(rows((1, "a"), (2, "b")))  # type: ignore[attr-defined]  # typed as Catalog
     changes = spark.sql(

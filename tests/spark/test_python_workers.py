@@ -58,6 +58,6 @@ def test_workers_search_no_imported_module_for_garbage(spark: SparkSession) -> N
     assert after > max(before, 10_000)
 
 
-def test_the_garbage_of_other_programs_is_collected_as_ever() -> None:
+def test_the_garbage_of_other_programs_is_still_collected() -> None:
     before, after = exempted(None)
     assert before == after

@@ -230,7 +230,7 @@ def test_late_purges_are_carried_out_by_executors(
     assert kept.scan().to_arrow().num_rows == 6
 
 
-def test_executors_find_what_one_process_finds(spark: SparkSession, lake: Lake) -> None:
+def test_executors_have_the_same_result_as_one_process(spark: SparkSession, lake: Lake) -> None:
     broken, sound, kept = (
         lake.table("broken"),
         lake.table("sound"),

@@ -239,7 +239,7 @@ def test_text_beyond_ascii_in_a_summary_comes_through(java: Java, other: Client,
     assert found[-3:] == ["ü𝄞", '"}],\\', None]
 
 
-def test_a_renamed_table_keeps_what_was_loaded_of_it(java: Java, other: Client, space: str) -> None:
+def test_a_renamed_table_keeps_its_loaded_metadata(java: Java, other: Client, space: str) -> None:
     before = truth(other, space)
     made = java.load(space)
     other.ok("POST", "v1/tables/rename", _within(space, rename("t", "renamed")))

@@ -57,7 +57,7 @@ def test_putting_an_object_again_counts_it_once() -> None:
     assert (cache.bytes, len(cache)) == (0, 0)
 
 
-def test_a_capacity_is_shared_by_all_who_ask_for_one() -> None:
+def test_all_callers_share_one_capacity() -> None:
     cache = ObjectCache()
     capacities = []
     for asked in (1_000, 3_000, 2_000):

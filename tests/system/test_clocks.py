@@ -79,7 +79,7 @@ def test_clocks_near_the_databases_lease_in_any_order(clock: ManualClock, off: i
     assert len(node_records(backend)) == 4
 
 
-def test_a_clock_that_agrees_with_the_databases_clock_is_accepted_whatever_the_record_says(
+def test_a_clock_that_agrees_with_the_databases_clock_is_accepted_despite_the_record(
     clock: ManualClock,
 ) -> None:
     backend = Clocked(clock)

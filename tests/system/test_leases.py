@@ -60,7 +60,7 @@ def test_a_lease_that_ran_out_is_taken_from_its_end_on(backend: MemoryBackend, c
     assert second.start_ms >= first.end_ms
 
 
-def test_the_next_holder_starts_after_the_end_of_the_last_whatever_its_clock_says(
+def test_the_next_holder_starts_after_the_end_of_the_last_despite_its_clock(
     backend: MemoryBackend, clock: ManualClock
 ) -> None:
     ahead = ManualClock(clock.now_ms() + 50_000)
@@ -114,7 +114,9 @@ def test_a_lease_taken_over_can_be_neither_renewed_nor_released(
     assert renewed is not None
 
 
-def test_an_expired_lease_that_nobody_took_can_be_renewed(backend: MemoryBackend, clock: ManualClock) -> None:
+def test_an_expired_lease_that_is_still_free_can_be_renewed(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
     leases = NodeLeases(backend, clock, nodes=1)
     first = leases.acquire(0)
     clock.advance(3 * LEASE_MS)

@@ -104,7 +104,7 @@ class Foreseeing(Ending):
         raise Died
 
 
-def test_commits_that_were_written_in_the_hope_of_one_that_failed_are_nobody_s() -> None:
+def test_commits_on_top_of_a_failed_commit_belong_to_no_history() -> None:
     history = History()
     history.create(MAIN)
     history.add(MAIN)

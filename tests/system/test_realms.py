@@ -68,7 +68,7 @@ def test_a_new_store_says_its_format(backend: MemoryBackend, clock: ManualClock)
     assert check_store(backend).created_ms == clock.now_ms() - 1_000
 
 
-def test_a_store_of_a_newer_format_is_refused_and_says_what_is_needed(
+def test_a_store_of_a_newer_format_is_refused_with_the_required_release(
     backend: MemoryBackend, clock: ManualClock
 ) -> None:
     references = system_references(backend)

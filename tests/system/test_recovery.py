@@ -84,7 +84,7 @@ def entry_of(history: History) -> LogEntry:
     return next(entries(history.references.store, head))[3]
 
 
-def test_the_log_says_who_recovered_from_what_to_what(history: History) -> None:
+def test_the_log_has_the_principal_and_both_states_of_a_recovery(history: History) -> None:
     backend = history.copy()
     before = head_of(backend, row_of(backend))
     lose(backend, {before.commit})
@@ -352,7 +352,7 @@ def test_a_dropped_reference_goes_back_too_and_the_registry_s_log_tells(history:
     check_sound(backend, history)
 
 
-def test_a_name_whose_return_the_registry_forgot_comes_back(history: History) -> None:
+def test_a_recreated_reference_is_recovered_if_the_registry_lost_the_record_of_it(history: History) -> None:
     backend = history.copy()
     old, references = row_of(backend), process(backend, history.clock)
     before = backend.read_reference("r", ROOT)

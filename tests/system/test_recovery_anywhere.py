@@ -142,7 +142,7 @@ def test_a_recovery_may_end_or_lose_an_answer_at_any_write(history: History, los
     raise AssertionError("a recovery has fewer writes")
 
 
-def test_a_process_that_ran_on_goes_on_from_what_was_recovered(history: History) -> None:
+def test_a_process_that_kept_running_continues_from_the_recovered_state(history: History) -> None:
     backend = history.copy()
     known = dict(chain(history.backend, head_of(backend, row_of(backend))))
     running = process(backend, history.clock)

@@ -91,7 +91,7 @@ def test_a_created_reference_is_found_by_every_process(two: Two) -> None:
     assert held(two.one) == held(two.other) == 2
 
 
-def test_a_reference_that_nobody_created_does_not_exist(two: Two) -> None:
+def test_a_reference_does_not_exist_before_it_is_created(two: Two) -> None:
     for use in (two.one.open, two.one.read):
         with pytest.raises(ReferenceGoneError):
             use(NAME)
@@ -143,7 +143,7 @@ def test_a_reference_begins_where_its_source_stood(two: Two) -> None:
     assert two.other.read("branch").head.number == 2
 
 
-def test_a_dropped_reference_is_gone_for_who_holds_it(two: Two) -> None:
+def test_a_dropped_reference_raises_an_error_for_processes_that_have_it_open(two: Two) -> None:
     two.one.create(NAME, ME)
     committer = two.other.open(NAME)
     two.other.commit(NAME, Add("n"))
@@ -155,7 +155,7 @@ def test_a_dropped_reference_is_gone_for_who_holds_it(two: Two) -> None:
             use(NAME)
 
 
-def test_a_drop_of_what_is_not_there_is_refused(two: Two) -> None:
+def test_a_drop_of_a_missing_entity_is_refused(two: Two) -> None:
     with pytest.raises(NotFoundError):
         two.one.drop(NAME, ME)
     two.one.create(NAME, ME)
@@ -248,7 +248,7 @@ def test_no_process_uses_the_old_row_after_its_dropper_died_and_the_name_was_cre
     assert held(third) == held(two.other) == 7
 
 
-def test_a_drop_whose_dropper_died_is_completed_by_the_next(two: Two) -> None:
+def test_a_drop_by_a_dead_process_is_completed_by_the_next_process(two: Two) -> None:
     two.one.create(NAME, ME)
     two.other.commit(NAME, Add("n"))
     dying(two.one, "_seal")

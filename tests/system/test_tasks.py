@@ -209,7 +209,7 @@ def test_a_renewal_of_unknown_outcome_does_not_lose_the_lease(
         take(tasks, "second")
 
 
-def test_of_many_who_ask_at_once_one_gets_it(backend: MemoryBackend) -> None:
+def test_one_of_many_concurrent_processes_gets_the_lease(backend: MemoryBackend) -> None:
     def ask(number: int) -> bool:
         try:
             take(Tasks(backend, ManualClock()), f"holder {number}")

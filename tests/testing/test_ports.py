@@ -52,12 +52,12 @@ def server() -> Iterator[Listening]:
         yield server
 
 
-def test_nobody_takes_a_port_before_its_server_starts(server: Listening) -> None:
+def test_a_port_stays_reserved_until_its_server_starts(server: Listening) -> None:
     assert not server.taken
     assert answers(server.port)
 
 
-def test_nobody_takes_the_port_of_a_server_that_was_ended(server: Listening) -> None:
+def test_the_port_of_an_ended_server_stays_reserved(server: Listening) -> None:
     for end in (server.kill, server.stop):
         end()
         assert not answers(server.port)

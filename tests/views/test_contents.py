@@ -168,7 +168,7 @@ def test_content_is_read_only_where_it_is_asked_for(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 2 * PART + 10])
-def test_a_type_that_is_not_installed_is_listed_as_what_it_is(catalog: Catalog, size: int) -> None:
+def test_a_type_that_is_not_installed_is_listed_with_its_name(catalog: Catalog, size: int) -> None:
     header = msgspec.msgpack.encode(["colour", 3, [5, 2**60], [7]])
     parts = -(-(7 + len(header) + size) // PART)
     data = struct.pack(">BHI", 1, parts, len(header)) + header + b"\xc1" * size
@@ -190,7 +190,7 @@ def test_a_later_revision_is_shown_as_far_as_it_is_known(catalog: Catalog) -> No
 
 
 @pytest.mark.parametrize("type", ["leaf", "table"])
-def test_content_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path, type: str) -> None:
+def test_unreadable_content_is_reported_with_the_reason(tmp_path: Path, type: str) -> None:
     catalog = Catalog(tmp_path / "c.db")
     header = msgspec.msgpack.encode([type, 1, [], []])
     payload = msgspec.msgpack.encode([[[0], [3], b"four"]])  # lengths that do not agree; no table either

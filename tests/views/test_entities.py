@@ -71,7 +71,7 @@ def test_a_level_with_a_dot_in_it_is_quoted(shop: Catalog) -> None:
     assert (row["parent"], row["depth"]) == ("sales", 2)
 
 
-def test_namespaces_show_properties_and_who_made_them(shop: Catalog) -> None:
+def test_namespaces_show_their_properties_and_creators(shop: Catalog) -> None:
     row = _named(shop.read("namespaces"), "sales")
     assert row["properties"] == {"owner": "ann"}
     assert row["owner"] == "ann"
@@ -182,7 +182,9 @@ def test_numbers_and_times_that_no_column_holds_are_null_and_hide_no_other_row(b
 
 
 @pytest.mark.parametrize("view", OF_ENTITIES)
-def test_a_view_without_rows_for_a_table_that_is_not_loaded_yet_says_so(tmp_path: Path, view: str) -> None:
+def test_the_comment_of_a_view_mentions_tables_that_are_not_loaded_if_they_give_no_rows(
+    tmp_path: Path, view: str
+) -> None:
     catalog = Catalog(tmp_path / "c.db")
     source = Entries(
         SourceEntry(("db",), "t", TABLE, "file:///not/read"), SourceEntry(("db",), "v", VIEW, "file:///x")

@@ -253,7 +253,7 @@ def test_changes_are_the_versions_that_iceberg_logged(spark: SparkSession, home:
     same(added, together(spark, "snapshot_id FROM {t}.snapshots"))
 
 
-def test_changes_say_what_was_done_in_order(spark: SparkSession, home: str) -> None:
+def test_changes_list_the_operations_in_order(spark: SparkSession, home: str) -> None:
     rows = spark.sql(
         "SELECT action, name, old_name FROM polaris.system.changes "
         "WHERE namespace = 'facts' AND name IN ('moved', 'dropped') ORDER BY number, position"

@@ -77,7 +77,7 @@ def test_filters_leave_out_no_row_that_passes_them_and_add_none(lake: Catalog, v
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_has_the_same_rows_whatever_columns_are_asked_for(lake: Catalog, view: str) -> None:
+def test_a_view_has_the_same_rows_for_every_selection_of_columns(lake: Catalog, view: str) -> None:
     options = of(view, lake)
     everything = rows(view, **options)
     for column in everything[0]:

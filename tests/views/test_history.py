@@ -22,7 +22,7 @@ ACTIONS = [
 ]
 
 
-def test_changes_say_who_did_what_in_order(shop: Catalog) -> None:
+def test_changes_list_principals_and_operations_in_order(shop: Catalog) -> None:
     found = sorted(shop.read("changes"), key=lambda row: (row["number"], row["position"]))
     assert [row["action"] for row in found] == ACTIONS
     assert {row["principal"] for row in found} == {"ann"}

@@ -66,7 +66,7 @@ def test_realms_that_do_not_serve_are_shown_and_gone_ones_are_not(catalog: Catal
     assert states() == {"default": "ACTIVE"}
 
 
-def test_nodes_show_who_makes_ids(catalog: Catalog) -> None:
+def test_nodes_show_the_processes_that_make_ids(catalog: Catalog) -> None:
     catalog.namespace("db")
     [mine] = rows("nodes", store=catalog.store)
     assert mine["node"] == unpack(catalog.head()).node

@@ -67,7 +67,7 @@ def read(found: Any, partitions: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("view", _LED_TO)
-def test_a_view_that_is_read_for_longer_than_history_is_kept_says_so(
+def test_a_view_that_is_read_for_longer_than_the_retention_raises_an_error(
     catalog: Catalog, clock: ManualClock, view: str
 ) -> None:
     found = reader(view, store=catalog.store, catalog="polaris")

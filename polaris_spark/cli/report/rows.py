@@ -16,7 +16,7 @@ from polaris_spark.cli.stores import OpenRealm
 from polaris_spark.commits.log import commits
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import id_time_ms
-from polaris_spark.spark.jobs.storage import AGES, OLDEST, age_group
+from polaris_spark.jobs.stored_sizes import AGES, OLDEST, age_group
 from polaris_spark.spark.views.stored import stored_objects
 from polaris_spark.system.registry import ROOT
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import msgspec
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -118,6 +119,22 @@ def micros(milliseconds: int | None) -> int | None:
 def text_bytes(mapping: Mapping[str, str]) -> int:
     """Return the approximate size of a string map in a row, in bytes."""
     return 32 * len(mapping) + sum(map(len, mapping.values()))
+
+
+class _Field(msgspec.Struct):
+    name: str = ""
+
+
+class _Fields(msgspec.Struct):
+    fields: list[_Field] = []
+
+
+_fields = msgspec.json.Decoder(_Fields).decode
+
+
+def field_names(text: bytes | str) -> list[str]:
+    """Return the names of the fields of a schema or partition spec in JSON."""
+    return [field.name for field in _fields(text).fields]
 
 
 def pairs(mapping: Mapping[str, Any] | None) -> list[tuple[str, Any]] | None:

@@ -31,6 +31,7 @@ from polaris_spark.spark.views.columns import (
     STRINGS,
     TIMESTAMP,
     ViewColumn,
+    field_names,
     micros,
     pairs,
     text_bytes,
@@ -49,20 +50,11 @@ _SCHEMA, _SPEC, _ORDER, _SNAPSHOT, _COUNT = "schema", "spec", "order", "snapshot
 _REFS, _PROPERTIES = "refs", "properties"
 
 
-class _Field(msgspec.Struct):
-    name: str = ""
-
-
-class _Fields(msgspec.Struct):
-    fields: list[_Field] = []
-
-
 class _Summary(msgspec.Struct, rename="kebab"):
     timestamp_ms: int | None = None
     summary: dict[str, Any] | None = None
 
 
-_fields = msgspec.json.Decoder(_Fields).decode
 _summary = msgspec.json.Decoder(_Summary).decode
 
 
@@ -176,7 +168,7 @@ class Tables(EntityView[TableRow]):
                 "column_names",
                 STRINGS,
                 "Top-level columns of the current schema, in order",
-                lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
+                lambda row: field_names(row.schema) if row.schema else [],
                 _SCHEMA,
             ),
             ViewColumn(
@@ -199,7 +191,7 @@ class Tables(EntityView[TableRow]):
                 "partition_fields",
                 STRINGS,
                 "Names of the fields of the default partition spec; empty for an unpartitioned table",
-                lambda row: [field.name for field in _fields(row.spec).fields] if row.spec else [],
+                lambda row: field_names(row.spec) if row.spec else [],
                 _SPEC,
             ),
             ViewColumn(

@@ -17,6 +17,7 @@ from polaris_spark.spark.views.columns import (
     STRINGS,
     TIMESTAMP,
     ViewColumn,
+    field_names,
     micros,
     pairs,
     text_bytes,
@@ -30,14 +31,6 @@ from polaris_spark.spark.views.entities import (
     with_loaded,
 )
 from polaris_spark.store.objects import ObjectStore
-
-
-class _Field(msgspec.Struct):
-    name: str = ""
-
-
-class _Fields(msgspec.Struct):
-    fields: list[_Field] = []
 
 
 class _Representation(msgspec.Struct):
@@ -55,7 +48,6 @@ class _Version(msgspec.Struct, rename="kebab"):
     default_namespace: list[str] | None = None
 
 
-_fields = msgspec.json.Decoder(_Fields).decode
 _version = msgspec.json.Decoder(_Version).decode
 
 
@@ -131,7 +123,7 @@ class SqlViews(EntityView[ViewRow]):
                 "column_names",
                 STRINGS,
                 "Top-level columns, in order",
-                lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
+                lambda row: field_names(row.schema) if row.schema else [],
             ),
             ViewColumn("schema", STRING, "Schema as JSON", lambda row: row.schema.decode() or None),
             ViewColumn(

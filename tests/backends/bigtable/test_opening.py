@@ -118,7 +118,9 @@ def test_a_user_without_admin_permissions_can_use_existing_tables(
     other.close()
 
 
-def test_a_user_who_may_not_create_tables_is_told_which_role_may(relay: Relay, far_uri: str) -> None:
+def test_a_user_without_the_right_to_create_tables_gets_the_role_that_has_it(
+    relay: Relay, far_uri: str
+) -> None:
     relay.rules["CreateTable"] = refuse("PERMISSION_DENIED")
     with pytest.raises(StateError, match=r"roles/bigtable\.admin to create tables"):
         open_backend(far_uri).setup()

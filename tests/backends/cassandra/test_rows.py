@@ -105,7 +105,7 @@ def test_a_scan_that_goes_on_knows_where_partitions_lie(
         assert [token((realm, part)) for realm, part, _ in found] == [place for *_, place in found]  # type: ignore[arg-type]  # as the table has them
 
 
-def test_requests_under_way_are_bounded_and_nobody_waits_for_ever(uri: str, backend: Backend) -> None:
+def test_running_requests_are_bounded_and_waits_have_a_time_limit(uri: str, backend: Backend) -> None:
     narrow = open_backend(f"{uri}&concurrency=2&timeout=2s")
 
     def write(number: int) -> None:
@@ -145,7 +145,7 @@ def test_without_a_quorum_the_error_says_that_nothing_was_changed(cassandra: Cas
     backend.close()
 
 
-def test_a_forked_child_must_open_the_store_itself_and_can_do_so(uri: str, backend: Backend) -> None:
+def test_a_forked_child_must_open_the_store_itself(uri: str, backend: Backend) -> None:
     backend.insert_reference("realm", "name", row())
     child = os.fork()
     if child == 0:

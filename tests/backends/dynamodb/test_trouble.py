@@ -152,7 +152,7 @@ def test_an_error_that_is_cut_off_is_not_taken_for_a_refusal(
         ("ValidationException", "check that it is DynamoDB"),
     ],
 )
-def test_refusals_say_what_to_do_and_are_not_repeated(
+def test_refusals_name_the_remedy_and_are_not_repeated(
     gateway: Gateway, far: Backend, code: str, words: str
 ) -> None:
     gateway.rule = lambda *_: refusal(code, "because")

@@ -70,7 +70,7 @@ def test_a_host_may_leave_its_port_out(place: str, told: dict[str, object]) -> N
     assert told.items() <= login.items()
 
 
-def test_a_wrong_password_is_told_and_not_shown(uri: str, server: MariaDB) -> None:
+def test_a_wrong_password_is_reported_and_not_shown(uri: str, server: MariaDB) -> None:
     wrong = uri.replace(server.password, "wrong%20battery")
     with pytest.raises(StoreURIError, match=r"Access denied.*store.password") as caught:
         open_backend(wrong).setup()
@@ -113,7 +113,7 @@ def test_a_database_that_was_never_set_up_is_not_a_store(uri: str, admin: Admin)
         open_backend(uri).read_reference("realm", "name")
 
 
-def test_missing_permissions_are_told_and_change_nothing(
+def test_missing_permissions_are_reported_and_change_nothing(
     uri: str, backend: Backend, admin: Admin, server: MariaDB
 ) -> None:
     current = row()
@@ -152,7 +152,7 @@ def test_rows_that_may_not_be_written_leave_the_swap_undone(
     other.close()
 
 
-def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
+def test_a_user_without_the_right_to_create_can_use_an_existing_store(
     uri: str, backend: Backend, admin: Admin, server: MariaDB
 ) -> None:
     admin.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database_of(uri)}.* TO {GUEST}@'%'")
@@ -199,7 +199,7 @@ def test_a_store_that_setup_refused_is_refused_from_then_on(uri: str, backend: B
         refused.insert_reference("realm", "name", row())
 
 
-def test_stores_are_apart_whatever_their_databases_are_called(uri: str) -> None:
+def test_stores_with_similar_database_names_are_separate(uri: str) -> None:
     names = ["Stra%C3%9Fe", "%60quoted%60", "sp%20ace%27%3B--", "per%25cent%7Bbrace%7D", "CASE", "case"]
     for number, name in enumerate(names):
         backend = open_backend(uri.replace(database_of(uri), name))

@@ -72,7 +72,7 @@ def test_an_interrupted_operation_leaves_no_open_transaction_for_the_next_one(
     narrow.close()
 
 
-def test_a_user_who_has_no_connections_left_is_told_to_try_again(
+def test_a_user_without_free_connections_gets_a_retryable_error(
     uri: str, backend: Backend, admin: Admin
 ) -> None:
     backend.close()
@@ -306,9 +306,7 @@ def test_a_statement_that_takes_too_long_was_not_done(uri: str, backend: Backend
     hasty.close()
 
 
-def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
-    uri: str, backend: Backend, server: MariaDB
-) -> None:
+def test_a_wait_for_a_locked_row_has_a_time_limit(uri: str, backend: Backend, server: MariaDB) -> None:
     backend.insert_reference("realm", "name", current := row())
     hasty = open_backend(with_options(uri, "timeout=1s"))
     until_it_works(lambda: hasty.read_reference("realm", "name"))

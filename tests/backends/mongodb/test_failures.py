@@ -131,7 +131,7 @@ def test_an_operation_that_certainly_did_nothing_can_be_tried_again(error: PyMon
         (OperationFailure("no such command", 59), StateError, "refused"),
     ],
 )
-def test_errors_that_an_operator_must_fix_say_what_to_do(
+def test_errors_that_an_operator_must_fix_name_the_remedy(
     error: PyMongoError, kind: type[PolarisError], words: str
 ) -> None:
     for told in (failures.of_read(_WHERE, error), failures.of_write(_WHERE, error)):

@@ -74,7 +74,7 @@ def test_options_that_the_driver_refuses_are_reported_when_the_store_is_used(uri
     assert "correct horse" not in str(caught.value)
 
 
-def test_the_driver_is_told_of_hosts_database_user_and_options() -> None:
+def test_the_driver_gets_hosts_database_user_and_options() -> None:
     told = _told("mongodb://user:pass%20word@a:1,[::1]:2,c/db?replicaSet=rs&authSource=admin&tls=true&pool=3")
     assert told["host"] == "mongodb://a:1,[::1]:2,c/db"
     assert (told["username"], told["password"]) == ("user", "pass word")

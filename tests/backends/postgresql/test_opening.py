@@ -81,7 +81,7 @@ def test_several_hosts_ports_and_addresses_are_understood(uri: str, postgresql: 
         backend.close()
 
 
-def test_a_wrong_password_is_told_and_not_shown(uri: str, user: str) -> None:
+def test_a_wrong_password_is_reported_and_not_shown(uri: str, user: str) -> None:
     backend = open_backend(of_user(uri, user), {"password": Secret("wrong battery")})
     with pytest.raises(StoreURIError, match=r"password authentication failed.*store.password") as caught:
         backend.setup()
@@ -112,7 +112,7 @@ def test_a_missing_database_and_a_missing_user_are_reported(uri: str) -> None:
         open_backend(of_user(uri, "nobody")).setup()
 
 
-def test_missing_permissions_are_told_and_change_nothing(
+def test_missing_permissions_are_reported_and_change_nothing(
     uri: str, user: str, backend: Backend, admin: psycopg.Connection[Any]
 ) -> None:
     current = row()
@@ -141,7 +141,7 @@ def test_missing_permissions_are_told_and_change_nothing(
         elsewhere.setup()
 
 
-def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
+def test_a_user_without_the_right_to_create_can_use_an_existing_store(
     uri: str, user: str, backend: Backend, admin: psycopg.Connection[Any]
 ) -> None:
     admin.execute(f"GRANT USAGE ON SCHEMA {schema_of(uri)} TO {user}")
@@ -189,7 +189,7 @@ def test_a_store_of_a_newer_release_is_refused(
             use(open_backend(uri))
 
 
-def test_stores_of_one_database_are_apart_whatever_their_schemas_are_called(postgresql: PostgreSQL) -> None:
+def test_stores_with_similar_schema_names_in_one_database_are_separate(postgresql: PostgreSQL) -> None:
     names = ["Stra%C3%9Fe", "%22quoted%22", "sp%20ace%27%3B--", "per%25cent%7Bbrace%7D", "CASE", "case"]
     uris = [f"{postgresql.database}?schema={name}" for name in names]
     for number, uri in enumerate(uris):

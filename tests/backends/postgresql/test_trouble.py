@@ -175,9 +175,7 @@ def test_a_statement_that_takes_too_long_was_not_done(uri: str, backend: Backend
     hasty.close()
 
 
-def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
-    uri: str, backend: Backend
-) -> None:
+def test_a_wait_for_a_locked_row_has_a_time_limit(uri: str, backend: Backend) -> None:
     backend.insert_reference("realm", "name", current := row())
     hasty = open_backend(f"{uri}&timeout=1s")
     until_it_works(lambda: hasty.read_reference("realm", "name"))

@@ -22,28 +22,30 @@ import org.apache.iceberg.rest.responses.ErrorResponse;
 import org.apache.iceberg.rest.responses.LoadTableResponse;
 import org.apache.iceberg.util.UUIDUtil;
 
-/** Iceberg's REST client, with the Python side of this JVM in the place of a server. */
+/** Iceberg's REST client. It sends requests to this JVM's Python process instead of a server. */
 final class BridgeClient extends BaseHTTPClient {
-  /** Requests are built against it and never sent there. */
+  /** Base URI of requests, which Iceberg requires. No request is sent to it. */
   static final URI NOWHERE = URI.create("http://polaris-spark.invalid");
 
   private final PythonSide python;
   private final Map<String, String> configuration;
   private final String state;
 
-  /** @param state the state of the catalog that is used; empty for the one that the configuration names */
+  /**
+   * @param state the state of the catalog to use; empty to use the state in the configuration
+   */
   BridgeClient(PythonSide python, Map<String, String> configuration, String state) {
     this.python = python;
     this.configuration = Map.copyOf(configuration);
     this.state = state;
   }
 
-  /** The procedures of the same catalog, called in the state that a session uses. */
+  /** Returns the procedures of this catalog. Calls use the session's state of the catalog. */
   Procedures procedures(SessionState session) {
     return new Procedures(python, configuration, session);
   }
 
-  /** The process boundary is private to this JVM and its user: there is nothing to authenticate. */
+  /** Returns this client: only this JVM's user can reach the Python process, so requests need no authentication. */
   @Override
   public RESTClient withAuthSession(AuthSession session) {
     return this;
@@ -61,7 +63,7 @@ final class BridgeClient extends BaseHTTPClient {
       all.put(SessionState.HEADER, state);
     }
     if (method == HTTPMethod.POST || method == HTTPMethod.DELETE) {
-      // Without an operation id a request that was sent twice could be carried out twice.
+      // The operation id prevents a repeated request from being carried out twice.
       all.putIfAbsent(RESTUtil.IDEMPOTENCY_KEY_HEADER, UUIDUtil.generateUuidV7().toString());
       all.putAll(CommitNotes.headers());
     }
@@ -100,7 +102,7 @@ final class BridgeClient extends BaseHTTPClient {
         : Json.readMessage(reply.body(), responseType, parserContext);
   }
 
-  /** Answers a request for a table, or a change of it. */
+  /** Sends a request that loads or changes a table, and returns the response. */
   private LoadTableResponse table(
       HTTPRequest request,
       Consumer<ErrorResponse> errorHandler,
@@ -126,10 +128,10 @@ final class BridgeClient extends BaseHTTPClient {
   }
 
   /**
-   * Asks for the snapshots of one version of a table, as changes of those of another version of it.
+   * Returns the snapshots of a version of a table, as changes from another version.
    *
-   * @param known the other version, or null if none is known
-   * @throws org.apache.iceberg.exceptions.NotFoundException if that version is no longer there
+   * @param known the other version; null to get all snapshots
+   * @throws org.apache.iceberg.exceptions.NotFoundException the version no longer exists
    */
   SnapshotChanges snapshots(SnapshotPin pin, SnapshotPin known) {
     HTTPRequest request = buildRequest(HTTPMethod.GET, pin.path(), pin.query(known), Map.of(), null);
@@ -149,7 +151,7 @@ final class BridgeClient extends BaseHTTPClient {
     return reply;
   }
 
-  /** Whatever is answered with a table is asked for the snapshots that branches and tags name, and no others. */
+  /** Returns the request with a parameter that limits the response to the snapshots of branches and tags. */
   private static HTTPRequest withoutHistory(HTTPRequest request) {
     Map<String, String> query = new LinkedHashMap<>(request.queryParameters());
     query.put(RESTCatalogProperties.SNAPSHOTS_QUERY_PARAMETER, "refs");
@@ -166,7 +168,7 @@ final class BridgeClient extends BaseHTTPClient {
         answered, new SnapshotsOnDemand(this, python.snapshots(), key, pin));
   }
 
-  /** The child serves other catalogs too, and ends with the JVM. */
+  /** Does nothing: the Python process serves other catalogs too, and ends with the JVM. */
   @Override
   public void close() {}
 

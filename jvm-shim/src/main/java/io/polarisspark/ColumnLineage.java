@@ -86,7 +86,7 @@ import scala.collection.IterableOnce;
 public final class ColumnLineage {
   private static final Logger LOG = LoggerFactory.getLogger(ColumnLineage.class);
 
-  /** Operators that keep columns, and choose rows without looking at them, if at all. */
+  /** Operators that keep all columns. They keep all rows, or choose rows independently of the values. */
   private static final List<Class<?>> KEEPING_COLUMNS =
       List.of(
           SubqueryAlias.class,
@@ -108,7 +108,7 @@ public final class ColumnLineage {
   private final Map<Long, Result> loops = new HashMap<>();
   private final Map<CommonExpressionId, Dependencies> commonExpressions = new HashMap<>();
 
-  /** The dependencies of the columns that an operator passes on, and of which rows it has. */
+  /** The dependencies of an operator's columns, and the dependencies that decide which rows it returns. */
   private record Rows(Map<ExprId, Dependencies> columns, Dependencies rows) {
     Rows with(Map<ExprId, Dependencies> more) {
       Map<ExprId, Dependencies> all = new HashMap<>(columns);
@@ -121,7 +121,7 @@ public final class ColumnLineage {
     }
   }
 
-  /** The same of a whole query: its columns by position. */
+  /** The dependencies of a query: of its columns, by position, and of its rows. */
   private record Result(List<Dependencies> columns, Dependencies rows) {
     Result plus(Result other) {
       List<Dependencies> all = new ArrayList<>();
@@ -145,7 +145,7 @@ public final class ColumnLineage {
     }
   }
 
-  /** The plan contains something about which no rule says what it depends on. */
+  /** The plan contains an operator or expression for which there is no rule. */
   private static final class UnknownLineage extends RuntimeException {
     private static final long serialVersionUID = 1;
 
@@ -174,7 +174,7 @@ public final class ColumnLineage {
       return lineage.json(found.columns.subList(0, columns), found.rows);
     } catch (UnknownLineage unknown) {
       LOG.info("The lineage of a query is known for tables only, because of {}", unknown.getMessage());
-    } catch (RuntimeException | LinkageError error) { // a plan that another version of Spark makes
+    } catch (RuntimeException | LinkageError error) { // the plan is from another version of Spark
       LOG.warn("The lineage of a query is known for tables only", error);
     }
     return lineage.json(null, null);
@@ -305,7 +305,7 @@ public final class ColumnLineage {
     return both.and(all(condition, new Scope(both.columns, outer)).by(Kind.JOIN));
   }
 
-  /** The rows of the left side for which there are rows on the right side, or none. */
+  /** INTERSECT or EXCEPT: the rows of the left side that are, or are not, on the right side. */
   private Rows restricted(SetOperation plan, boolean isAll, Scope outer) {
     Result left = result((LogicalPlan) plan.left(), outer);
     Result right = result((LogicalPlan) plan.right(), outer);
@@ -315,7 +315,7 @@ public final class ColumnLineage {
     return isAll ? found : found.and(columns.by(Kind.GROUP_BY));
   }
 
-  /** A recursive common table expression: its columns depend on those of the step before. */
+  /** A recursive common table expression. Its columns depend on the columns of the previous step. */
   private Rows recursive(UnionLoop loop, Scope outer) {
     Result found = result(loop.anchor(), outer);
     Result before;
@@ -377,7 +377,9 @@ public final class ColumnLineage {
     throw new UnknownLineage("the relation " + leaf.nodeName());
   }
 
-  /** Returns the present name of a column of a table that is read as of a snapshot, with the names of that time. */
+  /**
+   * Returns the current name of a column. The table is read as of a snapshot, with the column names of that snapshot.
+   */
   private static String nameNow(LogicalPlan leaf, String column) {
     if (leaf instanceof DataSourceV2Relation relation
         && relation.table() instanceof SparkTable read

@@ -17,12 +17,15 @@ final class CommitNotes {
 
   private CommitNotes() {}
 
-  /** The headers with the notes of the calling thread's session. None if the engine is not Spark. */
+  /** Returns headers with the notes of the calling thread's session; an empty map if the engine is not Spark. */
   static Map<String, String> headers() {
     return IN_SPARK ? Settings.headers() : Map.of();
   }
 
-  /** Spark's settings are initialized: another engine may have Spark's classes, but not all that they need. */
+  /**
+   * Returns whether the engine is Spark. Initializes Spark's settings to find out, because another engine may have some
+   * of Spark's classes without the classes that these need.
+   */
   private static boolean isInSpark() {
     try {
       Class.forName("org.apache.spark.sql.internal.SQLConf$", true, CommitNotes.class.getClassLoader());
@@ -32,7 +35,7 @@ final class CommitNotes {
     }
   }
 
-  /** A class of its own, so that Spark's classes are looked for only where they exist. */
+  /** The code that uses Spark's classes. It is a separate class so that other engines do not load it. */
   private static final class Settings {
     static Map<String, String> headers() {
       Map<String, String> found = new TreeMap<>();

@@ -68,13 +68,13 @@ record Dependencies(Map<SourceColumn, Set<Kind>> kinds) {
     return other.kinds.isEmpty() ? this : sum(List.of(this, other));
   }
 
-  /** Returns the dependencies of a value that is computed from the value with these. */
+  /** Returns the dependencies of a value that is computed from a value with these dependencies. */
   Dependencies in(Kind computation) {
     return changed(
         kind -> kind.isDirect() && kind.compareTo(computation) < 0 ? computation : kind);
   }
 
-  /** Returns the dependencies of what is chosen, ordered or grouped by the value with these. */
+  /** Returns the dependencies of rows that are chosen, sorted or grouped by a value with these dependencies. */
   Dependencies by(Kind use) {
     return changed(kind -> use);
   }

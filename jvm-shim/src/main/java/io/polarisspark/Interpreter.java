@@ -5,13 +5,13 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
-/** The Python that runs the commit protocol. */
+/** The Python interpreter that runs the commit protocol. */
 final class Interpreter {
   static final String PROPERTY = "python";
 
   private Interpreter() {}
 
-  /** The interpreter that a catalog's properties, or else the environment, name. */
+  /** Returns the path of the interpreter, from the catalog's properties or else from the environment. */
   static String of(Map<String, String> properties) {
     String configured = properties.get(PROPERTY);
     if (configured != null) {
@@ -20,7 +20,10 @@ final class Interpreter {
     return System.getenv().getOrDefault("PYSPARK_PYTHON", "python3");
   }
 
-  /** Says in one sentence why the child did not come up, and what to do; asks the interpreter itself if it runs. */
+  /**
+   * Returns a sentence that says why the Python process did not start, and what to do. Runs the interpreter to find out
+   * whether it works.
+   */
   static String whyItDoesNotStart(String interpreter) {
     String hint = "; name another one with spark.sql.catalog.<name>." + PROPERTY;
     String found;

@@ -24,14 +24,14 @@ import org.apache.iceberg.SnapshotParser;
 import org.apache.iceberg.rest.ParserContext;
 import org.apache.iceberg.rest.RESTSerializers;
 
-/** JSON as the shim needs it: small maps of its own, and the messages of Iceberg's REST protocol. */
+/** Reads and writes JSON: small maps, and the messages of Iceberg's REST protocol. */
 public final class Json {
   private static final TypeReference<Map<String, String>> STRINGS = new TypeReference<>() {};
   private static final ObjectMapper MAPPER = protocolMapper();
 
   private Json() {}
 
-  /** Returns a list or map, of texts, numbers, lists and maps, in JSON. */
+  /** Returns a list or map as JSON. It may contain texts, numbers, lists and maps. */
   public static String write(Object values) {
     try {
       return MAPPER.writeValueAsString(values);
@@ -73,8 +73,8 @@ public final class Json {
   }
 
   /**
-   * Reads the changes of a table's snapshots. Iceberg parses a snapshot from text only, so each one's text is cut out
-   * of the whole.
+   * Reads the changes of a table's snapshots. Iceberg parses a snapshot only from text, so this method passes each
+   * snapshot's part of the text to Iceberg's parser.
    */
   static SnapshotChanges readSnapshots(byte[] text) {
     boolean complete = true;
@@ -113,7 +113,10 @@ public final class Json {
     return new String(text, start, end - start, StandardCharsets.UTF_8);
   }
 
-  /** Messages without a parser of their own are bound by field, in kebab case, as the specification spells them. */
+  /**
+   * Returns a mapper for the messages of the protocol. It reads messages without a parser in Iceberg by their fields,
+   * whose names are in kebab case as in the specification.
+   */
   private static ObjectMapper protocolMapper() {
     ObjectMapper mapper = new ObjectMapper();
     mapper.setVisibility(PropertyAccessor.FIELD, JsonAutoDetect.Visibility.ANY);

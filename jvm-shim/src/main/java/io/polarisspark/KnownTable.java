@@ -9,25 +9,25 @@ import org.apache.iceberg.rest.ImmutableHTTPRequest;
 import org.apache.iceberg.rest.responses.LoadTableResponse;
 
 /**
- * The answer that a table was last loaded or committed with. Iceberg loads a table again before most commits; with its
- * tag sent along, an unchanged one is answered as such, and need not be parsed again.
+ * The last response to a load or commit of a table. Iceberg loads a table again before most commits. The request then
+ * contains the tag of the known response, so an unchanged table is neither sent nor parsed again.
  */
 record KnownTable(String tag, LoadTableResponse answer) {
   private static final String IF_NONE_MATCH = "If-None-Match";
   private static final String TAG = "ETag";
 
-  /** What to keep of an answer, or null if it has no tag. */
+  /** Returns the table of a response; null if the response has no tag. */
   static KnownTable of(Map<String, String> headers, LoadTableResponse answer) {
     String tag = headers.get(TAG);
     if (tag == null) {
       return null;
     }
-    // Built now, because another thread may get it later.
+    // Builds the metadata now, because other threads will read it.
     answer.tableMetadata();
     return new KnownTable(tag, answer);
   }
 
-  /** A request that also names this version as known. */
+  /** Returns the request with the tag of this version as a condition. */
   HTTPRequest namedIn(HTTPRequest request) {
     Map<String, String> headers = new LinkedHashMap<>();
     for (HTTPHeader header : request.headers().entries()) {
@@ -37,7 +37,10 @@ record KnownTable(String tag, LoadTableResponse answer) {
     return ImmutableHTTPRequest.copyOf(request).withHeaders(HTTPHeaders.of(headers));
   }
 
-  /** Whether an answer without content means this version, and the one who asked does not have it himself. */
+  /**
+   * Returns whether a response without content stands for this version, and the original request did not name this
+   * version.
+   */
   boolean answers(HTTPRequest asked, Reply reply) {
     return reply.status() == 304
         && tag.equals(reply.headers().get(TAG))

@@ -5,13 +5,16 @@ import java.util.Map;
 import org.apache.iceberg.rest.HTTPHeaders.HTTPHeader;
 import org.apache.iceberg.rest.HTTPRequest;
 
-/** The heads of frames: lines, each ended by a newline; newlines and backslashes in them are escaped as in Java. */
+/**
+ * Heads of frames. A head consists of lines, each of which ends with a newline. Newlines and backslashes in a line are
+ * escaped as in Java.
+ */
 final class Lines {
   private Lines() {}
 
   /**
-   * The head of a request: the child's name for the catalog, the method, the path, the number of query parameters, then
-   * name and value of each query parameter and of each header.
+   * Returns the head of a request: the handle of the catalog in the Python process, the method, the path, the number of
+   * query parameters, then the name and value of each query parameter and of each header.
    */
   static String of(String handle, HTTPRequest request) {
     StringBuilder lines = new StringBuilder(256);
@@ -32,15 +35,15 @@ final class Lines {
   }
 
   /**
-   * The head of a request without parameters: the child's name for the catalog, the method, the path.
+   * Returns the head of a request without parameters: the handle of the catalog, the method, the path.
    *
-   * @param state the state of the catalog that is meant; empty for the one that the configuration names
+   * @param state the state of the catalog to use; empty to use the state in the configuration
    */
   static String of(String handle, String method, String path, String state) {
     return of(handle, method, path, state, Map.of());
   }
 
-  /** The head of a request with further headers and without parameters. */
+  /** Returns the head of a request with further headers and without parameters. */
   static String of(
       String handle, String method, String path, String state, Map<String, String> headers) {
     StringBuilder lines = new StringBuilder(128);
@@ -60,7 +63,7 @@ final class Lines {
     return lines.toString();
   }
 
-  /** Reads the head of an answer: the status, then name and value of each header. */
+  /** Reads the head of a response: the status, then the name and value of each header. */
   static Reply reply(String head, byte[] body) {
     int end = head.indexOf('\n');
     int status = Integer.parseInt(head, 0, end, 10);

@@ -52,7 +52,10 @@ final class MaterializedView extends SparkView {
         : view;
   }
 
-  /** The query to run where a query reads the view; elsewhere, such as in SHOW CREATE TABLE, the view's own. */
+  /**
+   * Returns the query that replaces the view in a query that reads it. For other statements, such as SHOW CREATE TABLE,
+   * returns the view's own query.
+   */
   @Override
   public String query() {
     if (!isRead()) {
@@ -97,7 +100,7 @@ final class MaterializedView extends SparkView {
         .walk(frames -> frames.anyMatch(frame -> frame.getClassName().startsWith(READER)));
   }
 
-  /** Looks up the tables and views outside of the catalog that an answer lists. */
+  /** Looks up the tables and views outside of the catalog that a response lists. */
   private static List<Map<String, Object>> outside(JsonNode answer) {
     SparkSession session = (SparkSession) SparkSession.active();
     List<Map<String, Object>> described = new ArrayList<>();
@@ -111,7 +114,7 @@ final class MaterializedView extends SparkView {
     return described;
   }
 
-  /** Asks how to read the view, and looks up the tables and views outside of the catalog on which this depends. */
+  /** Returns how to read the view. Looks up the tables and views outside of the catalog on which this depends. */
   private JsonNode ask() {
     JsonNode answer = ask(List.of());
     List<Map<String, Object>> outside = outside(answer);
@@ -119,7 +122,7 @@ final class MaterializedView extends SparkView {
   }
 
   /**
-   * Asks how to read the view.
+   * Returns how to read the view, according to Python.
    *
    * @param outside the tables and views outside of the catalog that have been looked up
    */

@@ -82,7 +82,7 @@ public final class MaterializedViewParser implements ParserInterface {
     return parser.parseMultipartIdentifier(name);
   }
 
-  /** Iceberg's parser does not have this operation, without which no SQL function can be created. */
+  /** Iceberg's parser lacks this operation, which CREATE FUNCTION needs. */
   @Override
   public StructType parseRoutineParam(String parameters) throws ParseException {
     return new SparkSqlParser().parseRoutineParam(parameters);

@@ -121,7 +121,10 @@ public final class OutsideSources {
     }
   }
 
-  /** Other catalogs may keep tables for some time; what is described is the current state, and is read next. */
+  /**
+   * Describes a table. Removes it from the cache of its catalog first, so that the description and the next read use
+   * its current state.
+   */
   private static Map<String, Object> ofTable(
       TableCatalog catalog, Identifier identifier, boolean history) {
     catalog.invalidateTable(identifier);
@@ -199,7 +202,7 @@ public final class OutsideSources {
     } catch (NoSuchViewException missing) {
       return NONE;
     }
-    // Not view.query(): that of a materialized view may refresh it.
+    // Not view.query(), which may refresh a materialized view.
     var sql = view instanceof SparkView known ? known.view().sqlFor("spark") : null;
     if (!(view instanceof SparkView found) || sql == null) {
       return Map.of("type", "other");

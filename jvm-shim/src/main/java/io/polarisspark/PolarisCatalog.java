@@ -35,7 +35,10 @@ import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The catalog for Spark: Iceberg's own, over {@link PolarisRESTCatalog}, and the views in namespace {@code system}. */
+/**
+ * The catalog for Spark: Iceberg's Spark catalog over {@link PolarisRESTCatalog}, with system views and procedures in
+ * the namespace {@code system}.
+ */
 public class PolarisCatalog extends SparkCatalog {
   private SystemViews systemViews;
   private Procedures procedures;
@@ -73,7 +76,7 @@ public class PolarisCatalog extends SparkCatalog {
     return catalog;
   }
 
-  /** Iceberg's own procedures, and those of Python beside them. */
+  /** Returns a procedure of Iceberg or of Python. */
   @Override
   public UnboundProcedure loadProcedure(Identifier identifier) {
     boolean isOurs =
@@ -170,7 +173,7 @@ public class PolarisCatalog extends SparkCatalog {
     return super.tableExists(identifier);
   }
 
-  /** Nothing is kept of the views in {@code system}. */
+  /** Does nothing for the views in {@code system}, because they are not cached. */
   @Override
   public void invalidateTable(Identifier identifier) {
     if (!SystemViews.isSystem(identifier.namespace())) {
@@ -260,8 +263,8 @@ public class PolarisCatalog extends SparkCatalog {
   }
 
   /**
-   * Spark hands on the new name as it was written, so the catalog's own name may still be in front; it is dropped unless
-   * there is a namespace of that name.
+   * Renames a table. Spark passes the new name as it was written, so it may begin with the name of the catalog. This
+   * method removes it unless there is a namespace with this name.
    */
   @Override
   public void renameTable(Identifier from, Identifier to)
@@ -279,7 +282,10 @@ public class PolarisCatalog extends SparkCatalog {
     }
   }
 
-  /** Iceberg's own names the session's current namespace where the one of the view is missing. */
+  /**
+   * Creates a view. If its namespace is missing, reports this namespace; Iceberg's catalog would report the session's
+   * current namespace.
+   */
   @Override
   public View createView(ViewInfo view)
       throws ViewAlreadyExistsException, NoSuchNamespaceException {
@@ -344,7 +350,10 @@ public class PolarisCatalog extends SparkCatalog {
     }
   }
 
-  /** The catalog itself purges: it knows what branches and history still need, and which files there are. */
+  /**
+   * Drops a table with PURGE. The catalog deletes the files, because it knows which files branches and history still
+   * need.
+   */
   @Override
   public boolean purgeTable(Identifier identifier) {
     return identifier instanceof PathIdentifier
@@ -400,7 +409,7 @@ public class PolarisCatalog extends SparkCatalog {
     }
   }
 
-  /** Whatever Iceberg's own catalog would do to a table or view of ours, it names it through here. */
+  /** Refuses names in {@code system}. Iceberg's catalog calls this method before every operation on a table or view. */
   @Override
   protected TableIdentifier buildIdentifier(Identifier identifier) {
     if (SystemViews.isSystem(identifier.namespace())) {
@@ -410,8 +419,8 @@ public class PolarisCatalog extends SparkCatalog {
   }
 
   /**
-   * Refuses a view whose name says a state, such as v@dev. Spark would look up the tables of its query in the state of
-   * the session, and so mix both. A view that has this name itself is none of these.
+   * Refuses to read a view in another state, such as v@dev. Spark would read the tables of its query in the session's
+   * state, and so mix two states. A view whose own name contains @ can be read.
    */
   private void refuseViewOfState(Identifier identifier) {
     int at = identifier.name().lastIndexOf('@');
@@ -428,8 +437,8 @@ public class PolarisCatalog extends SparkCatalog {
   }
 
   /**
-   * Makes the next load look at the catalog. Iceberg's Spark catalog keeps tables for 30 seconds unless told otherwise,
-   * which would hide what other programs commit; a look costs little, because an unchanged table is answered as such.
+   * Removes a table from Iceberg's cache, so that it is loaded again. By default, Iceberg's Spark catalog caches tables
+   * for 30 seconds, which would hide commits of other programs. Loading an unchanged table again costs little.
    */
   private void forget(Identifier identifier) {
     if (identifier instanceof PathIdentifier || !(icebergCatalog() instanceof CachingCatalog cached)) {
@@ -438,7 +447,7 @@ public class PolarisCatalog extends SparkCatalog {
     cached.invalidateTable(buildIdentifier(identifier));
     String[] namespace = identifier.namespace();
     if (namespace.length > 0) {
-      // db.table.snapshots is read from db.table, which is kept as well.
+      // The metadata table db.table.snapshots is read from db.table, which is cached, too.
       cached.invalidateTable(TableIdentifier.of(namespace));
     }
   }

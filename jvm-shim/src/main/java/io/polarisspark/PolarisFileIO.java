@@ -7,8 +7,8 @@ import org.apache.iceberg.io.SeekableInputStream;
 
 /**
  * Iceberg's default FileIO, for tables whose metadata files may not have been written. With {@code
- * metadata-files=never} the catalog's rows are the metadata; still Iceberg asks how long the metadata file is before it
- * shows {@code snapshots}, {@code history} or {@code refs}, though it reads nothing from it.
+ * metadata-files=never}, the metadata is only in the catalog's rows. But Iceberg asks for the length of the metadata
+ * file before it shows {@code snapshots}, {@code history} or {@code refs}, although it does not read the file.
  */
 public class PolarisFileIO extends ResolvingFileIO {
 
@@ -18,7 +18,7 @@ public class PolarisFileIO extends ResolvingFileIO {
     return location.endsWith(".metadata.json") ? new MetadataFile(file) : file;
   }
 
-  /** A metadata file that has no length while it does not exist. */
+  /** A metadata file whose length is 0 if it does not exist. */
   private record MetadataFile(InputFile file) implements InputFile {
 
     @Override

@@ -10,11 +10,11 @@ import org.apache.iceberg.rest.RESTCatalog;
 import org.apache.iceberg.rest.RESTCatalogProperties;
 
 /**
- * The catalog for any JVM engine, as its {@code catalog-impl}. It needs the property {@code store}; all properties go
- * to Python as they are.
+ * The catalog for any JVM engine, as its {@code catalog-impl}. It needs the property {@code store}. It passes all
+ * properties to Python unchanged.
  */
 public class PolarisRESTCatalog extends RESTCatalog {
-  /** The property that names the state of the catalog, for {@link SwitchingCatalog}. */
+  /** Property that contains the state of the catalog, for {@link SwitchingCatalog}. */
   static final String STATE = "polaris-state";
 
   private final AtomicReference<BridgeClient> client;
@@ -24,8 +24,8 @@ public class PolarisRESTCatalog extends RESTCatalog {
   }
 
   private PolarisRESTCatalog(AtomicReference<BridgeClient> client) {
-    // Iceberg asks for a client twice, the second time with the properties that the first one's server answered; both
-    // must reach the same catalog.
+    // Iceberg requests a client twice, the second time with the properties in the server's response to the first
+    // client. Both clients must use the same catalog.
     super(SessionContext.createEmpty(), properties -> client.get());
     this.client = client;
   }
@@ -41,11 +41,13 @@ public class PolarisRESTCatalog extends RESTCatalog {
     client.set(new BridgeClient(python, configuration, state == null ? "" : state));
 
     Map<String, String> forIceberg = new HashMap<>(properties);
-    // Iceberg would send it to have a server choose a catalog by it; here the connection has chosen.
+    // Iceberg would send this property so that a server can choose the catalog. Here the connection belongs to one
+    // catalog.
     forIceberg.remove(CatalogProperties.WAREHOUSE_LOCATION);
-    // Iceberg hands its properties on to each table's FileIO, and with it to executors.
+    // Iceberg passes these properties to the FileIO of each table, and so to executors.
     forIceberg.keySet().removeIf(key -> key.equals("store") || key.startsWith("store."));
-    // The transport loads snapshots on demand; Iceberg's own way would show the newest version's in an older one.
+    // The client loads snapshots on demand. Iceberg's implementation would show the newest version's snapshots in an
+    // older version.
     forIceberg.remove(RESTCatalogProperties.SNAPSHOT_LOADING_MODE);
     forIceberg.put(CatalogProperties.URI, BridgeClient.NOWHERE.toString());
     forIceberg.putIfAbsent(CatalogProperties.FILE_IO_IMPL, PolarisFileIO.class.getName());
@@ -56,7 +58,7 @@ public class PolarisRESTCatalog extends RESTCatalog {
     return client.get().procedures(session);
   }
 
-  /** Tables that Iceberg keeps are revalidated whenever they are loaded, so there is nothing to forget. */
+  /** Does nothing, because each load of a cached table checks whether it has changed. */
   @Override
   public void invalidateTable(TableIdentifier identifier) {}
 

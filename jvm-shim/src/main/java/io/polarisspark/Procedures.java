@@ -11,9 +11,9 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.Identifier;
 
-/** The procedures and system views of a catalog, as Python lists them when it is first asked. */
+/** The procedures and system views of a catalog. Python lists them on first use. */
 final class Procedures {
-  /** What the paths of these requests begin with. */
+  /** Beginning of the paths of these requests. */
   static final String PATH = "polaris-spark/v1/";
 
   private final PythonSide python;
@@ -28,27 +28,27 @@ final class Procedures {
     this.session = session;
   }
 
-  /** The state of the catalog that the session uses. */
+  /** Returns the state of the catalog that the session uses. */
   SessionState session() {
     return session;
   }
 
-  /** The names of all. */
+  /** Returns the names of all procedures. */
   Set<String> names() {
     return known().keySet();
   }
 
-  /** The procedure of a name, in any case, or null. */
+  /** Returns the procedure with a name, regardless of case; null if there is none. */
   PythonProcedure find(String name) {
     return known().get(name.toLowerCase(Locale.ROOT));
   }
 
-  /** Calls one and returns the rows of its result. */
+  /** Calls a procedure and returns the rows of its result. */
   JsonNode call(String name, String id, Map<String, ?> message) {
     return resultOf(python.call(configuration, session.name(), name, id, Json.write(message))).get("rows");
   }
 
-  /** The names of the system views. */
+  /** Returns the names of the system views. */
   synchronized Set<String> views() {
     if (views == null) {
       Set<String> found = new LinkedHashSet<>();
@@ -59,12 +59,16 @@ final class Procedures {
     return views;
   }
 
-  /** How to read a materialized view; the question says by which version of it, and in which session. */
+  /**
+   * Returns how to read a materialized view.
+   *
+   * @param question the version of the view, and the settings of the session
+   */
   JsonNode materializedView(Identifier identifier, Map<String, ?> question) {
     return resultOf(askMaterializedView(identifier, "read", question));
   }
 
-  /** Where the rows of an earlier refresh of a materialized view are, or null if there is no such view. */
+  /** Returns the location of the rows of an earlier refresh of a materialized view; null if there is no such view. */
   JsonNode materializedViewAsOf(Identifier identifier, Map<String, ?> question) {
     Reply reply = askMaterializedView(identifier, "as-of", question);
     return isNoView(reply) ? null : resultOf(reply);
@@ -77,7 +81,7 @@ final class Procedures {
     return python.ask(configuration, session.name(), "POST", path, Json.write(message));
   }
 
-  /** The columns of a view that is read with these options, or null if there is no view of the name. */
+  /** Returns the columns of a system view that is read with these options; null if there is no such view. */
   JsonNode columns(Map<String, String> options) {
     Reply reply = askView(options, "columns", Map.of("options", options));
     return isNoView(reply) ? null : resultOf(reply);
@@ -87,12 +91,12 @@ final class Procedures {
     return reply.status() == 404 && reply.text().contains("NoSuchViewException");
   }
 
-  /** The number of rows of a view that is read with these options. */
+  /** Returns the number of rows of a system view that is read with these options. */
   long count(Map<String, String> options) {
     return resultOf(askView(options, "count", Map.of("options", options))).get("count").asLong();
   }
 
-  /** Plans to read columns of a view: the function that reads a partition, and the partitions, pickled. */
+  /** Plans a scan of a system view. Returns the function that reads a partition, and the partitions, pickled. */
   JsonNode plan(Map<String, String> options, String[] columns, List<List<Object>> filters) {
     Map<String, Object> asked =
         Map.of("options", options, "columns", columns, "filters", filters);

@@ -17,9 +17,9 @@ import java.util.concurrent.TimeUnit;
 import org.apache.iceberg.rest.HTTPRequest;
 
 /**
- * One Python process that answers requests. Its standard input and output are the control channel, a line of JSON each
- * way: secrets pass there and nowhere else, and the child ends when the JVM's end of the pipe closes, however the JVM
- * ended. Requests go over {@link PythonConnections}.
+ * A Python process that answers requests. Its standard input and output are the control channel: each message is a line
+ * of JSON. Secrets are sent only over this channel. The process ends when the JVM's end of the pipe closes, even if the
+ * JVM was killed. Requests are sent over {@link PythonConnections}.
  */
 final class PythonChild {
   private static final String PROTOCOL = "5";
@@ -32,7 +32,7 @@ final class PythonChild {
   private final PythonConnections connections;
   private final Map<Map<String, String>, String> handles = new ConcurrentHashMap<>();
 
-  /** Thrown when the child, or the way to it, was lost in the middle of a request. */
+  /** The Python process ended, or the connection to it broke, during a request. */
   static final class LostException extends Exception {
     LostException(String message, Throwable cause) {
       super(message, cause);
@@ -71,10 +71,10 @@ final class PythonChild {
   }
 
   /**
-   * Opens the catalog that a configuration describes, once per child.
+   * Opens the catalog of a configuration, once for each process.
    *
-   * @return the name under which the child knows it
-   * @throws IllegalArgumentException with Python's own message, if the configuration does not work
+   * @return the handle of the catalog in the process
+   * @throws IllegalArgumentException the configuration does not work; the message is Python's
    */
   String connect(Map<String, String> configuration) throws LostException {
     String known = handles.get(configuration);
@@ -98,7 +98,7 @@ final class PythonChild {
     }
   }
 
-  /** Sends a request of the extension that changes nothing. */
+  /** Sends a request of the extension that only reads. */
   Reply ask(String handle, String state, String method, String path, String body)
       throws LostException {
     try {
@@ -109,9 +109,9 @@ final class PythonChild {
   }
 
   /**
-   * Calls a procedure, which may take any time.
+   * Calls a procedure. This can take long.
    *
-   * @throws CancellationException if the thread is interrupted meanwhile; the procedure was then asked to stop
+   * @throws CancellationException the thread was interrupted; the procedure was then asked to stop
    */
   Reply call(String handle, String state, String name, String id, String message)
       throws LostException {
@@ -132,17 +132,17 @@ final class PythonChild {
     try {
       connections.request(Lines.of(handle, "DELETE", Procedures.PATH + "runs/" + id, ""), null);
     } catch (IOException e) {
-      // The child is gone, and the procedure with it.
+      // The process has ended, and the procedure with it.
     }
   }
 
-  /** Gives the system a moment to report the death of a child that has just hung up. */
+  /** Waits for a short time until the system reports that a process has ended that has just closed its connection. */
   void awaitDeath() {
-    // Not waitFor, which would not wait in a thread that is interrupted.
+    // Not waitFor, which does not wait in an interrupted thread.
     process.onExit().completeOnTimeout(process, 1, TimeUnit.SECONDS).join();
   }
 
-  /** Whether a signal ended the child: an interpreter that cannot work ends by itself. */
+  /** Returns whether a signal ended the process. An interpreter that does not work exits without a signal. */
   private boolean wasKilled() {
     awaitDeath();
     return !isAlive() && process.exitValue() > 128;
@@ -192,7 +192,7 @@ final class PythonChild {
   private static Process start(String interpreter) {
     ProcessBuilder builder = new ProcessBuilder(interpreter, "-m", "polaris_spark.spark.bridge");
     builder.redirectError(ProcessBuilder.Redirect.INHERIT);
-    // A module in the directory where Spark happened to be started must not stand in for one of Python's own.
+    // A module in the current directory must not replace a module of Python's standard library.
     builder.environment().put("PYTHONSAFEPATH", "1");
     try {
       return builder.start();

@@ -8,9 +8,9 @@ import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 
 /**
- * A connection to the child, which answers one request at a time on it. A frame, either way, is the length of its head
- * and the length of its body (four bytes each, the high one first), the head and the body. The first frame has the
- * token for its head and is not answered.
+ * A connection to the Python process, which answers one request at a time. A frame in either direction consists of the
+ * length of its head and the length of its body (four bytes each, big-endian), the head and the body. The head of the
+ * first frame is the token; this frame gets no response.
  */
 final class PythonConnection {
   private static final int BUFFER_BYTES = 64 * 1024;
@@ -19,7 +19,7 @@ final class PythonConnection {
 
   private final SocketChannel channel;
 
-  /** For both ways, since they take turns. */
+  /** Buffer for both directions, which take turns. */
   private final ByteBuffer buffer = ByteBuffer.allocateDirect(BUFFER_BYTES);
 
   PythonConnection(UnixDomainSocketAddress address, String token) throws IOException {
@@ -51,7 +51,7 @@ final class PythonConnection {
     try {
       channel.close();
     } catch (IOException e) {
-      // Nothing is lost: the caller that used it has its answer, or knows that there is none.
+      // Nothing is lost: the caller has the response, or an error.
     }
   }
 

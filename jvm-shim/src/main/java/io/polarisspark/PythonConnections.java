@@ -6,7 +6,10 @@ import java.nio.channels.ClosedByInterruptException;
 import java.util.ArrayDeque;
 import java.util.Deque;
 
-/** The connections to one child: as many as requests are under way, of which some are kept for the next ones. */
+/**
+ * The connections to a Python process. Each running request uses one. Some idle connections are kept for later
+ * requests.
+ */
 final class PythonConnections {
   private static final int KEPT = 32;
 
@@ -21,9 +24,9 @@ final class PythonConnections {
   }
 
   /**
-   * Sends a request and waits for its answer, whether or not the thread is interrupted meanwhile: what an interrupted
-   * commit came to must be known. An interrupt closes the connection that its thread uses, so the request is sent again
-   * on another; its operation id has it carried out once.
+   * Sends a request and waits for the response, even if the thread is interrupted, because the result of a commit must
+   * be known. An interrupt closes the thread's connection. The request is then sent again on another connection; its
+   * operation id ensures that it is carried out only once.
    */
   Reply request(String head, String body) throws IOException {
     boolean interrupted = Thread.interrupted();
@@ -43,7 +46,7 @@ final class PythonConnections {
     }
   }
 
-  /** Closes the connections; requests under way end with the child. */
+  /** Closes the idle connections. Running requests end with the process. */
   synchronized void close() {
     closed = true;
     idle.forEach(PythonConnection::close);
@@ -51,9 +54,10 @@ final class PythonConnections {
   }
 
   /**
-   * Sends a request and waits for its answer.
+   * Sends a request and waits for the response.
    *
-   * @throws ClosedByInterruptException if the thread is interrupted meanwhile; the request may be carried out all the same
+   * @throws ClosedByInterruptException if the thread is interrupted meanwhile; the request may be carried out all the
+   *     same
    */
   Reply requestOnce(String head, String body) throws IOException {
     PythonConnection connection = take();

@@ -18,7 +18,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** A procedure as Python defines it: Spark checks and orders the arguments, Python does the rest. */
+/** A procedure that Python defines and runs. Spark checks and orders the arguments. */
 final class PythonProcedure implements UnboundProcedure, BoundProcedure {
   private final Procedures procedures;
   private final String name;
@@ -71,7 +71,10 @@ final class PythonProcedure implements UnboundProcedure, BoundProcedure {
     return false;
   }
 
-  /** However long it takes. A thread that is interrupted meanwhile has the jobs cancelled, and does not wait. */
+  /**
+   * Calls the procedure and waits for its result. If the thread is interrupted, cancels the procedure's Spark jobs and
+   * does not wait.
+   */
   @Override
   public Iterator<Scan> call(InternalRow input) {
     String id = "polaris-spark-" + UUID.randomUUID();

@@ -7,9 +7,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The supervised Python side of this JVM, one per interpreter, serving any number of catalogs. A child that dies is
- * replaced, and the request that it was answering is sent again, once, as it was: its operation id lets Python answer
- * it exactly once however far the first attempt came.
+ * The Python process of this JVM, one for each interpreter. It serves any number of catalogs. If the process dies, a
+ * new one is started, and the interrupted request is sent again once, unchanged. Its operation id ensures that it takes
+ * effect only once.
  */
 final class PythonSide {
   private static final Logger LOG = LoggerFactory.getLogger(PythonSide.class);
@@ -20,7 +20,7 @@ final class PythonSide {
   private final SoftCache<KnownTable> tables = new SoftCache<>();
   private PythonChild child;
 
-  /** What is asked of a child about a catalog that it has opened. */
+  /** A request to a process about a catalog that the process has opened. */
   private interface Question {
     Reply ask(PythonChild live, String handle) throws PythonChild.LostException;
   }
@@ -34,20 +34,23 @@ final class PythonSide {
   }
 
   /**
-   * Sends a request to the catalog that a configuration describes.
+   * Sends a request to the catalog of a configuration.
    *
-   * @throws IllegalArgumentException if the child or the catalog cannot be opened: nothing was sent then
+   * @throws IllegalArgumentException the process or the catalog cannot be opened; nothing was sent
    */
   Reply request(Map<String, String> configuration, HTTPRequest request) {
     return askTwice(configuration, (live, handle) -> live.request(handle, request));
   }
 
-  /** Sends a request of the extension that changes nothing, such as one for the description of procedures. */
+  /** Sends a request of the extension that only reads, such as a request for the list of procedures. */
   Reply ask(Map<String, String> configuration, String state, String method, String path, String body) {
     return askTwice(configuration, (live, handle) -> live.ask(handle, state, method, path, body));
   }
 
-  /** Calls a procedure, once: what was begun must not be begun again without anybody having looked. */
+  /**
+   * Calls a procedure. It is not called again if the process dies, because the user must first check what the procedure
+   * has done.
+   */
   Reply call(
       Map<String, String> configuration, String state, String name, String id, String message) {
     try {
@@ -67,18 +70,18 @@ final class PythonSide {
     try {
       return askOnce(configuration, question);
     } catch (PythonChild.LostException | RuntimeException e) {
-      // The first attempt may have been carried out, so this must not look like a refusal.
+      // The first attempt may have been carried out, so the error must not say that the request was refused.
       String message = e.getMessage() + "; it is unknown whether the request was carried out";
       return Reply.error(502, "BadGatewayException", message);
     }
   }
 
-  /** What is known of the snapshots of tables that were reached through here, by the tables' stable ids. */
+  /** Returns the known snapshots of tables, by the tables' stable ids. */
   SoftCache<SnapshotsOnDemand.Known> snapshots() {
     return snapshots;
   }
 
-  /** What is known of tables that were reached through here, by their paths. */
+  /** Returns the known tables, by their paths. */
   SoftCache<KnownTable> tables() {
     return tables;
   }

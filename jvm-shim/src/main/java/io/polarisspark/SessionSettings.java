@@ -18,7 +18,7 @@ public final class SessionSettings {
   /** Settings that are recorded whatever their values are. */
   private static final List<String> ALWAYS = List.of("spark.sql.session.timeZone", "spark.sql.ansi.enabled");
 
-  /** Settings that are recorded if they have other values than Spark's defaults. */
+  /** Settings that are recorded if their values differ from Spark's defaults. */
   private static final Set<String> OTHERS =
       Set.of(
           "spark.sql.analyzer.preferColumnOverLcaInArrayIndex",
@@ -51,7 +51,7 @@ public final class SessionSettings {
           "spark.sql.variable.substitute",
           "spark.sql.variant.allowDuplicateKeys");
 
-  /** Settings that begin so are recorded as {@link #OTHERS} are. */
+  /** Prefixes of further settings that are recorded if their values differ from Spark's defaults. */
   private static final String LEGACY = "spark.sql.legacy.";
 
   private SessionSettings() {}

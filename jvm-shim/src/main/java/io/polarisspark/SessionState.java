@@ -1,11 +1,11 @@
 package io.polarisspark;
 
 /**
- * The state of the catalog that one Spark session uses: a branch, or a branch and a point of its history, as
- * {@code CALL system.use} chose it. Empty is the state that the configuration names.
+ * The state of the catalog that one Spark session uses: a branch, or a branch and a point of its history, as chosen by
+ * {@code CALL system.use}. If it is empty, the session uses the state in the configuration.
  */
 final class SessionState {
-  /** The header of requests that names the state. */
+  /** Header of requests with the state. */
   static final String HEADER = "Polaris-State";
 
   private volatile String name = "";

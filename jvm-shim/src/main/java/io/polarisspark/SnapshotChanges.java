@@ -6,9 +6,9 @@ import java.util.Set;
 import org.apache.iceberg.Snapshot;
 
 /**
- * What leads from known snapshots to those of another version.
+ * The difference between the known snapshots and the snapshots of another version.
  *
- * @param complete whether {@code added} are all snapshots, whatever was known
+ * @param complete whether {@code added} has all snapshots of the other version
  */
 record SnapshotChanges(boolean complete, Set<Long> removed, List<Snapshot> added) {
 

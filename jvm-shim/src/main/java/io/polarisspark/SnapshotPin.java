@@ -3,13 +3,13 @@ package io.polarisspark;
 import java.util.Map;
 
 /**
- * What the header of an answer says of the snapshots that it left out: the table's stable id, its version, a fingerprint
- * that stays the same while the set of its snapshots does, and the table's UUID.
+ * The header of a response without all snapshots: the table's stable id, its version, a fingerprint of the set of its
+ * snapshots, and the table's UUID.
  */
 record SnapshotPin(String table, String version, String set, String uuid) {
   private static final String HEADER = "Polaris-Snapshots";
 
-  /** The pin of an answer, or null if it left nothing out. */
+  /** Returns the pin of a response; null if the response has all snapshots. */
   static SnapshotPin of(Map<String, String> headers) {
     String text = headers.get(HEADER);
     if (text == null) {
@@ -24,15 +24,15 @@ record SnapshotPin(String table, String version, String set, String uuid) {
   }
 
   /**
-   * The query that asks for all snapshots, or for what changed since a known version.
+   * Returns the query parameters to request all snapshots, or the changes since a known version.
    *
-   * @param known may be null
+   * @param known the known version; null to request all snapshots
    */
   Map<String, String> query(SnapshotPin known) {
     return known == null ? Map.of("uuid", uuid) : Map.of("uuid", uuid, "since", known.version);
   }
 
-  /** Versions are numbered in the order in which they were made. */
+  /** Returns whether this version is newer: version numbers increase. */
   boolean isNewerThan(SnapshotPin other) {
     return Long.parseUnsignedLong(version, 16) > Long.parseUnsignedLong(other.version, 16);
   }

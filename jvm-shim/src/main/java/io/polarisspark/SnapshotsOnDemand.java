@@ -5,12 +5,12 @@ import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.util.SerializableSupplier;
 
 /**
- * All snapshots of one version of a table. Iceberg asks for them at every commit, so only what changed since the version
- * that this JVM knows is fetched, and nothing if the commits in between left the snapshots alone.
+ * All snapshots of a version of a table. Iceberg needs them at every commit. Therefore only the changes since the
+ * version known to this JVM are requested, and nothing if the set of snapshots has not changed since.
  */
 final class SnapshotsOnDemand implements SerializableSupplier<List<Snapshot>> {
 
-  /** All snapshots of a version, the newest one that somebody asked for. */
+  /** All snapshots of the newest version for which they were requested. */
   record Known(SnapshotPin pin, List<Snapshot> snapshots) {}
 
   private final BridgeClient client;

@@ -4,12 +4,12 @@ import java.lang.ref.SoftReference;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** What was used last, of some tables. It goes when memory is needed. */
+/** A cache of values of the most recently used tables. The JVM may drop values to free memory. */
 final class SoftCache<V> {
-  /** As many as Iceberg's REST catalog keeps. */
+  /** Maximum number of tables, as in Iceberg's REST catalog. */
   private static final int TABLES = 100;
 
-  /** A table of the catalog that a configuration describes, by whatever identifies it there. */
+  /** A table of the catalog of a configuration, with its path or stable id. */
   record Key(Map<String, String> configuration, String table) {}
 
   private final Map<Key, SoftReference<V>> tables =
@@ -20,7 +20,7 @@ final class SoftCache<V> {
         }
       };
 
-  /** What is kept of a table, or null. */
+  /** Returns the value of a table; null if there is none. */
   synchronized V get(Key key) {
     SoftReference<V> found = tables.get(key);
     return found == null ? null : found.get();

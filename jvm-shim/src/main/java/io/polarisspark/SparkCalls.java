@@ -19,12 +19,12 @@ public final class SparkCalls {
   private static final Map<String, Caller> CALLERS = new ConcurrentHashMap<>();
   private static Py4JServer gateway;
 
-  /** The session that a call came from, and the job group, tags and so on of its thread. */
+  /** The session of a call, and the local properties of its thread, such as job group and tags. */
   private record Caller(SparkSession session, Properties properties) {}
 
   private SparkCalls() {}
 
-  /** Keeps the calling thread's session for Python; says how to reach it. */
+  /** Registers the calling thread's session for Python, and returns how to reach it. */
   static Map<String, Object> begin(String call) {
     SparkSession session = SparkSession.active();
     SparkContext context = session.sparkContext();
@@ -46,7 +46,10 @@ public final class SparkCalls {
     }
   }
 
-  /** For Python: makes a call's session that of this thread, and the thread's jobs those of the call. */
+  /**
+   * For Python: makes the call's session the active session of this thread, and gives the call's local properties to
+   * this thread's jobs.
+   */
   public static SparkSession enter(String call) {
     Caller caller = CALLERS.get(call);
     if (caller == null) {
@@ -59,7 +62,7 @@ public final class SparkCalls {
     return caller.session;
   }
 
-  /** For Python: leaves this thread as it was before {@link #enter}. */
+  /** For Python: clears the session and the local properties that {@link #enter} set for this thread. */
   public static void leave() {
     Option<SparkSession> active = SparkSession.getActiveSession();
     if (active.isDefined()) {
@@ -68,7 +71,7 @@ public final class SparkCalls {
     SparkSession.clearActiveSession();
   }
 
-  /** For Python: the session that this JVM takes where none is named, or else that of a call. */
+  /** For Python: returns this JVM's default session, or the session of a call if there is no default session. */
   public static SparkSession defaultSession(String call) {
     Option<SparkSession> found = SparkSession.getDefaultSession();
     return found.isDefined() ? found.get() : CALLERS.get(call).session;
@@ -82,8 +85,8 @@ public final class SparkCalls {
   }
 
   /**
-   * Starts a gateway on a daemon thread, of which its threads inherit two things: they are daemons, so that a program
-   * whose main method has returned can end; and they find this class.
+   * Starts a gateway on a daemon thread. The gateway's threads inherit two properties from it: they are daemons, so a
+   * program can end when its main method returns; and their class loader finds this class.
    */
   private static Py4JServer started(SparkContext context) {
     FutureTask<Py4JServer> start =

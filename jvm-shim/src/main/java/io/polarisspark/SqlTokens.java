@@ -118,7 +118,10 @@ final class SqlTokens {
     return exception(origin(line, column), parameters);
   }
 
-  /** The class has constructors of other parameters in each release of Spark, as has {@link Origin}. */
+  /**
+   * Creates the exception by reflection, because the constructors of the exception and of {@link Origin} differ between
+   * Spark's releases.
+   */
   private ParseException exception(Origin origin, Map<String, String> parameters) {
     try {
       for (Constructor<?> each : ParseException.class.getConstructors()) {

@@ -12,11 +12,11 @@ import org.apache.iceberg.catalog.SupportsNamespaces;
 import org.apache.iceberg.catalog.ViewCatalog;
 
 /**
- * An Iceberg catalog that is another one for each state. A table that was loaded from one of them keeps reading and
- * writing that state, whatever the session uses later.
+ * An Iceberg catalog that forwards calls to the catalog of the session's state. A loaded table continues to read and
+ * write the state from which it was loaded, even if the session switches to another state.
  */
 final class SwitchingCatalog implements InvocationHandler {
-  /** What a transaction's state begins with. It is used by one transaction only. */
+  /** Prefix of the states of transactions. Each of these states is used by one transaction only. */
   private static final String TRANSACTION = "@";
 
   private final SessionState state;
@@ -28,7 +28,9 @@ final class SwitchingCatalog implements InvocationHandler {
     this.open = open;
   }
 
-  /** @param open opens the catalog of a state; it has all three interfaces */
+  /**
+   * @param open opens the catalog of a state, which must implement all three interfaces
+   */
   static Catalog of(SessionState state, Function<String, Catalog> open) {
     Class<?>[] interfaces = {Catalog.class, SupportsNamespaces.class, ViewCatalog.class};
     ClassLoader loader = SwitchingCatalog.class.getClassLoader();

@@ -36,28 +36,28 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The catalog's own data as read-only tables in the namespace {@code system}. The Python child, which runs already,
- * describes, counts and plans them; only reading waits for workers of Spark's.
+ * The system views: the catalog's own data as read-only tables in the namespace {@code system}. The Python process,
+ * which is already running, describes, counts and plans them. Only reading them starts Spark's Python workers.
  */
 final class SystemViews {
   static final String NAMESPACE = "system";
   static final Map<String, String> NAMESPACE_PROPERTIES =
-      Map.of("comment", "What this catalog is made of, as read-only tables");
+      Map.of("comment", "Read-only views of this catalog's own data, such as its tables, commits and stored objects");
 
   private static final String FILES = "files";
 
-  /** What the data source needs to find the catalog; anything else stays with the driver. */
+  /** Properties that the data source needs to open the catalog. Other properties are not sent to executors. */
   private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");
 
-  /** What a table of the catalog says itself. */
+  /** Options that the system view sets itself. */
   private static final Set<String> OWN = Set.of("view", "prune");
 
-  /** The view that is a stream, too. */
+  /** The view that can also be read as a stream. */
   private static final String FEED = "changes";
 
   private final Map<String, String> options = new HashMap<>();
 
-  /** Of pyiceberg's FileIO: the view of files alone needs them on executors. */
+  /** Properties of pyiceberg's FileIO, which only the view {@code files} needs on executors. */
   private final Map<String, String> fileOptions = new HashMap<>();
 
   private final Procedures python;
@@ -89,7 +89,7 @@ final class SystemViews {
         .toArray(Identifier[]::new);
   }
 
-  /** Refuses anything but reading a view, in the namespace and below it. */
+  /** Refuses all operations in the namespace {@code system} except reading views. */
   static void refuse(String[] namespace) {
     if (namespace.length > 0 && NAMESPACE.equalsIgnoreCase(namespace[0])) {
       throw new UnsupportedOperationException(
@@ -124,7 +124,7 @@ final class SystemViews {
       all.putAll(fileOptions);
     }
     all.put("view", view);
-    // Filters may leave partitions out, because no two scans share a source.
+    // Filters may skip partitions, because each scan has its own source.
     all.put("prune", "true");
     JsonNode columns = python.columns(all);
     if (columns == null) {
@@ -133,7 +133,9 @@ final class SystemViews {
     return new View(NAMESPACE + "." + identifier.name(), all, columns, python);
   }
 
-  /** A view under its own name, which the Python data source does not know, and without its way to write. */
+  /**
+   * A system view under its name, read-only. Tables of the Python data source have another name and can be written to.
+   */
   private static final class View implements SupportsRead {
     private final String name;
     private final Map<String, String> options;
@@ -170,23 +172,23 @@ final class SystemViews {
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap readOptions) {
       Map<String, String> all = with(readOptions);
       if (!all.equals(options)) {
-        // Refuses options in one line; Spark's planning would show the stack of a Python worker, too.
+        // Refuses wrong options with a one-line error. Spark's planning would add the stack trace of a Python worker.
         python.columns(all);
       }
       return new ViewScanBuilder(python, all, schema, counted ? () -> python.count(all) : null);
     }
 
-    /** The options of a query besides those of the catalog, whose store it cannot change. */
+    /** Returns the catalog's options with a query's options. A query cannot change the store. */
     private Map<String, String> with(CaseInsensitiveStringMap readOptions) {
       Map<String, String> all = new HashMap<>(options);
       if (readOptions.containsKey("reference")) {
-        // A stream follows a reference or a branch of a catalog; that of the session was not asked for.
+        // A stream follows either a reference or a branch of a catalog, so the session's branch does not apply.
         all.keySet().removeAll(Set.of("catalog", "branch"));
       }
       readOptions.forEach(
           (key, value) -> {
             if (isTimeTravel(key)) {
-              // Spark has loaded this view as of that already, and leaves the option where it was.
+              // Spark has already loaded the view as of this version or time, but leaves the option in place.
               return;
             }
             if (key.equals("store") || key.startsWith("store.") || OWN.contains(key)) {
@@ -205,7 +207,7 @@ final class SystemViews {
     }
   }
 
-  /** A scan of those columns alone that a query needs; the source itself has no way to leave some out. */
+  /** Plans a scan of only the columns that a query needs. The Python data source cannot skip columns. */
   private static final class ViewScanBuilder
       implements ScanBuilder,
           SupportsPushDownFilters,
@@ -220,7 +222,7 @@ final class SystemViews {
     private boolean onlyCounts;
 
     /**
-     * @param rows counts all rows, or null if only a scan can
+     * @param rows counts all rows; null if only a scan can count them
      */
     ViewScanBuilder(
         Procedures python, Map<String, String> options, StructType schema, LongSupplier rows) {
@@ -231,7 +233,7 @@ final class SystemViews {
       this.wanted = schema;
     }
 
-    /** Takes note of filters for the source, which only leaves rows out by them: Spark evaluates all of them. */
+    /** Keeps the filters for the source, which may use them to skip rows. Spark evaluates all filters again. */
     @Override
     public Filter[] pushFilters(Filter[] pushed) {
       filters = pushed;
@@ -250,7 +252,7 @@ final class SystemViews {
           Arrays.stream(schema.fields())
               .filter(field -> names.contains(field.name()))
               .toArray(StructField[]::new);
-      // A batch without columns has no rows to count. The first column is one of those that cost least.
+      // A batch without columns has no row count. The first column is among the cheapest to read.
       wanted = new StructType(kept.length > 0 ? kept : new StructField[] {schema.fields()[0]});
     }
 
@@ -277,7 +279,7 @@ final class SystemViews {
       return new ViewScan(python, options, wanted, isPushing() ? filters : new Filter[0]);
     }
 
-    /** Whether filters may leave rows out before Spark evaluates each again: unless the session says otherwise. */
+    /** Returns whether the source may use filters to skip rows. True unless the session's settings disable it. */
     private static boolean isPushing() {
       SQLConf session = SQLConf.get();
       return !session.contains(SQLConf.PYTHON_FILTER_PUSHDOWN_ENABLED().key())
@@ -285,7 +287,7 @@ final class SystemViews {
     }
   }
 
-  /** A row that says how many rows a view has, counted when the query is about to run. */
+  /** A scan of one row: the number of rows in a view. They are counted immediately before the query runs. */
   private record Count(LongSupplier all) implements LocalScan {
     @Override
     public StructType readSchema() {

@@ -11,8 +11,9 @@ import org.apache.iceberg.rest.responses.LoadTableResponse;
 import org.apache.iceberg.util.SerializableSupplier;
 
 /**
- * An answer that left snapshots out, whose metadata fetches them when they are asked for. The metadata comes out of
- * {@link #tableMetadata()} as it is kept: building anything from it would fetch them.
+ * A response without all snapshots. Its metadata requests the missing snapshots when they are needed. {@link
+ * #tableMetadata()} returns the same metadata each time, because building other metadata from it would request the
+ * snapshots.
  */
 final class TableResponse extends LoadTableResponse {
   private final LoadTableResponse answered;

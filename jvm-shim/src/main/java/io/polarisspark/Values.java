@@ -20,11 +20,13 @@ import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Values of Spark's rows as JSON has them, and back. Times are microseconds since 1970 in both. */
+/**
+ * Converts values of Spark's rows to values that can be written as JSON, and back. Times are microseconds since 1970.
+ */
 final class Values {
   private Values() {}
 
-  /** A value of a row or array as Jackson writes it. */
+  /** Returns a value of a row or array in a form that Jackson can write. */
   static Object read(SpecializedGetters from, int position, DataType type) {
     if (from.isNullAt(position)) {
       return null;
@@ -43,7 +45,7 @@ final class Values {
     return type instanceof StringType ? value.toString() : value;
   }
 
-  /** The value of a type that JSON stands for. */
+  /** Returns the value of a Spark type from its JSON. */
   static Object of(JsonNode json, DataType type) {
     if (json.isNull()) {
       return null;

@@ -44,13 +44,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 
 /**
- * A scan of a view. The Python child plans it: Spark would start a worker of a kind of its own for each of finding the
- * data source, creating it, pushing filters and planning. A stream is the data source's.
+ * A scan of a system view. The running Python process plans it. Spark would start another worker for each step: finding
+ * the data source, creating it, pushing filters, and planning. The Python data source plans streams.
  */
 final class ViewScan implements Scan {
   private static final String FORMAT = "polaris-objects";
 
-  /** Filters of one column and a value that Python makes use of. */
+  /** Filters that compare a column with a value and that Python can use. */
   private static final Set<Class<? extends Filter>> COMPARISONS =
       Set.of(
           EqualTo.class,
@@ -69,7 +69,7 @@ final class ViewScan implements Scan {
   private final List<List<Object>> filters;
 
   /**
-   * @param filters may leave rows out; Spark evaluates them again
+   * @param filters may be used to skip rows; Spark evaluates them again
    */
   ViewScan(Procedures python, Map<String, String> options, StructType wanted, Filter[] filters) {
     this.python = python;
@@ -83,7 +83,7 @@ final class ViewScan implements Scan {
     return wanted;
   }
 
-  /** Plans show this, so it says nothing of the options. */
+  /** Returns the description in query plans. It does not contain options, which may be secret. */
   @Override
   public String description() {
     return "(Python)";
@@ -106,7 +106,7 @@ final class ViewScan implements Scan {
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
-    // The source looks at the options of a scan and not at those of the table.
+    // The source uses the options of the scan, not those of the table.
     return ((SupportsRead) source().getTable(wanted, new Transform[0], options))
         .newScanBuilder(new CaseInsensitiveStringMap(options))
         .build()
@@ -134,7 +134,10 @@ final class ViewScan implements Scan {
         cause);
   }
 
-  /** The workers that Spark starts for Python; Spark starts their interpreter to learn its version. */
+  /**
+   * Returns Spark's Python data source. It is created once, because Spark starts the interpreter to find out its
+   * version.
+   */
   private static synchronized UserDefinedPythonDataSource workers() {
     if (workers == null) {
       workers =
@@ -143,7 +146,7 @@ final class ViewScan implements Scan {
     return workers;
   }
 
-  /** Filters as name, column and value; those that Python would make no use of are left out. */
+  /** Returns the filters that Python can use, as lists of name, column and value. */
   private static List<List<Object>> told(Filter[] filters) {
     List<List<Object>> told = new ArrayList<>();
     for (Filter filter : filters) {
@@ -166,7 +169,7 @@ final class ViewScan implements Scan {
     return told;
   }
 
-  /** A value as JSON has it, times in microseconds since 1970; null for other types. */
+  /** Returns a value in a form that JSON can hold, times in microseconds since 1970; null for other types. */
   private static Object plain(Object value) {
     if (value instanceof Timestamp time) {
       return DateTimeUtils.fromJavaTimestamp(time);
@@ -182,12 +185,12 @@ final class ViewScan implements Scan {
     return isPlain ? value : null;
   }
 
-  /** Planned once, when it is about to be read. */
+  /** A batch that is planned once, immediately before it is read. */
   private final class ViewBatch implements Batch {
     private final Option<String> jobArtifacts =
         JobArtifactSet$.MODULE$.getCurrentJobArtifactState().map(JobArtifactState::uuid);
 
-    /** Of a session that keeps what its workers log. */
+    /** UUID of the session if it stores the logs of its Python workers. */
     private final Option<String> loggingSession =
         SparkSession$.MODULE$
             .getActiveSession()

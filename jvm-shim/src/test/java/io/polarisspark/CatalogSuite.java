@@ -16,7 +16,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** Iceberg's suite of catalogs of tables, for one transport and value of {@code metadata-files}. */
 abstract class CatalogSuite extends CatalogTests<RESTCatalog> {
-  /** What the suite expects of a REST catalog's configuration, as Iceberg's own test of its REST catalog gives it. */
+  /** The configuration that the suite expects of a REST catalog, as in Iceberg's test of its REST catalog. */
   private static final Map<String, String> DEFAULTS =
       Map.of(
           "table-default.default-key1", "catalog-default-key1",
@@ -56,15 +56,15 @@ abstract class CatalogSuite extends CatalogTests<RESTCatalog> {
     return catalogs.open(name, directory, properties);
   }
 
-  /** Files are written to real directories, so they go where they are removed after the test. */
+  /** Puts files into a directory that is removed after the test. */
   @Override
   protected String baseTableLocation(TableIdentifier identifier) {
     return directory.resolve("tables").toUri() + identifier.namespace().toString() + "/" + identifier.name();
   }
 
   /**
-   * Iceberg's own test of its REST catalog replaces this one as well: it expects the message of a catalog that opens the
-   * file. Here rows are the metadata, so the table loads without it.
+   * Replaces a test that expects the message of a catalog that opens the metadata file, as Iceberg's test of its REST
+   * catalog does. Here the metadata is in rows, so the table can be loaded without the file.
    */
   @Test
   @Override

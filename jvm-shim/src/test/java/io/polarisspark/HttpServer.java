@@ -12,14 +12,14 @@ import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** A process of {@code polaris-spark serve} with a store of its own; it ends with this JVM. */
+/** A process of {@code polaris-spark serve} with its own store. It ends with this JVM. */
 record HttpServer(String uri, String token) {
-  /** The branch that the catalog of each server has besides {@code main}. */
+  /** Name of the second branch of each server's catalog. */
   static final String BRANCH = "dev";
 
   private static final Map<String, HttpServer> RUNNING = new ConcurrentHashMap<>();
 
-  /** The server for one value of {@code metadata-files}, started when it is first asked for. */
+  /** Returns the server for a value of {@code metadata-files}; starts it on first use. */
   static HttpServer of(String metadataFiles) {
     return RUNNING.computeIfAbsent(metadataFiles, HttpServer::start);
   }
@@ -64,7 +64,7 @@ record HttpServer(String uri, String token) {
     }
   }
 
-  /** A command of {@code polaris-spark}. */
+  /** Returns a process builder for a command of {@code polaris-spark}. */
   private static ProcessBuilder command(String... arguments) {
     List<String> all = new ArrayList<>();
     all.add(System.getProperty("polaris.python", "python3"));

@@ -26,12 +26,12 @@ import org.apache.iceberg.view.ViewMetadata;
 import org.apache.iceberg.view.ViewMetadataParser;
 
 /**
- * Commits requests to one table or view after the other with Iceberg's own classes, as {@code CatalogHandlers} does.
+ * Commits requests to tables and views, one at a time, with Iceberg's classes, as {@code CatalogHandlers} does.
  *
- * <p>Reads lines of fields separated by tabs; each {@code create}, {@code register} and {@code commit} is answered by
- * one line: {@code ok} and the new metadata, or {@code error}, the exception's class and its message. What a commit
- * does not change stays for the next one. Times and UUIDs that Iceberg would choose itself come from the requests, so
- * that both sides can be compared exactly.
+ * <p>Reads lines of fields separated by tabs; for each {@code create}, {@code register} and {@code commit}, writes one
+ * line: {@code ok} and the new metadata, or {@code error}, the exception's class and its message. A commit applies to
+ * the result of the previous commit. Times and UUIDs, which Iceberg would choose, come from the requests, so that both
+ * sides can be compared exactly.
  */
 public final class MetadataDriver {
   private final PrintStream out;

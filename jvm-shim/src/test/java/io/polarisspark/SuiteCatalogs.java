@@ -6,15 +6,15 @@ import java.util.Map;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.rest.RESTCatalog;
 
-/** The catalogs that Iceberg's suites are run against, by transport. */
+/** The catalogs that Iceberg's suites test, by transport. */
 interface SuiteCatalogs {
-  /** Opens the catalog of a directory, creating it there if it does not exist yet. */
+  /** Opens the catalog in a directory; creates it if it does not exist. */
   RESTCatalog open(String name, Path directory, Map<String, String> more);
 
-  /** Opens a catalog that has nothing in it. */
+  /** Opens an empty catalog. */
   RESTCatalog openEmpty(String name, Path directory, Map<String, String> more);
 
-  /** Ours, over the bridge: each directory has a store of its own. */
+  /** This product's catalog over the bridge. Each directory has its own store. */
   static SuiteCatalogs overBridge(String metadataFiles) {
     return new SuiteCatalogs() {
       @Override
@@ -34,12 +34,12 @@ interface SuiteCatalogs {
     };
   }
 
-  /** Iceberg's own client of a server that all tests share; what the test before left is taken away. */
+  /** Iceberg's REST client of a server that all tests share. Tables and namespaces of the previous test are removed. */
   static SuiteCatalogs overHttp(String metadataFiles) {
     return overHttp(metadataFiles, Map.of());
   }
 
-  /** Iceberg's own client of that server, on a branch other than {@code main}. */
+  /** Iceberg's REST client of this server, on a branch other than {@code main}. */
   static SuiteCatalogs onBranch(String metadataFiles) {
     return overHttp(metadataFiles, Map.of("warehouse", "polaris@" + HttpServer.BRANCH));
   }

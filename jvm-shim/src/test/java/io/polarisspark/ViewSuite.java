@@ -11,7 +11,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** Iceberg's suite of catalogs of views, for one transport and value of {@code metadata-files}. */
 abstract class ViewSuite extends ViewCatalogTests<RESTCatalog> {
-  /** What the suite expects of a REST catalog's configuration, as Iceberg's own test of its REST catalog gives it. */
+  /** The configuration that the suite expects of a REST catalog, as in Iceberg's test of its REST catalog. */
   private static final Map<String, String> DEFAULTS =
       Map.of(
           "view-default.key1", "catalog-default-key1",

@@ -56,10 +56,10 @@ final class DeltaRules {
   }
 
   /**
-   * Checks that no subquery in an expression of a plan reads a table that has changed. Such subqueries
-   * are those that Spark cannot replace by joins.
+   * Checks that no subquery in an expression of a plan reads a table that has changed. Such subqueries are those that
+   * Spark cannot replace by joins.
    *
-   * @throws NotIncrementalException one does
+   * @throws NotIncrementalException a subquery reads such a table
    */
   void requireUnchangedSubqueries(LogicalPlan plan) {
     if (Plans.<LogicalPlan>list(plan.subqueries()).stream().anyMatch(this::isChanged)) {
@@ -242,7 +242,7 @@ final class DeltaRules {
     return left.with(plan);
   }
 
-  /** The change of a plan that computes its result for each value of the expressions on its own. */
+  /** The change of a plan that computes its result separately for each value of the expressions. */
   private SignedRows byKey(LogicalPlan node, LogicalPlan child, List<Expression> expressions) {
     LogicalPlan before = sources.before(child);
     if (expressions.isEmpty()) {

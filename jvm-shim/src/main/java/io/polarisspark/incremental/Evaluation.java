@@ -18,11 +18,11 @@ import org.apache.spark.storage.StorageLevel;
 import scala.runtime.AbstractFunction0;
 
 /**
- * Runs the parts of a plan whose rows are needed several times, or decide how the plan goes on, and
- * keeps their rows until it is closed. Few rows become part of the plan, so that Spark knows how few
- * they are; many rows are kept by the executors.
+ * Runs the parts of a plan whose rows are needed several times, or decide how the plan goes on, and keeps their rows
+ * until it is closed. Few rows become part of the plan, so that Spark knows how few they are; many rows are kept by the
+ * executors.
  *
- * <p>An estimate runs nothing. It takes all parts for large.
+ * <p>An estimate runs nothing, and assumes that all parts are large.
  */
 final class Evaluation implements AutoCloseable {
   /** Largest number of rows that become part of a plan. */

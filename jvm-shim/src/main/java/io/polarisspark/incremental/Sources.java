@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 
 /** The tables that a plan reads, and what has changed in them since the last refresh. */
 final class Sources implements AutoCloseable {
-  /** Stands for the snapshot of a table that had none. */
+  /** Snapshot id of a table that had no snapshot. */
   static final long NO_SNAPSHOT = -1;
 
   private final Map<String, TableChanges> changes = new HashMap<>();
@@ -53,7 +53,10 @@ final class Sources implements AutoCloseable {
         : "";
   }
 
-  /** Returns all tables that a plan and its subqueries read; one is in the list for each time. */
+  /**
+   * Returns all tables that a plan and its subqueries read. A table that is read several times is in the list several
+   * times.
+   */
   static List<DataSourceV2Relation> relations(LogicalPlan plan) {
     List<DataSourceV2Relation> found = new ArrayList<>();
     if (plan instanceof DataSourceV2Relation relation) {

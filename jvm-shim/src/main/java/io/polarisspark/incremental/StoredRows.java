@@ -23,10 +23,10 @@ final class StoredRows {
    */
   static final String DELETES = StoredQuery.HIDDEN + "deletes";
 
-  /** Error of an incremental refresh that does not find the stored rows that it expects. */
+  /** Message of the error if an incremental refresh does not find the stored rows that it expects. */
   static final String OTHER_ROWS = "the stored rows are not those of the last refresh";
 
-  /** The same, as SQL that reports it. */
+  /** SQL that raises this error. */
   static final String RAISE_OTHER_ROWS = "raise_error('" + OTHER_ROWS + "')";
 
   private final SparkSession spark;
