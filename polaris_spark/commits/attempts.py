@@ -156,8 +156,9 @@ class Attempts:
             for pending in batch.pendings:
                 pending.contested = False
             if publication.current is not None:
-                self._heads.adopt(publication.current)
-                run.learned = True
+                found = self._heads.adopt(publication.current)
+                # After a recovery, the head in the row may be earlier than the remembered one, which stays then.
+                run.learned = self._heads.known() is found
         else:
             if outcome is Outcome.BUSY:
                 self._unsent(batch, run)
