@@ -85,11 +85,19 @@ class Contents:
         for key, entry in state.scan(NAMES, b"", None):
             decoded = decode_key(key)
             if decoded.kind == TABLE:
-                if entry.pointer not in self._known:
-                    self._known[entry.pointer] = self._read(state, entry.pointer)
-                uuid, content = self._known[entry.pointer]
+                uuid, content = self.version(state, entry.pointer)
                 found[uuid] = content._replace(name=decoded.name)
         return found
+
+    def version(self, state: State, id: int) -> tuple[str, Content]:
+        """Return the UUID of a table, and a version of it, without its name.
+
+        Args:
+            id: object id of the version.
+        """
+        if id not in self._known:
+            self._known[id] = self._read(state, id)
+        return self._known[id]
 
     def _read(self, state: State, id: int) -> tuple[str, Content]:
         draft = TableDraft(state.get(id, Table), state, now_ms=0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from polaris_spark.catalog.rows import TABLE
 from polaris_spark.commits.rows import Commit, Head, LogEntry
-from polaris_spark.commits.state import CommitReader, reading_state
+from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
@@ -41,6 +42,8 @@ class BranchObserver(Observer):
         self.storage = Storage(self.files)
         self._versions = Contents(self.storage)
         self._tables: dict[int, Tables] = {}
+        self._dropped: dict[int, Tables] = {}
+        """The tables that each commit has dropped, as they were then. It may have changed them before."""
         self._ancestors: dict[int, frozenset[int]] = {}
 
     def watch(self, backend: Watched) -> None:
@@ -50,10 +53,12 @@ class BranchObserver(Observer):
     def tables(self, id: int) -> Tables:
         """Return the tables in a commit."""
         if id not in self._tables:
-            commit = self.object(id, Commit)
-            reader = CommitReader(self.store, b"", Head(id, commit.number, 0), commit)
-            self._tables[id] = self._versions.tables(reading_state(reader))
+            self._tables[id] = self._versions.tables(self._state(id))
         return self._tables[id]
+
+    def _state(self, id: int) -> State:
+        commit = self.object(id, Commit)
+        return reading_state(CommitReader(self.store, b"", Head(id, commit.number, 0), commit))
 
     def tokens(self, id: int) -> frozenset[str]:
         """Return the tokens in a commit."""
@@ -129,6 +134,16 @@ class BranchObserver(Observer):
             for entry in entries
             if entry.before and not entry.after
         }
+        self._dropped[id] = dict(
+            self._versions.version(self._state(id), entry.before)
+            for entry in entries
+            if entry.before and not entry.after and decode_key(entry.key).kind == TABLE
+        )
+        undropped = {
+            decode_key(entry.key).name
+            for entry in entries
+            if entry.summary.get("from", "").partition(" ")[0] == "undrop"
+        }
         self._dropped_at_once.update(
             one for one, table in self.asked.items() if table in drops and one not in self.origins
         )
@@ -139,8 +154,8 @@ class BranchObserver(Observer):
             if table is None:
                 self._check_gone(uuid, made, sides[0].name, drops, name)
                 continue
-            if not sides and "undrop" in said:
-                sides = self._last(uuid, made.parents[0])
+            if uuid not in before and table.name in undropped:  # a merge in the same commit may have it, too
+                sides = [*sides, *self._last(uuid, made.parents[0])]
             known = frozenset[str]().union(*(one.tokens for one in sides))
             lost = known - table.tokens
             if lost and table.name in DROPPABLE:
@@ -197,8 +212,10 @@ class BranchObserver(Observer):
         return found
 
     def _last(self, uuid: str, id: int) -> list[Version]:
-        """Return the newest version of a dropped table in the history that ends with a commit."""
+        """Return the version of a dropped table that was dropped last in the history that ends with a commit."""
         while uuid not in self._tables.get(id, {}):
+            if uuid in self._dropped.get(id, {}):
+                return [self._dropped[id][uuid]]
             commit = self.object(id, Commit) if (id, 0) in self._rows() else None
             if commit is None or not commit.parents:
                 return []
