@@ -19,6 +19,7 @@ of it has a new id, which the copy contains. So a delayed process cannot replace
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from polaris_spark.catalog.branches import (
     Branch,
@@ -64,19 +65,9 @@ def rename_branch(catalog: Catalog, name: str, to: str, operation: Operation) ->
     """
     if name == MAIN:
         raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be renamed")
-    require_name("branch", to)
-    branch_of(catalog, name)
-    row = catalog.row
-    try:
-        renamed = catalog.references.rename(
-            head_name(row, name), head_name(row, to), operation, rivals=(tag_name(row, to),)
-        )
-    except AlreadyExistsError as error:
-        raise taken(catalog, to) from error
-    except ProtectedBranchError as error:
-        raise is_protected(name, error) from error
+    renamed = _renamed(catalog, "branch", name, to, operation)
     catalog.opened_branches.discard(name)
-    return Branch(to, renamed.first_head(), renamed.registration)
+    return renamed
 
 
 def rename_tag(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
@@ -87,15 +78,26 @@ def rename_tag(catalog: Catalog, name: str, to: str, operation: Operation) -> Br
         BadRequestError: no tag can have the new name.
         NotFoundError: the tag does not exist.
     """
-    require_name("tag", to)
-    tag_of(catalog, name)
+    return _renamed(catalog, "tag", name, to, operation)
+
+
+def _renamed(
+    catalog: Catalog, kind: Literal["branch", "tag"], name: str, to: str, operation: Operation
+) -> Branch:
+    require_name(kind, to)
     row = catalog.row
+    if kind == "branch":
+        branch_of(catalog, name)
+        before, after, rival = head_name(row, name), head_name(row, to), tag_name(row, to)
+    else:
+        tag_of(catalog, name)
+        before, after, rival = tag_name(row, name), tag_name(row, to), head_name(row, to)
     try:
-        renamed = catalog.references.rename(
-            tag_name(row, name), tag_name(row, to), operation, rivals=(head_name(row, to),)
-        )
+        renamed = catalog.references.rename(before, after, operation, rivals=(rival,))
     except AlreadyExistsError as error:
         raise taken(catalog, to) from error
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
     return Branch(to, renamed.first_head(), renamed.registration)
 
 

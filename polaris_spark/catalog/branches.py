@@ -185,22 +185,25 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: 
     """
     if name == MAIN:
         raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be dropped")
-    found = branch_of(catalog, name).head.commit
-    if expected is None or found == expected:
+    _require_newest(catalog, name, branch_of(catalog, name).head, expected)
+    try:
+        dropped = catalog.references.drop(head_name(catalog.row, name), operation)
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    catalog.opened_branches.discard(name)
+    if expected is not None:
         try:
-            dropped = catalog.references.drop(head_name(catalog.row, name), operation)
-        except ProtectedBranchError as error:
-            raise is_protected(name, error) from error
-        catalog.opened_branches.discard(name)
-        if expected is None:
-            return
-        found = catalog.references.sealed_head(dropped).commit
-        if found != expected:
+            _require_newest(catalog, name, catalog.references.sealed_head(dropped), expected)
+        except CommitFailedError:
             undrop_branch(catalog, name, operation._replace(id=b""))
-    if found != expected:
+            raise
+
+
+def _require_newest(catalog: Catalog, name: str, head: Head, expected: int | None) -> None:
+    if expected not in (None, head.commit):
         raise CommitFailedError(
-            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id {found}, not "
-            f"{expected}"
+            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id {head.commit}, "
+            f"not {expected}"
         )
 
 

@@ -157,7 +157,7 @@ class Attempts:
                 pending.contested = False
             if publication.current is not None:
                 found = self._heads.adopt(publication.current)
-                # After a recovery, the head in the row may be earlier than the remembered one, which stays then.
+                # A head that was set back without a new fence does not replace the remembered one.
                 run.learned = self._heads.known() is found
         else:
             if outcome is Outcome.BUSY:

@@ -6,10 +6,12 @@ import threading
 import tracemalloc
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from benchmarks.traffic import counted
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.clock import ManualClock
@@ -390,6 +392,24 @@ def test_what_was_done_before_a_reference_took_its_last_commit_is_answered_again
     for change in (Add("a"), Add("a", operation=Operation(KEY[:-1] + b"z", "tester", b"d"))):
         with pytest.raises((ReferenceGoneError, RealmMovedError)):
             c.commit(change)
+
+
+def test_a_process_goes_on_from_a_head_that_was_set_back(tmp_path: Path) -> None:
+    """The head in the row is earlier than the one that the process remembers, and has the same fence. The process loses
+    one swap, and reads the row."""
+    backend = open_backend(f"sqlite://{tmp_path}/store.db")
+    c, other = committer(backend), committer(backend)
+    c.commit(Add("a"))
+    first = c.read().head
+    for _ in range(3):
+        c.commit(Add("a"))
+    other.amend(
+        lambda head: msgspec.structs.replace(head, commit=first.commit, number=first.number, recent=())
+    )
+    with counted(backend) as traffic:
+        c.commit(Add("a"))
+    assert number(c, "a") == 2
+    assert traffic.round_trips == 3
 
 
 def make_newer(backend: Backend, id: int, type: bytes) -> None:
