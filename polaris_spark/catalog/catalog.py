@@ -7,6 +7,7 @@ from copy import copy
 from functools import partial
 from typing import TypeVar
 
+from polaris_spark.catalog.catalogs import current_row
 from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, local_path
@@ -163,6 +164,10 @@ class Catalog:
         if is_transaction(self.branch):
             return ReferenceGoneError(transaction_ended(self.branch))
         self.opened_branches.discard(self.branch)  # a tag may have the name by now
+        if current_row(self.references, self.row) is None:
+            return ReferenceGoneError(
+                f"catalog {self.name!r} was dropped; undrop_catalog restores it until its grace period ends"
+            )
         return ReferenceGoneError(
             f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped or renamed"
         )

@@ -170,13 +170,14 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     Unless it is a dry run, first permanently remove from the registry the references that were dropped longer ago than
     the grace period. Branches among them can then no longer be restored, so their files are not needed.
     """
+    from polaris_spark.catalog.catalog_changes import end_dropped
     from polaris_spark.catalog.overlapping_tables import heads_around
     from polaris_spark.maintenance.orphans.search import Means
     from polaris_spark.maintenance.periods import realm_policy
 
     session = call.session
     if not dry_run:
-        session.catalog.references.end_expired(realm_policy(session.catalog).grace_of, session.operation())
+        end_dropped(session.catalog.references, realm_policy(session.catalog).grace_of, session.operation())
     return Means(
         engine_of(call),
         lambda: heads_around(session.catalog),
