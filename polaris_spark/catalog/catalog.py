@@ -96,6 +96,16 @@ class Catalog:
         """The catalog's name in its realm."""
         return self.row.name
 
+    def renamed(self, row: CatalogRow) -> Catalog:
+        """Return a copy of this catalog with another name, after it was renamed.
+
+        Args:
+            row: the newest row of the catalog.
+        """
+        found = copy(self)
+        found.row = row
+        return found
+
     @property
     def reader(self) -> StoredObjects:
         """Reads committed content."""

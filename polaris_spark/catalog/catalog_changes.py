@@ -22,7 +22,7 @@ has ended cannot be restored, so `end_dropped` cannot end the references of a ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from polaris_spark.catalog.catalogs import (
     initialize,
     is_shared,
     list_catalogs,
+    note_change,
     read_catalog,
     refuse_used,
     settle,
@@ -80,6 +81,8 @@ from polaris_spark.index import Entry
 from polaris_spark.index.keys import children
 from polaris_spark.system.registrations import Registered, name_parts, was_dropped_with_catalog
 from polaris_spark.system.registry import References
+
+R = TypeVar("R")
 
 ENDED: Final = "end-catalog"
 """Action of log entries about the end of the grace period of a dropped catalog."""
@@ -140,7 +143,7 @@ class RealmCatalogs:
             raise _taken(name)
         refuse_used(self._references, name, wanted)
         change = CreateCatalog(self._context, self._operation, name, wanted, is_new=True)
-        row = self._references.commit(CATALOGS, change)
+        row = self._commit(change)
         ensure_reference(self._references, head_name(row), self._operation)
         return self.get(name)
 
@@ -170,7 +173,7 @@ class RealmCatalogs:
         check_new_name(to)
         row = self.get(name).row
         change = RenameCatalog(self._context, self._operation, row, to)
-        renamed = self._references.commit(CATALOGS, change)
+        renamed = self._commit(change)
         copy_to_branches(self._references, self._context, self._operation, renamed)
         return self.get(to)
 
@@ -199,7 +202,7 @@ class RealmCatalogs:
                 )
         if not cascade:
             self._require_empty(row, state="live")
-        self._references.commit(CATALOGS, DropCatalog(self._context, self._operation, row))
+        self._commit(DropCatalog(self._context, self._operation, row))
         settle(self._references, row, self._operation)
         if not cascade:
             try:
@@ -230,7 +233,7 @@ class RealmCatalogs:
         last = max(found, key=lambda one: one.mark.time)
         refuse_used(self._references, name, last.row.properties)
         change = UndropCatalog(self._context, self._operation, last.row, to or name)
-        row = self._references.commit(CATALOGS, change)
+        row = self._commit(change)
         settle(self._references, row, self._operation)
         ensure_reference(self._references, head_name(row), self._operation)
         copy_to_branches(self._references, self._context, self._operation, row)
@@ -240,6 +243,12 @@ class RealmCatalogs:
         """Complete drops and restorations of catalogs that a process left unfinished when it died."""
         for row in unsettled(self._references):
             settle(self._references, row, self._operation)
+
+    def _commit(self, change: Change[Any, R]) -> R:
+        try:
+            return self._references.commit(CATALOGS, change)
+        finally:
+            note_change()
 
     def _of(self, row: CatalogRow) -> list[Registered]:
         prefix = catalog_prefix(row)
@@ -413,8 +422,9 @@ class _EndChange(Change[int, None]):
             state.remove(DROPPED, id)
         else:
             state.put(DROPPED, id, Entry(before.pointer, after.encode()))
+        # The index `names` does not change, so the log entry has no content before or after the change.
         who, key = self.operation.principal, catalog_key(before.row.name)
-        state.log(LogEntry(b"", who, now, self.action, before.row.entity_id, key, before=before.pointer))
+        state.log(LogEntry(b"", who, now, self.action, before.row.entity_id, key))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         raise AssertionError("this change has no operation id, so it cannot be repeated")

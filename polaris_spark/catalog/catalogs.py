@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import NamedTuple
 
 from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
@@ -39,6 +40,19 @@ from polaris_spark.errors import (
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import children, entry_key
 from polaris_spark.system.registry import References
+
+_changes = count(1)
+_changed = [0]
+
+
+def changes_of_catalogs() -> int:
+    """Return a number that is new after this process has created, renamed, dropped or restored a catalog."""
+    return _changed[0]
+
+
+def note_change() -> None:
+    """Note that this process has created, renamed, dropped or restored a catalog."""
+    _changed[0] = next(_changes)
 
 
 def initialize(references: References, operation: Operation) -> None:
@@ -150,6 +164,7 @@ def open_catalog(
             )
         refuse_used(references, name, properties or {})
         row = references.commit(CATALOGS, CreateCatalog(context, operation, name, properties or {}))
+        note_change()
     try:
         ensure_reference(references, head_name(row), operation)
     except ReferenceGoneError:
