@@ -65,15 +65,11 @@ class Catalogs(SystemView[CatalogTask, CatalogTask]):
     def plan(self, request: ScanRequest) -> list[Weighted[CatalogTask]]:
         request.refuse_as_of("it shows the catalogs as they are now")
         realm = request.store.realm(request.options.realm)
-        wanted, condition = request.options.catalog, request.condition("catalog")
+        condition = request.condition("catalog")
         opened = realm.open(realm.live(CATALOGS)[1])
         found = [CatalogTask(row, None) for row in catalogs_in(opened)]
         found += [CatalogTask(one.row, one.mark) for one in dropped_in(opened)]
-        return [
-            Weighted(one, 1)
-            for one in found
-            if wanted in (None, one.row.name) and condition.allows(one.row.name)
-        ]
+        return [Weighted(one, 1) for one in found if condition.allows(one.row.name)]
 
     def rows(self, store: ReadStore, task: CatalogTask, needs: frozenset[str]) -> Iterator[CatalogTask]:
         yield task
