@@ -422,9 +422,10 @@ class _EndChange(Change[int, None]):
             state.remove(DROPPED, id)
         else:
             state.put(DROPPED, id, Entry(before.pointer, after.encode()))
-        # The index `names` does not change, so the log entry has no content before or after the change.
-        who, key = self.operation.principal, catalog_key(before.row.name)
-        state.log(LogEntry(b"", who, now, self.action, before.row.entity_id, key))
+        # Another catalog may have the name by now, so the key is that of the catalog's references.
+        key, summary = catalog_prefix(before.row).rstrip("/").encode(), {"catalog": before.row.name}
+        who, entity = self.operation.principal, before.row.entity_id
+        state.log(LogEntry(b"", who, now, self.action, entity, key, summary=summary))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         raise AssertionError("this change has no operation id, so it cannot be repeated")

@@ -48,7 +48,7 @@ class StorageConfigInfo(ManagementMessage, frozen=True, forbid_unknown_fields=Tr
     """Locations below which tables and views may lie, besides the warehouse."""
 
 
-class ManagedCatalog(ManagementMessage, frozen=True, gc=False):
+class ManagedCatalog(ManagementMessage, frozen=True, omit_defaults=False, gc=False):
     """A catalog."""
 
     name: str
