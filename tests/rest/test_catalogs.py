@@ -27,7 +27,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
 )
 from polaris_spark.jobs.registry import call
-from tests.rest.client import Client, connect, table_request, tables
+from tests.rest.client import Client, connect, files_below, table_request, tables
 
 WHO = Operation(b"", "ann")
 HOUR_MS = 3_600_000
@@ -308,6 +308,48 @@ def test_an_override_of_the_catalog_wins_over_that_of_a_session(realm: Realm) ->
     opened.namespace("db")
     made = opened.ok("POST", tables("db"), table_request("t"))["metadata"]["properties"]
     assert (made["x"], made["y"]) == ("catalog", "session")
+
+
+def test_the_files_of_a_dropped_catalog_are_deleted_after_its_grace_period(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/c.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), grace="0 s") as session:
+        for name, properties in (("a", {}), ("b", {"gc.enabled": "false"}), ("c", {})):
+            session.catalogs.create(name, {"warehouse": str(tmp_path / name), **properties})
+            with polaris_spark.connect(store=store, catalog=name) as opened:
+                Client(opened).namespace("db")
+                Client(opened).create("t")
+            session.catalogs.drop(name, cascade=True)
+        assert list(call(session, "purge_catalogs", older_than="0 s", force=True, dry_run=True)) == []
+        session.catalogs.undrop("c")
+        call(session, "sweep")
+        purge = {"older_than": "0 s", "force": True}
+        assert call(session, "purge_catalogs") == []  # the files are young
+        would = call(session, "purge_catalogs", dry_run=True, **purge)
+        files = files_below(tmp_path / "a")
+        assert {row[0].removeprefix(f"file://{tmp_path}/a/") for row in would} == files
+        assert {row[4] for row in call(session, "purge_catalogs", **purge)} == {"deleted"}
+        assert not files_below(tmp_path / "a")
+        assert call(session, "purge_catalogs", **purge) == []
+        assert files_below(tmp_path / "b")
+        assert files_below(tmp_path / "c")
+        assert not dropped_in(session.catalog.references.read(CATALOGS), ended=True)
+        assert call(session, "fsck") == []
+
+
+def test_the_files_of_a_dropped_catalog_are_kept_if_another_catalog_has_its_warehouse(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/c.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), grace="0 s") as session:
+        for _ in range(2):
+            session.catalogs.create("a", {"warehouse": str(tmp_path / "a")})
+            with polaris_spark.connect(store=store, catalog="a") as opened:
+                Client(opened).namespace("db")
+                Client(opened).create("t")
+            if len(session.catalogs.dropped()) == 0:
+                session.catalogs.drop("a", cascade=True)
+        files = files_below(tmp_path / "a")
+        call(session, "sweep")
+        assert call(session, "purge_catalogs", older_than="0 s", force=True) == []
+        assert files_below(tmp_path / "a") == files
 
 
 SEEDS = range(6)
