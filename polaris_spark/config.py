@@ -210,6 +210,9 @@ class Properties:
     schema_merge: bool = False
     """Whether columns that two clients add concurrently are merged (property `polaris.schema-merge`). A table property
     of the same name takes precedence."""
+    allowed_locations: str | None = None
+    """Locations below which tables and views may lie besides the warehouse, separated by commas. The stored ones of the
+    catalog apply, too."""
     create_parent_namespaces: bool = True
     """Whether missing parents of new namespaces are created."""
     commit_notes: Mapping[str, str] = field(default_factory=dict)
@@ -416,6 +419,11 @@ PROPERTIES: Mapping[str, Property] = {
         count,
         "10000",
         "Approximate number of scan and commit reports to keep for the view `metrics`; 0 keeps none.",
+    ),
+    "allowed-locations": Property(
+        nonempty_text,
+        "any location",
+        "Locations, separated by commas, below which tables and views may lie besides the warehouse.",
     ),
     "create-parent-namespaces": Property(
         flag,

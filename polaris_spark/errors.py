@@ -36,7 +36,7 @@ model. Their classes are in the tree below `RequestError`.
 ```
 PolarisError
 └── RequestError              status and type of the Iceberg REST error model
-    ├── BadRequestError            400
+    ├── BadRequestError, CatalogNotEmptyError            400
     ├── NotAuthorizedError         401
     ├── ForbiddenError, ProtectedBranchError, CheckFailedError                    403
     ├── NoSuchNamespaceError, NoSuchTableError, NoSuchViewError, NotFoundError    404
@@ -279,6 +279,10 @@ class AlreadyExistsError(RequestError):
 class NamespaceNotEmptyError(RequestError):
     status = 409
     type = "NamespaceNotEmptyException"
+
+
+class CatalogNotEmptyError(BadRequestError):
+    """A catalog that contains namespaces is dropped only if the request says so. Nothing was changed."""
 
 
 class CommitFailedError(RequestError):

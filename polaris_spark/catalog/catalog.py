@@ -7,6 +7,7 @@ from copy import copy
 from functools import partial
 from typing import TypeVar
 
+from polaris_spark.catalog.catalogs import current_row
 from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, local_path
@@ -95,6 +96,16 @@ class Catalog:
         """The catalog's name in its realm."""
         return self.row.name
 
+    def renamed(self, row: CatalogRow) -> Catalog:
+        """Return a copy of this catalog with another name, after it was renamed.
+
+        Args:
+            row: the newest row of the catalog.
+        """
+        found = copy(self)
+        found.row = row
+        return found
+
     @property
     def reader(self) -> StoredObjects:
         """Reads committed content."""
@@ -163,6 +174,10 @@ class Catalog:
         if is_transaction(self.branch):
             return ReferenceGoneError(transaction_ended(self.branch))
         self.opened_branches.discard(self.branch)  # a tag may have the name by now
+        if current_row(self.references, self.row) is None:
+            return ReferenceGoneError(
+                f"catalog {self.name!r} was dropped; undrop_catalog restores it until its grace period ends"
+            )
         return ReferenceGoneError(
             f"catalog {self.name!r} has no branch {self.branch!r}; it was dropped or renamed"
         )

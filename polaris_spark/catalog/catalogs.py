@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import NamedTuple
 
 from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import overlap, owner_of, segments
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE
-from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix, tag_name
-from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes
+from polaris_spark.catalog.references import (
+    CATALOGS,
+    catalog_prefix,
+    catalogs_in,
+    head_name,
+    heads_prefix,
+    tag_name,
+)
+from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, State, reading_state
@@ -32,6 +40,19 @@ from polaris_spark.errors import (
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import children, entry_key
 from polaris_spark.system.registry import References
+
+_changes = count(1)
+_changed = [0]
+
+
+def changes_of_catalogs() -> int:
+    """Return a number that is new after this process has created, renamed, dropped or restored a catalog."""
+    return _changed[0]
+
+
+def note_change() -> None:
+    """Note that this process has created, renamed, dropped or restored a catalog."""
+    _changed[0] = next(_changes)
 
 
 def initialize(references: References, operation: Operation) -> None:
@@ -71,11 +92,15 @@ class StoredCatalog(NamedTuple):
     created; in that case no branch holds a copy of the catalog's row."""
 
 
-def read_catalog(references: References, name: str, *, for_rewrite: bool = False) -> StoredCatalog | None:
+def read_catalog(
+    references: References, name: str, *, id: int = 0, for_rewrite: bool = False
+) -> StoredCatalog | None:
     """Read the newest commit of the reference `catalogs`, and return the catalog of that name; None if it does not
     exist.
 
     Args:
+        id: the catalog's entity id, if it is known. The catalog is then found although it was renamed, and another
+            catalog of that name is not returned.
         for_rewrite: whether the caller will write a changed copy of the row. Then a row that a newer release wrote is
             refused, because the copy would lack its new fields.
     Raises:
@@ -84,6 +109,9 @@ def read_catalog(references: References, name: str, *, for_rewrite: bool = False
     head = references.read(CATALOGS)
     key = catalog_key(name)
     entry = head.index(NAMES).get(key)
+    if id and (entry is None or id_from(entry.value) != id):
+        others = head.index(NAMES).range(*children((), CATALOG))
+        key, entry = next(((key, one) for key, one in others if id_from(one.value) == id), (key, None))
     if entry is None:
         return None
     read = head.store.get_for_rewrite if for_rewrite else head.store.get
@@ -96,6 +124,12 @@ def find_catalog(references: References, name: str) -> CatalogRow | None:
     """Read the newest commit of the reference `catalogs`, and return the row of the catalog of that name; None if it
     does not exist."""
     found = read_catalog(references, name)
+    return None if found is None else found.row
+
+
+def current_row(references: References, row: CatalogRow) -> CatalogRow | None:
+    """Read and return the newest row of a catalog, which may have another name by now; None if it was dropped."""
+    found = read_catalog(references, row.name, id=row.entity_id)
     return None if found is None else found.row
 
 
@@ -128,10 +162,30 @@ def open_catalog(
             raise NotFoundError(
                 f"catalog {name!r} does not exist, and create is false; existing catalogs: {known}"
             )
-        _refuse_used(references, name, properties or {})
+        refuse_used(references, name, properties or {})
         row = references.commit(CATALOGS, CreateCatalog(context, operation, name, properties or {}))
-    ensure_reference(references, head_name(row), operation)
+        note_change()
+    try:
+        ensure_reference(references, head_name(row), operation)
+    except ReferenceGoneError:
+        # A process that restored the catalog may have died before it restored the references.
+        settle(references, row, operation)
+        ensure_reference(references, head_name(row), operation)
     return row
+
+
+def settle(references: References, row: CatalogRow, operation: Operation) -> None:
+    """Drop the references of a catalog if it was dropped, or restore those that were dropped with it if it exists
+    (`catalog_changes`)."""
+    prefix, operation = catalog_prefix(row), operation._replace(id=b"")
+    while True:
+        before = current_row(references, row) is not None
+        if before:
+            references.restore_all(prefix, operation)
+        else:
+            references.drop_all(prefix, operation)
+        if (current_row(references, row) is not None) == before:
+            return
 
 
 def warehouse_of(row: CatalogRow) -> tuple[str, ...] | None:
@@ -190,8 +244,9 @@ def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str
     return None
 
 
-def _refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:
-    """Refuse a new catalog if its warehouse overlaps a location that a table or view of another catalog owns now.
+def refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:
+    """Refuse a new or restored catalog if its warehouse overlaps a location that a table or view of another catalog
+    owns now.
 
     Raises:
         ForbiddenError: the warehouse overlaps such a location.
@@ -226,26 +281,36 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
 
 
 class CreateCatalog(TimedChange[CatalogRow]):
-    """Create a catalog. If a catalog of that name exists, return it unchanged.
+    """Create a catalog. If a catalog of that name exists, return it unchanged, or refuse the change.
 
     Raises:
+        AlreadyExistsError: a catalog of that name exists, and `is_new` is true.
         ForbiddenError: the new catalog's warehouse overlaps the warehouse of another catalog of the realm.
     """
 
     action = "create-catalog"
 
     def __init__(
-        self, context: Context, operation: Operation, name: str, properties: Mapping[str, str]
+        self,
+        context: Context,
+        operation: Operation,
+        name: str,
+        properties: Mapping[str, str],
+        *,
+        is_new: bool = False,
     ) -> None:
         super().__init__(context, operation)
         check_new_name(name)
         self.name = name
+        self.is_new = is_new
         self.properties = dict(properties)
 
     def apply(self, state: State, prepared: int) -> CatalogRow:
         key = catalog_key(self.name)
         entry = state.lookup(NAMES, key)
         if entry is not None:
+            if self.is_new:
+                raise AlreadyExistsError(f"catalog {self.name!r} already exists")
             return state.get(entry.pointer, CatalogRow)
         row = CatalogRow(state.new_id(), self.name, prepared, self.operation.principal, self.properties)
         self._refuse_overlap(state, row)
@@ -267,6 +332,17 @@ class CreateCatalog(TimedChange[CatalogRow]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> CatalogRow:
         return state.get(entries[-1].after, CatalogRow)
+
+
+def find_by_id(state: State, row: CatalogRow) -> tuple[bytes, Entry] | None:
+    """Return the entry of a catalog in the index `names` of the reference `catalogs`, and its key, whatever its name is
+    now; None if it does not exist."""
+    key = catalog_key(row.name)
+    entry = state.lookup(NAMES, key)
+    if entry is not None and id_from(entry.value) == row.entity_id:
+        return key, entry
+    others = state.scan(NAMES, *children((), CATALOG))
+    return next(((key, one) for key, one in others if id_from(one.value) == row.entity_id), None)
 
 
 def catalog_key(name: str) -> bytes:

@@ -149,9 +149,11 @@ def require_available(
 
     Raises:
         ForbiddenError: a newly owned location cannot be owned by any table or view (`require_ownable`); or the catalog
-            does not share locations, and a newly used location overlaps a location that another entity owns.
+            does not share locations, and a newly used location overlaps a location that another entity owns; or the
+            catalog's property `allowed-locations` does not allow a newly used location.
     """
     new = after.owned - before.owned
+    context.require_stored(state, new | (after.unconfirmed - before.unconfirmed - before.owned))
     if not context.shared_locations:
         for place in sorted(new | (after.unconfirmed - before.unconfirmed - before.owned)):
             locations.refuse_overlap(state, entity_id, place)

@@ -11,7 +11,7 @@ import msgspec
 
 from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.locations import require_allowed
+from polaris_spark.catalog.locations import is_below_any, require_allowed
 from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.properties import Binding
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes, id_from
@@ -108,6 +108,22 @@ class Context(NamedTuple):
                 raise ForbiddenError(
                     f"location {path} belongs to the files of a store; choose another location"
                 )
+
+    def require_stored(self, state: State, places: Collection[tuple[str, ...]]) -> None:
+        """Check that the property `allowed-locations` of the catalog allows these locations. The read is recorded.
+
+        Args:
+            places: the locations, as path segments.
+        Raises:
+            ForbiddenError: a location is outside them and outside the warehouse.
+        """
+        for allowed in self.binding.at(state).allowed if places else ():
+            for place in places:
+                if not is_below_any(place, allowed):
+                    raise ForbiddenError(
+                        f"location {'/'.join(place)} is neither below the catalog's warehouse nor below a location in "
+                        "the catalog's property 'allowed-locations'"
+                    )
 
 
 def hash_of(*settings: object) -> bytes:

@@ -7,6 +7,8 @@ of its branch. If a session sets a property, too:
 
 - For properties that decide what is deleted (`STRICTER`), the stricter value applies. `gc.enabled` is false if either
   value is false. Of two periods or numbers, the larger one applies.
+- `allowed-locations`: both values apply.
+- `table-override.*`: the catalog's value applies.
 - For all other properties, the session's value applies.
 """
 
@@ -19,11 +21,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.config import Properties
-from polaris_spark.errors import InputError, RequestError
+from polaris_spark.errors import BadRequestError, InputError, RequestError
 from polaris_spark.index import Entry
 from polaris_spark.property_values import count, duration_ms, flag, metadata_files, whole_number
 from polaris_spark.secret_options import REFERENCE
@@ -35,6 +39,9 @@ created."""
 SHARED_LOCATIONS: Final = "shared-locations"
 """Name of the catalog property that decides whether tables may overlap the locations of other tables: `allow` or
 `refuse`."""
+ALLOWED_LOCATIONS: Final = "allowed-locations"
+"""Name of the catalog property with the locations, separated by commas, below which tables and views may lie besides
+the warehouse. If it is not set, they may lie anywhere."""
 GC_ENABLED: Final = "gc.enabled"
 MAX_SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
@@ -49,6 +56,22 @@ GRACE: Final = "grace"
 _FIXED = (WAREHOUSE, SHARED_LOCATIONS)
 """Names of the properties that cannot be changed after a catalog is created."""
 
+Segments = tuple[str, ...]
+
+
+def allowed_locations(name: str, text: str) -> tuple[Segments, ...]:
+    """Return the locations in the value of the property `allowed-locations`, as path segments
+    (`locations.segments`).
+
+    Raises:
+        InputError: a location is not absolute.
+    """
+    try:
+        return tuple(segments(one.strip()) for one in text.split(",") if one.strip())
+    except BadRequestError as error:
+        raise InputError(f"{name}: {error}") from error
+
+
 PARSERS: Mapping[str, Callable[[str, str], object]] = {
     GC_ENABLED: flag,
     MAX_SNAPSHOT_AGE: whole_number,
@@ -57,6 +80,7 @@ PARSERS: Mapping[str, Callable[[str, str], object]] = {
     HISTORY_RETENTION: duration_ms,
     LOG_RETENTION: duration_ms,
     GRACE: duration_ms,
+    ALLOWED_LOCATIONS: allowed_locations,
     "metadata-files": metadata_files,
     "metrics-reports": count,
     "create-parent-namespaces": flag,
@@ -223,6 +247,9 @@ class EffectiveProperties(NamedTuple):
     """Properties that a new table gets unless its request sets them."""
     table_overrides: Mapping[str, str] = {}
     """Properties that a new table gets even if its request sets them to other values."""
+    allowed: tuple[tuple[Segments, ...], ...] = ()
+    """For each of these tuples, tables and views must lie below one of its locations. One of these is the catalog's
+    warehouse."""
 
 
 class Binding:
@@ -337,8 +364,21 @@ class Binding:
             metrics_reports=reports,
             retention=self.retention(stored),
             table_defaults=_without(TABLE_DEFAULT, {**stored, **self._given}),
-            table_overrides=_without(TABLE_OVERRIDE, {**stored, **self._given}),
+            table_overrides=_without(TABLE_OVERRIDE, {**self._given, **stored}),
+            allowed=self._allowed(stored),
         )
+
+    def _allowed(self, stored: Mapping[str, str]) -> tuple[tuple[Segments, ...], ...]:
+        given = (one[ALLOWED_LOCATIONS] for one in (stored, self._given) if ALLOWED_LOCATIONS in one)
+        warehouse = stored.get(WAREHOUSE) or self._session.warehouse
+        own = () if warehouse is None else (segments(absolute(warehouse)),)
+        found: list[tuple[Segments, ...]] = []
+        for text in given:
+            try:
+                found.append(own + allowed_locations(ALLOWED_LOCATIONS, text))
+            except InputError:  # a value of a newer release: nothing but the warehouse is allowed
+                found.append(own)
+        return tuple(dict.fromkeys(found))
 
 
 def changed(

@@ -18,16 +18,23 @@ from typing import Final
 
 import msgspec
 
-from polaris_spark.catalog.catalogs import StoredCatalog, branches_of, catalog_key, read_catalog
+from polaris_spark.catalog.catalogs import (
+    StoredCatalog,
+    branches_of,
+    catalog_key,
+    find_by_id,
+    read_catalog,
+)
 from polaris_spark.catalog.entities import CatalogChange, Context, TimedChange
 from polaris_spark.catalog.metadata.bounds import require_properties_within
 from polaris_spark.catalog.properties import changed, checked, require_bounded, require_settable
 from polaris_spark.catalog.references import CATALOGS, heads_prefix
-from polaris_spark.catalog.rows import NAMES, PROPERTIES, ROW, CatalogRow, id_bytes, id_from
+from polaris_spark.catalog.rows import NAMES, PROPERTIES, ROW, CatalogRow, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
+    CommitFailedError,
     CorruptionError,
     InputError,
     NewerFormatError,
@@ -61,6 +68,8 @@ class SetProperties(TimedChange[CatalogRow]):
         row: CatalogRow,
         updates: Mapping[str, str],
         removals: Collection[str],
+        *,
+        expected: int | None = None,
     ) -> None:
         super().__init__(context, operation)
         if not isinstance(updates, Mapping):
@@ -76,12 +85,15 @@ class SetProperties(TimedChange[CatalogRow]):
                 f"properties both set and removed: {', '.join(both)}; either set or remove a property"
             )
         self.row = row
+        self.expected = expected
 
     def apply(self, state: State, prepared: int) -> CatalogRow:
-        key = catalog_key(self.row.name)
-        entry = state.lookup(NAMES, key)
-        if entry is None or id_from(entry.value) != self.row.entity_id:
+        found = find_by_id(state, self.row)
+        if found is None:
             raise NotFoundError(f"catalog {self.row.name!r} no longer exists")
+        key, entry = found
+        if self.expected not in (None, entry.pointer):
+            raise CommitFailedError(f"catalog {self.row.name!r} has changed since it was read; read it again")
         before = state.get_for_rewrite(entry.pointer, CatalogRow)
         properties = changed(before.properties, self.updates, self.removals)
         if properties == before.properties:
@@ -118,7 +130,7 @@ class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
 
     def prepare(self, view: State) -> tuple[int, StoredCatalog | None]:
         view.lookup(PROPERTIES, ROW)  # before the row: if the copy changes, both are read again
-        found = read_catalog(self._references, self._row.name, for_rewrite=True)
+        found = read_catalog(self._references, self._row.name, id=self._row.entity_id, for_rewrite=True)
         return self.context.clock.now_ms(), found
 
     def apply(self, state: State, prepared: tuple[int, StoredCatalog | None]) -> None:
@@ -156,19 +168,35 @@ def set_properties(
     row: CatalogRow,
     updates: Mapping[str, str],
     removals: Collection[str],
+    *,
+    expected: int | None = None,
 ) -> CatalogRow:
     """Set and remove properties of a catalog. When this returns, the new properties apply to all processes.
 
+    Args:
+        expected: object id of the row that the catalog must have; None for any.
     Returns:
         the catalog's new row.
     Raises:
+        CommitFailedError: the catalog does not have the row `expected`.
         InputError: a property cannot be set, or its value cannot be used.
         NotFoundError: the catalog no longer exists.
         NewerFormatError: a newer release wrote the row.
         PolarisError: the properties are set, but do not apply to a branch yet, because its reference cannot be read or
             changed. They apply when the branch is opened or properties are set again.
     """
-    after = references.commit(CATALOGS, SetProperties(context, operation, row, updates, removals))
+    change = SetProperties(context, operation, row, updates, removals, expected=expected)
+    after = references.commit(CATALOGS, change)
+    copy_to_branches(references, context, operation, row)
+    return after
+
+
+def copy_to_branches(references: References, context: Context, operation: Operation, row: CatalogRow) -> None:
+    """Write a copy of a catalog's row to all its branches that do not have this copy.
+
+    Raises:
+        PolarisError: a copy was not written, because the branch's reference cannot be read or changed.
+    """
     failed: tuple[str, PolarisError] | None = None
     done: set[str] = set()
     while names := [name for name in branches_of(references, row) if name not in done]:
@@ -190,7 +218,6 @@ def set_properties(
             f"the properties are set, but do not apply to branch {branch!r} yet: {reason}; {repair}set them again",
         )
         raise reason
-    return after
 
 
 def copy_row(
@@ -202,7 +229,7 @@ def copy_row(
         reference: name of the branch's reference.
     """
     copy = references.read(reference).index(PROPERTIES).get(ROW)
-    if is_missing(row, read_catalog(references, row.name), copy):
+    if is_missing(row, read_catalog(references, row.name, id=row.entity_id), copy):
         references.commit(reference, CopyRow(context, operation, row, references))
 
 
@@ -235,7 +262,7 @@ def complete_copy(
         head: the head of the branch, read before this call.
         name: name of the branch's reference.
     """
-    found = read_catalog(references, row.name)
+    found = read_catalog(references, row.name, id=row.entity_id)
     if found is None or found.row.entity_id != row.entity_id:
         return row
     if is_missing(row, found, head.index(PROPERTIES).get(ROW)):

@@ -3,7 +3,9 @@ commit."""
 
 from __future__ import annotations
 
-from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
+from typing import NamedTuple
+
+from polaris_spark.catalog.rows import CATALOG, DROPPED, NAMES, CatalogRow, DroppedMark
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.index.keys import children
 from polaris_spark.names import MAIN
@@ -42,3 +44,26 @@ def catalogs_in(head: CommitReader) -> list[CatalogRow]:
     found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]
     rows = head.store.get_many(found, CatalogRow)
     return [rows[id] for id in found]
+
+
+class DroppedCatalog(NamedTuple):
+    """A dropped catalog, as read from the reference `catalogs`."""
+
+    pointer: int
+    """Object id of the catalog's row."""
+    row: CatalogRow
+    """The catalog's row when it was dropped."""
+    mark: DroppedMark
+
+
+def dropped_in(head: CommitReader, *, ended: bool = False) -> list[DroppedCatalog]:
+    """Return the dropped catalogs in a commit of the reference `catalogs`, the oldest first.
+
+    Args:
+        ended: False for those that can be restored; True for those whose grace period has ended, and whose files were
+            not deleted yet.
+    """
+    marks = {entry.pointer: DroppedMark.decode(entry.value) for _, entry in head.index(DROPPED).range()}
+    wanted = [pointer for pointer, mark in marks.items() if mark.ended == ended]
+    rows = head.store.get_many(wanted, CatalogRow)
+    return [DroppedCatalog(pointer, rows[pointer], marks[pointer]) for pointer in wanted]

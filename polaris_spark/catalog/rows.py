@@ -8,11 +8,14 @@
 | `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | `_Mark` in `commits/applier.py` |
+| `dropped` | entity id of a dropped catalog (8 bytes) | the catalog's row | `DroppedMark` |
 | `merges` | see `catalog/merge_base.py` | | |
 | `protection` | `protected` | | 1 or 0 (1 byte), id of the change (8 bytes; `catalog/branch_changes.py`) |
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +31,10 @@ apply to the branch. In the reference `catalogs`, it has an entry for each catal
 its creation. The key is the catalog's key in `names`. The value is the catalog's entity id (8 bytes), then the
 principal that last changed the properties, in UTF-8."""
 ROW = b"row"
+
+DROPPED = "dropped"
+"""Name of an index of the reference `catalogs`. It has the catalogs that were dropped and can be restored, and those
+whose grace period has ended but whose files were not deleted yet."""
 
 NAMESPACE = b"n"
 TABLE = b"t"
@@ -46,6 +53,26 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     owner: str
     properties: dict[str, str] = {}
     """The catalog's current properties."""
+
+
+class DroppedMark(NamedTuple):
+    """Value of a catalog's entry in the index `DROPPED`."""
+
+    time: int
+    """Time of the drop, in milliseconds since 1970."""
+    principal: str
+    """The principal that dropped the catalog."""
+    ended: bool = False
+    """Whether the grace period has ended. The catalog can then no longer be restored."""
+
+    def encode(self) -> bytes:
+        """Return the value as bytes."""
+        return bytes([self.ended]) + id_bytes(self.time) + self.principal.encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> DroppedMark:
+        """Return the value that `encode` returned as bytes."""
+        return cls(id_from(value[1:]), value[9:].decode(), bool(value[0]))
 
 
 @object_type("namespace", revision=1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.references import CATALOGS, catalogs_in
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, dropped_in
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.rows import Commit, Head
@@ -77,7 +77,8 @@ def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator
     catalogs: dict[str, CatalogRow] = {}
     for one in registered:
         if one.name == CATALOGS:
-            rows = catalogs_in(references.open(references.head_of(one)))
+            opened = references.open(references.head_of(one))
+            rows = [*catalogs_in(opened), *(gone.row for gone in dropped_in(opened))]
             catalogs = {f"{row.entity_id:x}": row for row in rows}  # as in the names of their references
     for one in registered:
         parts = name_parts(one.name)

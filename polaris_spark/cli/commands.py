@@ -58,6 +58,10 @@ COMMANDS = {
         "polaris_spark.cli.maintain:import_catalog",
         "Import tables and views by their metadata files from another catalog or a directory tree.",
     ),
+    "catalog": Entry(
+        "polaris_spark.cli.catalogs:catalog",
+        "Create, list, rename, drop and restore the catalogs of a realm.",
+    ),
     "branch": Entry(
         "polaris_spark.cli.branches:branch",
         "Create, list, change, protect, drop and restore branches of a catalog.",

@@ -1,5 +1,5 @@
 """Commands that run a procedure, with an option for each of its parameters: `polaris-spark maintain JOB` and `import`,
-and those below `materialized-view` and `branch`."""
+and those below `materialized-view`, `branch` and `catalog`."""
 
 from __future__ import annotations
 
@@ -118,6 +118,8 @@ def _takes(procedure: Procedure, option: str) -> bool:
     """Whether the command of a procedure has an option of `_place`."""
     if option in ("server", "token"):
         return procedure.over_http
+    if option in ("catalog", "branch", "property") and procedure.on_realm is not None:
+        return False
     if option == "branch":
         return all(one.name != option for one in procedure.parameters)
     if option == "master":
@@ -173,11 +175,12 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
         try:
             if server is None:
                 given["store"] = required_store(given["store"], token)
-                rows = _run(procedure, arguments, **given)
+                run = _run if procedure.on_realm is None else _run_on_realm
+                rows = run(procedure, arguments, **given)
             else:
                 from polaris_spark.cli.remote import chosen_server
 
-                remote = chosen_server(server, token, given.pop("catalog"), **given)
+                remote = chosen_server(server, token, given.pop("catalog", None), **given)
                 with steps() as watch:
                     rows = remote.call(procedure, arguments, watch)
         except PolarisError as error:
@@ -282,6 +285,33 @@ def _run(
             return procedure.rows(call, arguments)
     finally:
         started.stop()
+
+
+def _run_on_realm(
+    procedure: Procedure, arguments: Mapping[str, Any], *, store: str, realm: str, password: str | None
+) -> list[tuple[Any, ...]]:
+    """Run a procedure of the catalogs of a realm, without opening a catalog."""
+    from polaris_spark.catalog.catalog_changes import RealmCatalogs
+    from polaris_spark.catalog.entities import Context
+    from polaris_spark.catalog.properties import Binding
+    from polaris_spark.cli.stores import open_store, properties_of
+    from polaris_spark.commits.change import Operation
+    from polaris_spark.rest.session import os_user
+
+    assert procedure.on_realm is not None
+    given = procedure.checked_arguments(arguments)
+    properties = properties_of({"store": store, "realm": realm}, None, password)
+    with open_store(store, options=properties.store_options) as opened:
+        references = opened.writable_realm(realm)
+        context = Context(
+            clock=references.clock,
+            warehouse="",
+            binding=Binding(properties, {}, None),
+            shared_locations=False,
+            operation_lifetime_ms=properties.idempotency_key_lifetime,
+        )
+        catalogs = RealmCatalogs(references, context, Operation(b"", os_user()))
+        return list(procedure.on_realm(catalogs, given))
 
 
 def _rows_by_sql(

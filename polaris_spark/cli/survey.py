@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from polaris_spark.catalog.references import CATALOGS, head_name
-from polaris_spark.catalog.rows import NAMES, CatalogRow
+from polaris_spark.catalog.rows import DROPPED, NAMES, CatalogRow
 from polaris_spark.cli.output import hexadecimal, plain
 from polaris_spark.cli.stores import OpenRealm
 from polaris_spark.clock import iso_text
@@ -53,8 +53,8 @@ def strays(place: OpenRealm, found: Sequence[SurveyedReference]) -> set[str]:
     if target is None:
         return set()
     commit = place.objects.get(target.id, Commit)
-    index = CommitReader(place.objects, b"", Head(target.id, target.number, target.time), commit).index(NAMES)
-    pointers = [entry.pointer for _, entry in index.range()]
+    opened = CommitReader(place.objects, b"", Head(target.id, target.number, target.time), commit)
+    pointers = [entry.pointer for name in (NAMES, DROPPED) for _, entry in opened.index(name).range()]
     known = {f"{row.entity_id:x}" for row in place.objects.get_many(pointers, CatalogRow).values()}
     names = [one.name for one in found if one.name.startswith("cat/")]
     return {name for name in names if name.split("/")[1] not in known}

@@ -1,7 +1,8 @@
 """The routes that this product adds to the Iceberg REST protocol, below `polaris-spark/v1`.
 
 The extension's routes call procedures, control their runs, read the system views, return the changes of
-a branch, and tell how to read materialized views. `ROUTER` contains these routes
+a branch, and tell how to read materialized views. The routes of the management API, below `api/management/v1`, manage
+catalogs. `ROUTER` contains these routes
 and the Iceberg routes. `connect` opens a catalog whose session answers all of them.
 """
 
@@ -10,12 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 from polaris_spark.clock import Clock
-from polaris_spark.extension import changes, materialized_views, procedures, views
+from polaris_spark.extension import changes, management, materialized_views, procedures, views
 from polaris_spark.rest import session
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.router import Router
 
-ROUTER = Router([*ROUTES, *procedures.ROUTES, *views.ROUTES, *materialized_views.ROUTES, *changes.ROUTES])
+ROUTER = Router(
+    [
+        *ROUTES,
+        *procedures.ROUTES,
+        *views.ROUTES,
+        *materialized_views.ROUTES,
+        *changes.ROUTES,
+        *management.ROUTES,
+    ]
+)
 """All routes: the routes of the Iceberg protocol and the routes of the extension."""
 
 

@@ -7,12 +7,14 @@ contains pickled functions. HTTP clients can only request the descriptions of th
 from __future__ import annotations
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.errors import NoSuchViewError
+from polaris_spark.catalog.catalogs import current_row
+from polaris_spark.errors import NoSuchViewError, NotFoundError
 from polaris_spark.extension.messages import PlanRequest, ViewOptions, ViewResponse, ViewsResponse
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.messages import decode, encode
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import EXTENSION, Route
+from polaris_spark.rest.session import Session
 
 
 def list_views(_catalog: Catalog, _request: Request) -> Response:
@@ -57,8 +59,30 @@ def plan_scan(_: Catalog, request: Request) -> Response:
 
 
 def _options(request: Request, given: dict[str, str]) -> dict[str, str]:
-    """Return the given options, and the option `view` with the name in the path of the request."""
+    """Return the given options, and the option `view` with the name in the path of the request.
+
+    If the option `catalog` is the name with which the session opened its catalog, it is replaced by the present name of
+    this catalog, because the catalog may have been renamed, and another one may have the old name.
+
+    Raises:
+        NotFoundError: the session's catalog was dropped.
+    """
+    session = request.session
+    if isinstance(session, Session) and _is_own(session, given):
+        row = session.catalog.row
+        present = current_row(session.catalog.references, row)
+        if present is None:
+            raise NotFoundError(
+                f"catalog {row.name!r} was dropped; undrop_catalog restores it until its grace period ends"
+            )
+        given = {**given, "catalog": present.name}
     return {**given, "view": _name(request)}
+
+
+def _is_own(session: Session, given: dict[str, str]) -> bool:
+    """Whether the options name the catalog of a session."""
+    realm = given.get("realm", session.properties.realm)
+    return given.get("catalog") == session.catalog.name and realm == session.properties.realm
 
 
 def _name(request: Request) -> str:

@@ -14,6 +14,7 @@ from polaris_spark.secret_options import REFERENCE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from polaris_spark.catalog.catalog_changes import RealmCatalogs
     from polaris_spark.rest.session import Session
     from polaris_spark.system.tasks import HeldTask
 
@@ -201,6 +202,9 @@ class Procedure:
     by_sql: bool = False
     """Whether the command line calls the procedure by SQL if it has a Spark session. The procedure then runs in the
     process that answers the session's requests (`Call.answers_spark`)."""
+    on_realm: Callable[[RealmCatalogs, Mapping[str, Any]], Iterable[tuple[Any, ...]]] | None = None
+    """For a procedure of the catalogs of a realm: a function that does the work of `run`, given the catalogs. The
+    command line calls it, because there may be no catalog that a session can open."""
     over_http: bool = False
     """Whether HTTP clients with an administrator's token may call the procedure. The server runs the procedure in its
     own process, so the procedure must not open files, stores or addresses that its arguments name, except locations in

@@ -24,7 +24,7 @@ DEFAULT_FILES = 100_000
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.orphans.search import remove
 
-    search, dry_run = _search(call, arguments), arguments.get("dry_run", True)
+    search, dry_run = search_of(call, arguments), arguments.get("dry_run", True)
     refused = list(_refused(search))
     search = search._replace(roots=tuple(sorted({*search.roots}.difference(one.location for one in refused))))
     means = means_of(call, PROCEDURE.name, dry_run=dry_run)
@@ -57,7 +57,8 @@ def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[
         yield row_of(FileOutcome(location, None, None, None, EMPTY, "there is no file in it"))
 
 
-def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
+def search_of(call: Call, arguments: Mapping[str, Any]) -> Search:
+    """Return what a call of `remove_orphans` with these arguments searches for."""
     from polaris_spark.catalog.permits import Permit
     from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.decisions import (
@@ -170,13 +171,14 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     Unless it is a dry run, first permanently remove from the registry the references that were dropped longer ago than
     the grace period. Branches among them can then no longer be restored, so their files are not needed.
     """
+    from polaris_spark.catalog.catalog_changes import end_dropped
     from polaris_spark.catalog.overlapping_tables import heads_around
     from polaris_spark.maintenance.orphans.search import Means
     from polaris_spark.maintenance.periods import realm_policy
 
     session = call.session
     if not dry_run:
-        session.catalog.references.end_expired(realm_policy(session.catalog).grace_of, session.operation())
+        end_dropped(session.catalog.references, realm_policy(session.catalog).grace_of, session.operation())
     return Means(
         engine_of(call),
         lambda: heads_around(session.catalog),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.properties import GRACE, HISTORY_RETENTION, LOG_RETENTION
-from polaris_spark.catalog.references import catalog_prefix
+from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
 
 
 class Policy(NamedTuple):
@@ -77,7 +77,7 @@ class Policy(NamedTuple):
 def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms: int | None = None) -> Policy:
     """Return how long history, dropped references and the log are kept in the realm of `catalog`.
 
-    The current properties of all catalogs of the realm are read.
+    The current properties of all catalogs of the realm are read, including dropped ones that can be restored.
 
     Args:
         catalog: the catalog that the session has open.
@@ -87,7 +87,8 @@ def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms:
     """
     binding, lifetime_ms = catalog.context.binding, catalog.context.operation_lifetime_ms
     own: dict[str, tuple[int, int, int]] = {}
-    for row in list_catalogs(catalog.references):
+    dropped = [one.row for one in dropped_in(catalog.references.read(CATALOGS))]
+    for row in (*list_catalogs(catalog.references), *dropped):
         if any(name in row.properties for name in (HISTORY_RETENTION, GRACE, LOG_RETENTION)):
             is_own = row.entity_id == catalog.row.entity_id
             grace = binding.period_ms(GRACE, row.properties, grace_ms, is_own=is_own)

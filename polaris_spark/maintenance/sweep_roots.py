@@ -77,6 +77,7 @@ from array import array
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from polaris_spark.catalog.catalog_changes import end_dropped
 from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.commits.change import Operation
@@ -138,7 +139,7 @@ def _trim_fence_and_list_roots(
     now = references.ids.now_ms()
     trim(references, policy, operation, progress=lambda done, of: progress("trimming history", done, of))
     progress("removing dropped references", 0, 0)
-    references.end_expired(policy.grace_of, operation)
+    end_dropped(references, policy.grace_of, operation)
     try:
         lost = _replace_by_tombstones(references, policy, operation)
         fencing = _Fencing(references, progress, lost)

@@ -200,7 +200,7 @@ def _operation(route: Route) -> Json:
     }
     if route.least is Role.ADMINISTRATOR:
         operation["description"] = "Needs the token of an administrator."
-    if route.method == "POST":
+    if route.method in ("POST", "PUT"):
         schema = {"type": "object"} if route.body is None else _ref(route.body.__name__)
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation

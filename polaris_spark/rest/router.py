@@ -22,6 +22,9 @@ ICEBERG = "v1"
 EXTENSION = "polaris-spark/v1"
 """First two parts of the paths of the extension, which are the routes that this product adds to the protocol."""
 
+MANAGEMENT = "api/management/v1"
+"""First parts of the paths of the management API, which are those of Apache Polaris. They have no prefix."""
+
 Answer = Callable[[Catalog, Request], Response]
 
 
@@ -33,19 +36,20 @@ class Route(NamedTuple):
     path: str
     answer: Answer
     base: str = ICEBERG
-    """First part of the path: `ICEBERG` or `EXTENSION`."""
+    """First part of the path: `ICEBERG`, `EXTENSION` or `MANAGEMENT`."""
     least: Role = Role.CLIENT
     """Lowest role that can use the route."""
     body: type | None = None
     """Message class of the request's body; None if the body has no class or there is none."""
     result: type | None = None
-    """Message class of the response's body. Set only for routes of the extension."""
+    """Message class of the response's body. Set only for routes of the extension and of the management API."""
     query: tuple[str, ...] = ()
     """Names of the query's parameters."""
 
     @property
     def template(self) -> str:
-        """The path template without a prefix. For a route of the extension, it begins with the base."""
+        """The path template without a prefix. For a route that is not an Iceberg route, it begins with the
+        base."""
         return self.path if self.base == ICEBERG else f"{self.base}/{self.path}"
 
 
@@ -62,6 +66,8 @@ class Match(NamedTuple):
         """The path template of the route; see `Route.template`."""
         return self.route.template
 
+
+_MANAGEMENT = tuple(MANAGEMENT.split("/"))
 
 _Shapes = dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]]
 """By the number of parts of the path: a list of (parts of a path template, routes with this template by HTTP
@@ -103,7 +109,7 @@ class Router:
             raise NotFoundError(f"no such path: {path!r}")
         shapes, parts, prefix = self._by_base[base], parts[len(base) :], None
         methods, params = _match(shapes, parts)
-        if methods is None and len(parts) > 1:
+        if methods is None and len(parts) > 1 and base != _MANAGEMENT:
             prefix = _unquoted(parts[0], unquote)
             methods, params = _match(shapes, parts[1:])
         if methods is None:

@@ -14,7 +14,14 @@ from typing import Any, Protocol, TypeVar, cast
 
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import find_catalog, initialize, open_catalog, require_branch
+from polaris_spark.catalog.catalog_changes import RealmCatalogs
+from polaris_spark.catalog.catalogs import (
+    current_row,
+    find_catalog,
+    initialize,
+    open_catalog,
+    require_branch,
+)
 from polaris_spark.catalog.change_log import POLL_SECONDS
 from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, absolute
@@ -231,8 +238,14 @@ class Session:
     def catalog_properties(self) -> dict[str, str]:
         """Return the properties that are now stored with the catalog. They apply to all sessions."""
         self._require_open()
-        row = find_catalog(self.catalog.references, self.catalog.name)
+        row = current_row(self.catalog.references, self.catalog.row)
         return dict((row or self.catalog.row).properties)
+
+    @property
+    def catalogs(self) -> RealmCatalogs:
+        """The catalogs of the realm, which this session's principal can create, rename, drop and restore."""
+        self._require_open()
+        return RealmCatalogs(self.catalog.references, self.catalog.context, self.operation())
 
     def set_catalog_properties(
         self, updates: Mapping[str, str] | None = None, *, removals: Collection[str] = ()

@@ -5,19 +5,38 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from polaris_spark.catalog.catalogs import find_catalog, list_catalogs
+from polaris_spark.catalog.catalogs import changes_of_catalogs, list_catalogs
 from polaris_spark.catalog.properties import WAREHOUSE
-from polaris_spark.errors import BadRequestError
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.errors import BadRequestError, TryAgainError
 from polaris_spark.names import MAIN
 from polaris_spark.rest.config import same_place
 from polaris_spark.rest.session import Session, open_session
 from polaris_spark.system.stores import check_store
 
+NAMES_MS: Final = 1_000
+"""Time in milliseconds after which a server has seen that another process renamed, dropped or restored a catalog. A new
+catalog is seen at once, and so are changes that were requested from this server."""
+
+
+class _Opened(NamedTuple):
+    """An open catalog."""
+
+    session: Session
+    """The session that was opened, which must be closed."""
+    restricted: Session
+    """The same session, restricted to the allowed locations, with the catalog's newest name."""
+
 
 class ServedCatalogs:
     """All catalogs of the realm of an open session. The session's catalog is the default catalog. Each other catalog is
     opened when a client first requests it.
+
+    Sessions are found by the entity id of their catalog, and names are read from the store at most `NAMES_MS` ago. So a
+    name means the catalog that has it, also after renames and drops. If the default catalog was dropped, the catalog
+    that has its name now is the default catalog.
 
     All catalogs are restricted: locations that clients give must lie below the catalog's warehouse or below an allowed
     location. Thread-safe. `close` closes all sessions, including the given one.
@@ -37,11 +56,18 @@ class ServedCatalogs:
         self.session = session
         self._allowed = tuple(allowed)
         self._follow_links = follow_links
-        self.default = self._restricted(session)
-        """The session of the default catalog, restricted to the allowed locations."""
-        self._others: dict[str, Session] = {}
-        self._opened: list[Session] = []
+        self._default = session.catalog.row
+        self._opened = {self._default.entity_id: _Opened(session, self._restricted(session))}
+        self._names: dict[str, CatalogRow] = {}
+        self._read_at: float | None = None
+        self._known = -1
         self._guard = threading.Lock()
+
+    @property
+    def default(self) -> Session:
+        """The session of the default catalog, restricted to the allowed locations."""
+        row = self._row_of_default()
+        return self._opened[self._default.entity_id].restricted if row is None else self._of(row)
 
     def choose(self, name: str | None) -> Session:
         """Return the session of the catalog with this name, after opening the catalog if necessary.
@@ -49,22 +75,12 @@ class ServedCatalogs:
         If the name is None, return the default catalog's session. Also return this session if no catalog has the name:
         the handler then refuses the request, because the catalog name in its path is not the default catalog's.
         """
-        if name is None or name == self.default.catalog.name:
+        if name is None:
             return self.default
-        if "@" in name and find_catalog(self.default.catalog.references, name) is None:
-            name = name.partition("@")[0]  # the handler finds the state
-            if name == self.default.catalog.name:
-                return self.default
-        opened = self._others.get(name)  # without the guard, which is held while another catalog is opened
-        if opened is not None:
-            return opened
-        with self._guard:
-            found = self._others.get(name)
-            if found is None:
-                if find_catalog(self.default.catalog.references, name) is None:
-                    return self.default
-                found = self._others[name] = self._open(name)
-            return found
+        row = self._find(name)
+        if row is None and "@" in name:
+            row = self._find(name.partition("@")[0])  # the handler finds the state
+        return self.default if row is None else self._of(row)
 
     def of_warehouse(self, text: str | None) -> Session:
         """Return the session of the catalog whose name or warehouse location is `text`. If `text` is empty, or no
@@ -74,15 +90,16 @@ class ServedCatalogs:
             BadRequestError: the catalog's name equals the first part of a route's path, so paths with the name as
                 prefix would be ambiguous.
         """
-        if not text or text == self.default.catalog.name:
-            return self.default
+        default = self.default
+        if not text or text == default.catalog.name:
+            return default
         found = self.choose(text)
-        if found is self.default and not same_place(text, self.default.catalog.context.warehouse):
-            for row in list_catalogs(self.default.catalog.references):
+        if found is default and not same_place(text, default.catalog.context.warehouse):
+            for row in self._latest().values():
                 if same_place(text, row.properties.get(WAREHOUSE, "")):
                     found = self.choose(row.name)
                     break
-        if found is not self.default and found.catalog.name in found.router.roots:
+        if found is not default and found.catalog.name in found.router.roots:
             raise BadRequestError(
                 f"catalog {found.catalog.name!r} cannot be selected here, because its name is also the first part of "
                 "paths of the protocol: start a server with this catalog as its default"
@@ -106,24 +123,67 @@ class ServedCatalogs:
     def close(self) -> None:
         """Close the sessions of all catalogs, which releases the store."""
         with self._guard:
-            opened = list(self._opened)
-            self._opened.clear()
-            self._others.clear()
+            opened = [one.session for one in self._opened.values() if one.session is not self.session]
         for session in (*opened, self.session):
             session.close()
 
-    def _open(self, name: str) -> Session:
+    def _row_of_default(self) -> CatalogRow | None:
+        """Return the newest row of the default catalog; None if it was dropped, and no catalog has its name."""
+        rows = self._latest()
+        named = rows.get(self._default.name)
+        if named is not None and named.entity_id == self._default.entity_id:
+            return named
+        renamed = (row for row in rows.values() if row.entity_id == self._default.entity_id)
+        return next(renamed, named)
+
+    def _find(self, name: str) -> CatalogRow | None:
+        return self._latest().get(name) or self._latest(fresh=True).get(name)
+
+    def _latest(self, *, fresh: bool = False) -> dict[str, CatalogRow]:
+        """Return the catalogs by name, as they were at most `NAMES_MS` ago.
+
+        Args:
+            fresh: whether to read them now.
+        """
+        clock, known = self.session.connection.clock, changes_of_catalogs()
+        now = clock.elapsed_ms()
+        with self._guard:
+            is_old = self._read_at is None or now - self._read_at >= NAMES_MS or known != self._known
+            if fresh or is_old:
+                rows = list_catalogs(self.session.catalog.references)
+                self._names = {row.name: row for row in rows}
+                self._read_at, self._known = now, known
+            return self._names
+
+    def _of(self, row: CatalogRow) -> Session:
+        """Return the session of a catalog, after opening the catalog if necessary."""
+        opened = self._opened.get(
+            row.entity_id
+        )  # without the guard, which is held while another catalog is opened
+        if opened is not None and opened.restricted.catalog.name == row.name:
+            return opened.restricted
+        with self._guard:
+            opened = self._opened.get(row.entity_id)
+            if opened is None:
+                opened = self._open(row)
+            if opened.restricted.catalog.name != row.name:
+                renamed = opened.restricted.derive(catalog=opened.restricted.catalog.renamed(row))
+                opened = opened._replace(restricted=renamed)
+            self._opened[row.entity_id] = opened
+            return opened.restricted
+
+    def _open(self, row: CatalogRow) -> _Opened:
         properties = dataclasses.replace(
-            self.session.properties, catalog=name, branch=MAIN, warehouse=None, create=False
+            self.session.properties, catalog=row.name, branch=MAIN, warehouse=None, create=False
         )
         session = open_session(properties, self.session.connection.clock, self.session.router)
         try:
-            restricted = self._restricted(session)
+            if session.catalog.row.entity_id != row.entity_id:
+                raise TryAgainError(f"catalog {row.name!r} has just been renamed or dropped; try again")
+            return _Opened(session, self._restricted(session))
         except BaseException:
             session.close()
             raise
-        self._opened.append(session)
-        return restricted
 
     def _restricted(self, session: Session) -> Session:
         catalog = session.catalog.restricted(self._allowed, follow_links=self._follow_links)

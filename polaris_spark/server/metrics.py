@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-CHANGES = frozenset({"POST", "DELETE"})
+CHANGES = frozenset({"POST", "PUT", "DELETE"})
 """HTTP methods of requests that can change the catalog."""
 
 _COMMITS = {409: "conflict", 504: "unknown"}

@@ -110,6 +110,8 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     catalog."""
     keep_commits: int = 0
     """Minimum number of commits before the newest one that are kept, however old they are."""
+    with_catalog: bool = False
+    """Whether the reference was dropped with its catalog. It is then restored with the catalog."""
 
     @classmethod
     def from_head(
@@ -267,22 +269,7 @@ class RegistryChange(Change[P, Registered]):
     def record(
         self, state: State, registered: Registered, now: int, summary: dict[str, str] | None = None
     ) -> Registered:
-        key, r = registered.name.encode(), registered.registration
-        state.put(REFERENCES, key, Entry(registered.source, encode_registration(r)))
-        state.log(
-            LogEntry(
-                self.operation.id,
-                self.operation.principal,
-                now,
-                self.action,
-                r.generation,
-                key,
-                after=registered.source if r.state == "live" else 0,
-                before=registered.source if r.state == "dropped" else 0,
-                summary={**(summary or {}), **dict(self.operation.notes)},
-            )
-        )
-        return registered
+        return _record(state, registered, now, self.action, self.operation, summary)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Registered:
         found = self.found(state)
@@ -408,25 +395,8 @@ class UndropReference(RegistryChange[tuple[int, Head | None]]):
         self.refuse_rivals(state, self.rivals)
         if head is None:
             raise PrepareAgain
-        registration = self.restored(state, found, head, now)
+        registration = _restored(state, found, head, now, self.operation.principal)
         return self.record(state, Registered(self.name, head.commit, registration), now)
-
-    def restored(self, state: State, found: Registered, head: Head, now: int) -> Registration:
-        before = found.registration
-        restored = Registration.from_head(
-            head,
-            state.new_id(),
-            now_ms=now,
-            principal=self.operation.principal,
-            description=before.description,
-        )
-        return msgspec.structs.replace(
-            restored,
-            protected=before.protected,
-            protection=before.protection,
-            keep_ms=before.keep_ms,
-            keep_commits=before.keep_commits,
-        )
 
     def dropped(self, state: State) -> Registered:
         found = self.found(state)
@@ -467,9 +437,10 @@ class RenameReference(UndropReference):
         self.refuse_rivals(state, self.rivals)
         if head is None:
             raise PrepareAgain
-        registration, key = self.restored(state, found, head, now), self.name.encode()
+        who, key = self.operation.principal, self.name.encode()
+        registration = _restored(state, found, head, now, who)
         state.remove(REFERENCES, key)
-        who, generation = self.operation.principal, registration.generation
+        generation = registration.generation
         state.log(LogEntry(self.operation.id, who, now, self.action, generation, key, before=head.commit))
         return self.record(state, Registered(self.to, head.commit, registration), now, {"from": self.name})
 
@@ -519,6 +490,73 @@ class AlterReference(RegistryChange[int]):
         return self.record(state, found._replace(registration=altered), prepared, summary)
 
 
+class DropCatalogReferences(Change[int, list[Registered]]):
+    """Drop the live references whose names begin with a prefix, in one commit, because their catalog was dropped."""
+
+    def __init__(self, prefix: str, operation: Operation, clock: Clock) -> None:
+        self.prefix = prefix
+        self.operation = operation
+        self.clock = clock
+
+    def prepare(self, view: State) -> int:
+        return self.clock.now_ms()
+
+    def apply(self, state: State, prepared: int) -> list[Registered]:
+        dropped = []
+        for one in _below(state, self.prefix):
+            if one.registration.state == "live":
+                registration = msgspec.structs.replace(
+                    one.registration,
+                    state="dropped",
+                    time=prepared,
+                    principal=self.operation.principal,
+                    with_catalog=True,
+                )
+                changed = one._replace(registration=registration)
+                dropped.append(_record(state, changed, prepared, DropReference.action, self.operation))
+        return dropped
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[Registered]:
+        raise AssertionError("this change has no operation id, so it cannot be repeated")
+
+
+class RestoreCatalogReferences(Change[tuple[int, dict[Registered, Head]], list[Registered]]):
+    """Restore the references whose names begin with a prefix and which were dropped with their catalog, in one
+    commit."""
+
+    def __init__(self, prefix: str, operation: Operation, references: OpenReferences) -> None:
+        self.prefix = prefix
+        self.operation = operation
+        self.references = references
+
+    def prepare(self, view: State) -> tuple[int, dict[Registered, Head]]:
+        heads = {one: self.references.sealed_head(one) for one in self._dropped(view)}
+        return self.references.clock.now_ms(), heads
+
+    def apply(self, state: State, prepared: tuple[int, dict[Registered, Head]]) -> list[Registered]:
+        now, heads = prepared
+        found = self._dropped(state)
+        if not heads.keys() >= set(found):
+            raise PrepareAgain
+        restored = []
+        for one in found:
+            registration = _restored(state, one, heads[one], now, self.operation.principal)
+            changed = Registered(one.name, heads[one].commit, registration)
+            restored.append(_record(state, changed, now, UndropReference.action, self.operation))
+        return restored
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[Registered]:
+        raise AssertionError("this change has no operation id, so it cannot be repeated")
+
+    def _dropped(self, state: State) -> list[Registered]:
+        return [one for one in _below(state, self.prefix) if was_dropped_with_catalog(one)]
+
+
+def was_dropped_with_catalog(registered: Registered) -> bool:
+    """Whether a reference is dropped because its catalog was dropped."""
+    return registered.registration.state == "dropped" and registered.registration.with_catalog
+
+
 class EndReference(Change[int, None]):
     """Change that ends the registrations of dropped references. Registrations that have changed since they were listed
     are skipped."""
@@ -542,6 +580,54 @@ class EndReference(Change[int, None]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         raise AssertionError("a change that ends registrations has no operation id, so it cannot be repeated")
+
+
+def _record(
+    state: State,
+    registered: Registered,
+    now: int,
+    action: str,
+    operation: Operation,
+    summary: dict[str, str] | None = None,
+) -> Registered:
+    """Store a registration, and add a log entry."""
+    key, r = registered.name.encode(), registered.registration
+    state.put(REFERENCES, key, Entry(registered.source, encode_registration(r)))
+    state.log(
+        LogEntry(
+            operation.id,
+            operation.principal,
+            now,
+            action,
+            r.generation,
+            key,
+            after=registered.source if r.state == "live" else 0,
+            before=registered.source if r.state == "dropped" else 0,
+            summary={**(summary or {}), **dict(operation.notes)},
+        )
+    )
+    return registered
+
+
+def _restored(state: State, found: Registered, head: Head, now: int, principal: str) -> Registration:
+    """Return the registration of a restored reference, under a new generation."""
+    before = found.registration
+    restored = Registration.from_head(
+        head, state.new_id(), now_ms=now, principal=principal, description=before.description
+    )
+    return msgspec.structs.replace(
+        restored,
+        protected=before.protected,
+        protection=before.protection,
+        keep_ms=before.keep_ms,
+        keep_commits=before.keep_commits,
+    )
+
+
+def _below(state: State, prefix: str) -> list[Registered]:
+    """Return the references whose names begin with a prefix that ends with a slash."""
+    first, end = prefix.encode(), prefix[:-1].encode() + b"0"  # the character after the slash
+    return [registered_by(key.decode(), entry) for key, entry in state.scan(REFERENCES, first, end)]
 
 
 def _found(state: State, name: str) -> Registered | None:

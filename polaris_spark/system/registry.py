@@ -59,16 +59,19 @@ from polaris_spark.system.registrations import (
     AlterReference,
     CreateReference,
     Description,
+    DropCatalogReferences,
     DropReference,
     EndReference,
     FirstChange,
     RenameReference,
+    RestoreCatalogReferences,
     UndropReference,
     expired,
     head_in,
     is_tag,
     name_parts,
     registered_by,
+    was_dropped_with_catalog,
 )
 from polaris_spark.system.registrations import (
     REFERENCES as REFERENCES,
@@ -348,6 +351,38 @@ class References:
         self.forget(name)
         return registered
 
+    def drop_all(self, prefix: str, operation: Operation) -> None:
+        """Drop all live references whose names begin with a prefix, because their catalog was dropped. When this
+        returns, their rows are sealed.
+
+        Args:
+            prefix: the prefix, which ends with a slash.
+            operation: the principal for the log; it has no id.
+        """
+        listed = self._below(prefix)
+        if any(one.registration.state == "live" for one in listed):
+            self.root.commit(DropCatalogReferences(prefix, operation, self.clock))
+        for registered in self._below(prefix):
+            if was_dropped_with_catalog(registered):
+                self._afterwards(registered.name, partial(self._seal, registered))
+            self.forget(registered.name)
+
+    def restore_all(self, prefix: str, operation: Operation) -> None:
+        """Restore all references whose names begin with a prefix and which were dropped with their catalog. The
+        arguments are those of `drop_all`.
+
+        Raises:
+            ReferenceGoneError: one of them was dropped longer ago than the grace period, and cannot be restored.
+        """
+        if not any(map(was_dropped_with_catalog, self._below(prefix))):
+            return
+        for registered in self.root.commit(RestoreCatalogReferences(prefix, operation, self)):
+            self._afterwards(registered.name, partial(self._complete_unless_dropped, registered))
+            self.forget(registered.name)
+
+    def _below(self, prefix: str) -> list[Registered]:
+        return [one for one in self.listed() if one.name.startswith(prefix)]
+
     def rename(self, name: str, to: str, operation: Operation, *, rivals: tuple[str, ...] = ()) -> Registered:
         """Rename a reference, and return its new registration. It gets a new row; nothing else changes.
 
@@ -451,7 +486,13 @@ class References:
 
         return self.open(name).amend(moved)
 
-    def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> None:
+    def end_expired(
+        self,
+        grace_ms: int | Callable[[str], int],
+        operation: Operation,
+        *,
+        may_end: Callable[[Sequence[Registered]], Sequence[Registered]] = lambda found: found,
+    ) -> None:
         """End the registrations of the references that were dropped at least the grace period ago.
 
         These references can no longer be restored, so their objects and files can be deleted. Jobs that delete objects
@@ -460,8 +501,9 @@ class References:
 
         Args:
             grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
+            may_end: function that takes these references, and returns those of them whose registrations may end.
         """
-        self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
+        self.end(may_end(expired(self.listed(), self.ids.now_ms(), grace_ms)), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> None:
         """End the registrations of dropped references, so that they can no longer be restored. Skip registrations that
@@ -560,6 +602,15 @@ class References:
                 return id
             # A process whose ids run ahead set a higher fence, so the row was not changed and no attempt was fenced.
             self.ids.observe(head.fence)
+
+    def last_of(self, registered: Registered) -> CommitReader:
+        """Seal the row of a dropped reference, and return a reader of its last commit.
+
+        Raises:
+            ReferenceGoneError: as by `sealed_head`.
+        """
+        head = self.sealed_head(registered)
+        return CommitReader(self.store, b"", head, self.store.get(head.commit, Commit))
 
     def sealed_head(self, registered: Registered) -> Head:
         """Seal the row of a dropped reference against commits, and return its last head.

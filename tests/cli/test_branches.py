@@ -56,6 +56,39 @@ def test_a_branch_is_created_shown_dropped_and_restored(place: tuple[str, ...], 
     assert restored["commit-id"] == again["commit-id"]
 
 
+def test_a_catalog_is_created_renamed_dropped_and_restored(place: tuple[str, ...], tmp_path: Path) -> None:
+    if place[0] == "--server":
+        refused = run(
+            "catalog",
+            "create",
+            *place,
+            "--name",
+            "a",
+            "--warehouse",
+            str(tmp_path / "a"),
+            POLARIS_SPARK_TOKEN=TOKEN,
+        )
+        assert (refused.code, "a location that this server allows" in refused.err) == (2, True)
+        with polaris_spark.connect(store=f"sqlite://{tmp_path}/store.db") as session:
+            session.catalogs.create("a", {"warehouse": str(tmp_path / "a")})
+    else:
+        where = str(tmp_path / "a")
+        [made] = told("create", *place, "--name", "a", "--warehouse", where, group="catalog")
+        assert (made["catalog"], made["created"]) == ("a", True)
+    [renamed] = told("rename", *place, "--name", "a", "--to", "b", group="catalog")
+    assert [one["catalog"] for one in told("show", *place, group="catalog")] == ["b", "polaris"]
+    [dropped] = told("drop", *place, "--name", "b", group="catalog")
+    assert dropped == {"catalog": "b", "catalog-id": renamed["catalog-id"], "dropped": True}
+    states = {one["catalog"]: one["state"] for one in told("show", *place, "--dropped", group="catalog")}
+    assert states == {"polaris": "active", "b": "dropped"}
+    refused = run("catalog", "drop", *place, "--name", "polaris", POLARIS_SPARK_TOKEN=TOKEN)
+    assert (refused.code, "is not empty" in refused.err) == (2, True)
+    [restored] = told("undrop", *place, "--name", "b", "--to", "c", group="catalog")
+    assert restored == {"catalog": "c", "catalog-id": renamed["catalog-id"]}
+    [described] = told("describe", *place, "--name", "c", group="catalog")
+    assert described["warehouse"] == f"file://{tmp_path}/a"
+
+
 def test_a_branch_is_renamed_reassigned_and_protected(place: tuple[str, ...]) -> None:
     told("create", *place, "--name", "dev")
     [renamed] = told("rename", *place, "--name", "dev", "--to", "trial")

@@ -33,9 +33,10 @@ def local(session: Session) -> Asking:
 
 
 @pytest.fixture
-def admin(session: Session) -> Asking:
-    """A caller with the role of an administrator of a server."""
-    return Asking(session.derive(catalog=session.catalog.restricted([])), Role.ADMINISTRATOR)
+def admin(session: Session, tmp_path: Path) -> Asking:
+    """A caller with the role of an administrator of a server, which allows the folder `allowed`."""
+    restricted = session.catalog.restricted([str(tmp_path / "allowed")])
+    return Asking(session.derive(catalog=restricted), Role.ADMINISTRATOR)
 
 
 @pytest.fixture

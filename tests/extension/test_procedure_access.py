@@ -44,6 +44,16 @@ def test_an_administrator_names_only_locations_that_the_server_allows(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("location", LOCATIONS)
+def test_an_administrator_creates_a_catalog_only_where_the_server_allows_it(
+    admin: Asking, local: Asking, tmp_path: Path, location: str
+) -> None:
+    named = location.replace("{tmp}", str(tmp_path))
+    status, body = admin.call("create_catalog", {"name": "new", "warehouse": named}, **WAIT)
+    assert status in (400, 403), body
+    assert [row[0] for row in call(local.session, "show_catalogs")] == ["polaris"]
+
+
 def test_a_link_out_of_the_warehouse_is_not_an_allowed_location(admin: Asking, tmp_path: Path) -> None:
     outside, warehouse = tmp_path / "outside", tmp_path / "warehouse"
     outside.mkdir()
@@ -94,6 +104,11 @@ NEEDED = {
     "protect_branch": {"name": "dev"},
     "unprotect_branch": {"name": "dev"},
     "alter_branch": {"name": "dev", "comment": "x"},
+    "create_catalog": {"name": "new"},
+    "describe_catalog": {"name": "other"},
+    "rename_catalog": {"name": "other", "to": "renamed"},
+    "drop_catalog": {"name": "other"},
+    "undrop_catalog": {"name": "gone"},
     "add_check": {"branch": "dev", "name": "x", "sql": "SELECT true"},
     "drop_check": {"branch": "dev", "name": "x", "if_exists": True},
     "alter_tag": {"name": "v1", "comment": "x"},
@@ -118,7 +133,7 @@ NEEDED = {
 
 @pytest.mark.parametrize("procedure", OFFERED)
 def test_every_procedure_that_is_offered_runs_without_spark(
-    admin: Asking, local: Asking, procedure: str
+    admin: Asking, local: Asking, tmp_path: Path, procedure: str
 ) -> None:
     local.send("POST", "v1/namespaces", {"namespace": ["db"]})
     schema = {"type": "struct", "fields": []}
@@ -137,6 +152,11 @@ def test_every_procedure_that_is_offered_runs_without_spark(
         for tag in ("v1", "v2"):
             call(local.session, "create_tag", name=tag)
         call(local.session, "drop_tag", name="v2")
+        for catalog in ("other", "gone"):
+            call(local.session, "create_catalog", name=catalog, warehouse=str(tmp_path / catalog))
+        call(local.session, "drop_catalog", name="gone")
+    if procedure == "create_catalog":
+        needed = {"name": "new", "warehouse": str(tmp_path / "allowed" / "new")}
     status, run = admin.call(procedure, needed, **WAIT)
     assert (status, run["status"]) == (200, "succeeded")
 

@@ -228,7 +228,7 @@ def test_the_log_has_the_principal_and_the_properties_that_were_set(
         ({}, ("shared-locations",), "fixed when the catalog is created"),
         ({"gc_enabled": "false"}, (), "did you mean 'gc.enabled'"),
         ({"table-default.": "1"}, (), "cannot have the property 'table-default.'"),
-        ({"cache-bytes": "1 MB"}, (), "it can have: create-parent-namespaces"),
+        ({"cache-bytes": "1 MB"}, (), "it can have: allowed-locations"),
         ({"grace": "3 h"}, ("grace",), "both set and removed: grace"),
         ({"table-default.format-version": "9"}, (), "it must be one of 1, 2, 3, 4"),
         ({"table-default.x": "env:HOME"}, (), "cannot be env:NAME"),

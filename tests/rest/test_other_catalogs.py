@@ -155,7 +155,7 @@ def test_catalogs_of_older_stores_that_share_a_warehouse_still_work(
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr(catalogs.CreateCatalog, "_refuse_overlap", lambda *_: None)
-        older.setattr(catalogs, "_refuse_used", lambda *_: None)
+        older.setattr(catalogs, "refuse_used", lambda *_: None)
         clients = [opened(place, tmp_path / "same", catalog=name) for name in ("one", "two")]
     for client in clients:
         client.namespace("db")

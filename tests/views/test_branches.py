@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from polaris_spark.errors import InputError, NotFoundError
 from polaris_spark.jobs.branches import SHOW
+from polaris_spark.jobs.catalogs import SHOW as SHOW_CATALOGS
 from polaris_spark.jobs.registry import call
 from tests.views.catalogs import Catalog, rows
 
@@ -51,6 +53,41 @@ def test_branches_are_shown_with_their_distance_from_main(tmp_path: Path) -> Non
         rows("branches", store=main.store, catalog="other", as_of="0")
     for one in (main, other, dev):
         one.session.close()
+
+
+def test_catalogs_are_shown_with_dropped_ones_and_views_follow_a_rename(tmp_path: Path) -> None:
+    main = Catalog(tmp_path / "c.db")
+    main.namespace("db")
+    session = main.session
+    for name in ("a", "gone"):
+        session.catalogs.create(name, {"warehouse": str(tmp_path / name), "gc.enabled": "false"})
+    session.catalogs.drop("gone")
+    found = {row["catalog"]: row for row in rows("catalogs", store=main.store)}
+    assert {name: row["state"] for name, row in found.items()} == {
+        "a": "active",
+        "polaris": "active",
+        "gone": "dropped",
+    }
+    for shown in call(session, "show_catalogs", dropped=True):
+        row = found[shown[0]]
+        names = [column.name for column in SHOW_CATALOGS.columns[:-1]]
+        assert [row[name] for name in names] == list(shown[:-1])
+    assert dict(found["gone"]["properties"])["gc.enabled"] == "false"
+    session.catalogs.rename("polaris", "renamed")
+    session.catalogs.rename("a", "polaris")
+    options = {"store": main.store, "catalog": "polaris"}
+    count = json.loads(
+        session.request(
+            "POST", "polaris-spark/v1/views/namespaces/count", None, json.dumps({"options": options})
+        )[2]
+    )
+    assert count["count"] == 1  # those of the renamed catalog, not of the one that has its name
+    session.catalogs.drop("renamed", cascade=True)
+    status, _, _ = session.request(
+        "POST", "polaris-spark/v1/views/namespaces/count", None, json.dumps({"options": options})
+    )
+    assert status == 404
+    session.close()
 
 
 def test_changes_say_their_branch_what_was_merged_and_what_a_transaction_changed(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalog_changes import end_dropped
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.engine import Engine
@@ -143,7 +144,7 @@ class ExpiryRun:
         decided = self._decide(tables)
         if not dry_run:
             self._remove(decided)
-            self._catalog.references.end_expired(realm_policy(self._catalog).grace_of, self._operation)
+            end_dropped(self._catalog.references, realm_policy(self._catalog).grace_of, self._operation)
             self._fence_other_branches()
         heads = self._heads()
         self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)

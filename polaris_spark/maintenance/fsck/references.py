@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.references import CATALOGS
-from polaris_spark.catalog.rows import NAMES, CatalogRow
+from polaris_spark.catalog.rows import DROPPED, NAMES, CatalogRow
 from polaris_spark.clock import AHEAD_MS, iso_text
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import CorruptionError, PolarisError
@@ -231,11 +231,13 @@ class _References:
         commit = self._rows.values([root.head.commit], Commit).get(root.head.commit)
         if commit is None:
             return None
-        if NAMES not in commit.index_names:
-            return {}
-        index = Index(commit.index_roots[commit.index_names.index(NAMES)], self._rows.shards)
+        indexes = [
+            Index(root, self._rows.shards)
+            for name, root in zip(commit.index_names, commit.index_roots, strict=True)
+            if name in (NAMES, DROPPED)
+        ]
         try:
-            pointers = [entry.pointer for _, entry in index.range()]
+            pointers = [entry.pointer for index in indexes for _, entry in index.range()]
         except CorruptionError:
             return None
         found = self._rows.values(pointers, CatalogRow)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _NAMES = (
     "objects",
     "references",
+    "catalogs",
     "branches",
     "index",
     "commits",

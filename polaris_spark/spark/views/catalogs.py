@@ -1,0 +1,78 @@
+"""The system view `catalogs`: one row for each catalog of a realm, including dropped ones that can be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from polaris_spark.catalog.properties import WAREHOUSE
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, dropped_in
+from polaris_spark.catalog.rows import CatalogRow, DroppedMark
+from polaris_spark.spark.realm_reader import ReadStore
+from polaris_spark.spark.views.columns import LONG, STRING, STRING_MAP, TIMESTAMP, ViewColumn, micros, pairs
+from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
+
+
+class CatalogTask(NamedTuple):
+    """A catalog."""
+
+    row: CatalogRow
+    dropped: DroppedMark | None
+    """The drop of the catalog; None if it exists."""
+
+
+class Catalogs(SystemView[CatalogTask, CatalogTask]):
+    """A system view with one row for each catalog of a realm."""
+
+    comment = "Catalogs of the realm, one row each, including dropped catalogs that can be restored"
+    columns = (
+        ViewColumn("catalog", STRING, "Name of the catalog", lambda row: row.row.name),
+        ViewColumn(
+            "catalog_id",
+            LONG,
+            "Id of the catalog, which stays the same if it is renamed",
+            lambda row: row.row.entity_id,
+        ),
+        ViewColumn(
+            "state",
+            STRING,
+            "`active` or `dropped`",
+            lambda row: "active" if row.dropped is None else "dropped",
+        ),
+        ViewColumn(
+            "warehouse",
+            STRING,
+            "Location below which its tables are created",
+            lambda row: row.row.properties.get(WAREHOUSE),
+        ),
+        ViewColumn("owner", STRING, "Principal that created it", lambda row: row.row.owner),
+        ViewColumn("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.row.created)),
+        ViewColumn(
+            "dropped_at",
+            TIMESTAMP,
+            "Time of its drop",
+            lambda row: None if row.dropped is None else micros(row.dropped.time),
+        ),
+        ViewColumn(
+            "dropped_by",
+            STRING,
+            "Principal that dropped it",
+            lambda row: None if row.dropped is None else row.dropped.principal,
+        ),
+        ViewColumn("properties", STRING_MAP, "Its properties", lambda row: pairs(row.row.properties)),
+    )
+
+    def plan(self, request: ScanRequest) -> list[Weighted[CatalogTask]]:
+        request.refuse_as_of("it shows the catalogs as they are now")
+        realm = request.store.realm(request.options.realm)
+        condition = request.condition("catalog")
+        opened = realm.open(realm.live(CATALOGS)[1])
+        found = [CatalogTask(row, None) for row in catalogs_in(opened)]
+        found += [CatalogTask(one.row, one.mark) for one in dropped_in(opened)]
+        return [Weighted(one, 1) for one in found if condition.allows(one.row.name)]
+
+    def rows(self, store: ReadStore, task: CatalogTask, needs: frozenset[str]) -> Iterator[CatalogTask]:
+        yield task
+
+
+SYSTEM_VIEW = Catalogs()

@@ -1,0 +1,446 @@
+"""Catalogs are created, renamed, dropped and restored. Open sessions follow."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polaris_spark
+from polaris_spark import Session
+from polaris_spark.catalog.catalog_changes import DropCatalog, UndropCatalog, unsettled
+from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CatalogNotEmptyError,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    PolarisError,
+    ProtectedBranchError,
+)
+from polaris_spark.jobs.registry import call
+from tests.rest.client import Client, connect, files_below, table_request, tables
+
+WHO = Operation(b"", "ann")
+HOUR_MS = 3_600_000
+
+
+class Realm:
+    """A realm with the catalog `polaris`, which sessions of several processes could have open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.folder = f"sqlite://{folder}/store.db", folder
+        self.sessions: list[Session] = []
+        self.main = self.open("polaris", warehouse=folder / "polaris").session
+
+    def open(self, name: str, **properties: Any) -> Client:
+        """Open a catalog with connections of its own."""
+        timeout = (
+            f"{60 + len(self.sessions)} s"  # processes share the references of sessions with equal settings
+        )
+        warehouse = properties.pop("warehouse", None)
+        create = {} if warehouse else {"create": False}
+        opened = connect(self.store, warehouse, catalog=name, commit_timeout=timeout, **create, **properties)
+        self.sessions.append(opened.session)
+        return opened
+
+    def create(self, name: str, folder: str | None = None, **properties: str) -> int:
+        """Create a catalog, and return its id."""
+        where = str(self.folder / (folder or name))
+        return self.main.catalogs.create(name, {"warehouse": where, **properties}).row.entity_id
+
+    def names(self) -> dict[str, int]:
+        """The ids of the catalogs by name."""
+        return {one.row.name: one.row.entity_id for one in self.main.catalogs.all()}
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Iterator[Realm]:
+    made = Realm(tmp_path)
+    yield made
+    for session in made.sessions:
+        session.close()
+
+
+def namespaces(client: Client) -> list[str]:
+    return [name for (name,) in client.ok("GET", "v1/namespaces")["namespaces"]]
+
+
+def test_a_created_catalog_is_listed_described_and_opened(realm: Realm) -> None:
+    id = realm.create("a", **{"gc.enabled": "false"})
+    (row,) = [one for one in call(realm.main, "show_catalogs") if one[0] == "a"]
+    assert row == call(realm.main, "describe_catalog", name="a")[0]
+    assert row[:4] == ("a", id, "active", f"file://{realm.folder}/a")
+    opened = realm.open("a")
+    assert opened.session.catalog_properties()["gc.enabled"] == "false"
+    opened.namespace("db")
+    assert namespaces(opened) == ["db"]
+
+
+@pytest.mark.parametrize(
+    ("name", "properties", "error"),
+    [
+        ("polaris", {"warehouse": "/tmp/x"}, AlreadyExistsError),
+        ("a", {}, InputError),
+        ("a", {"warehouse": "/tmp/x", "gc.enabled": "maybe"}, InputError),
+        ("a", {"warehouse": "/tmp/x", "nosuch": "1"}, InputError),
+        ("a", {"warehouse": "/tmp/x", "shared-locations": "maybe"}, InputError),
+        ("a", {"warehouse": "{polaris}/below"}, ForbiddenError),
+        ("", {"warehouse": "/tmp/x"}, BadRequestError),
+        ("a\nb", {"warehouse": "/tmp/x"}, BadRequestError),
+    ],
+)
+def test_a_catalog_that_cannot_be_created_is_refused(
+    realm: Realm, name: str, properties: dict[str, str], error: type[PolarisError]
+) -> None:
+    given = {key: text.replace("{polaris}", f"{realm.folder}/polaris") for key, text in properties.items()}
+    with pytest.raises(error):
+        realm.main.catalogs.create(name, given)
+    assert list(realm.names()) == ["polaris"]
+
+
+def test_an_open_session_follows_a_rename(realm: Realm) -> None:
+    id = realm.create("a")
+    opened = realm.open("a")
+    opened.namespace("before")
+    realm.main.catalogs.rename("a", "b")
+    opened.namespace("after")
+    assert opened.session.set_catalog_properties({"gc.enabled": "false"})["gc.enabled"] == "false"
+    assert realm.names().keys() == {"polaris", "b"}
+    again = realm.open("b")
+    assert namespaces(again) == ["after", "before"]
+    assert again.session.catalog.row.entity_id == id
+    assert again.session.catalog_properties()["gc.enabled"] == "false"
+    with pytest.raises(NotFoundError, match="catalog 'a' does not exist"):
+        realm.open("a")
+
+
+def test_two_catalogs_exchange_their_names(realm: Realm) -> None:
+    ids = {name: realm.create(name) for name in ("a", "b")}
+    sessions = {name: realm.open(name) for name in ids}
+    for name, opened in sessions.items():
+        opened.namespace(f"of_{name}")
+        opened.session.set_catalog_properties({"table-default.was": name})
+    for name, to in (("a", "c"), ("b", "a"), ("c", "b")):
+        realm.main.catalogs.rename(name, to)
+    assert realm.names() == {"polaris": realm.main.catalog.row.entity_id, "a": ids["b"], "b": ids["a"]}
+    assert {name: namespaces(opened) for name, opened in sessions.items()} == {"a": ["of_a"], "b": ["of_b"]}
+    assert namespaces(realm.open("a")) == ["of_b"]
+    assert sessions["a"].session.catalog_properties()["table-default.was"] == "a"
+    with pytest.raises(AlreadyExistsError):
+        realm.main.catalogs.rename("a", "b")
+    assert call(realm.main, "fsck") == []
+
+
+def test_a_catalog_with_a_namespace_is_dropped_only_with_cascade(realm: Realm) -> None:
+    realm.create("a")
+    opened = realm.open("a")
+    call(opened.session, "create_branch", name="dev")
+    realm.open("a", branch="dev").namespace("db")
+    with pytest.raises(CatalogNotEmptyError, match="its branch 'dev' contains a namespace"):
+        realm.main.catalogs.drop("a")
+    assert "a" in realm.names()
+    realm.main.catalogs.drop("a", cascade=True)
+    assert "a" not in realm.names()
+
+
+def test_a_catalog_with_a_protected_branch_is_not_dropped(realm: Realm) -> None:
+    realm.create("a")
+    call(realm.open("a").session, "protect_branch", name="main")
+    with pytest.raises(ProtectedBranchError, match="its branch 'main' is protected"):
+        realm.main.catalogs.drop("a", cascade=True)
+    assert "a" in realm.names()
+
+
+def test_a_session_of_a_dropped_catalog_gets_one_error_until_the_catalog_is_restored(realm: Realm) -> None:
+    realm.create("a")
+    opened = realm.open("a")
+    opened.namespace("db")
+    call(opened.session, "create_tag", name="v1")
+    call(opened.session, "create_branch", name="gone")
+    call(opened.session, "drop_branch", name="gone")
+    realm.main.catalogs.drop("a", cascade=True)
+    for method, path, body in (
+        ("GET", "v1/namespaces", None),
+        ("POST", "v1/namespaces", {"namespace": ["x"]}),
+        ("POST", tables("db"), table_request("t")),
+    ):
+        answer = opened.send(method, path, body)
+        assert answer.status == 404
+        assert "catalog 'a' was dropped" in answer.error["message"]
+    with pytest.raises(PolarisError, match="no longer exists"):
+        opened.session.set_catalog_properties({"gc.enabled": "false"})
+    realm.main.catalogs.undrop("a")
+    assert namespaces(opened) == ["db"]
+    opened.namespace("x")
+    assert [row[0] for row in call(opened.session, "show_tags")] == ["v1"]
+    assert [row[0] for row in call(opened.session, "show_branches")] == ["main"]
+    call(opened.session, "undrop_branch", name="gone")
+
+
+def test_a_catalog_that_is_created_again_is_another_one(realm: Realm) -> None:
+    first = realm.create("a")
+    old = realm.open("a")
+    old.namespace("db")
+    realm.main.catalogs.drop("a", cascade=True)
+    second = realm.create("a")
+    assert first != second
+    assert namespaces(realm.open("a")) == []
+    assert old.send("GET", "v1/namespaces").status == 404
+    with pytest.raises(AlreadyExistsError):
+        realm.main.catalogs.undrop("a", id=first)
+    with pytest.raises(ForbiddenError, match="overlaps"):
+        realm.main.catalogs.undrop("a", id=first, to="b")
+    realm.main.catalogs.drop("a")
+    with pytest.raises(NotFoundError):
+        realm.main.catalogs.undrop("a", id=7)
+    assert realm.main.catalogs.undrop("a").row.entity_id == second  # the one that was dropped last
+    realm.main.catalogs.drop("a")
+    assert realm.main.catalogs.undrop("a", id=first, to="b").row.name == "b"
+    assert namespaces(realm.open("b")) == ["db"]
+
+
+def test_a_dropped_catalog_is_kept_for_its_grace_period_and_then_its_rows_are_swept(tmp_path: Path) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    given = {"store": f"sqlite://{tmp_path}/c.db", "clock": clock}
+    with polaris_spark.connect(**given, warehouse=str(tmp_path / "w"), grace="1 h") as session:
+        session.catalogs.create("a", {"warehouse": str(tmp_path / "a"), "grace": "5 h"})
+        with polaris_spark.connect(**given, catalog="a") as opened:
+            Client(opened).namespace("db")
+            Client(opened).create("t")
+            row = opened.catalog.row
+        session.catalogs.drop("a", cascade=True)
+        clock.advance(4 * HOUR_MS)
+        call(session, "sweep", retention="1 h")
+        session.catalogs.undrop("a")
+        with polaris_spark.connect(**given, catalog="a") as opened:
+            assert Client(opened).ok("GET", tables("db"))["identifiers"]
+        session.catalogs.drop("a", cascade=True)
+        clock.advance(5 * HOUR_MS)
+        call(session, "sweep", retention="1 h")
+        with pytest.raises(NotFoundError, match="no dropped catalog 'a'"):
+            session.catalogs.undrop("a")
+        names = [one.name for one in session.catalog.references.listed()]
+        assert not [name for name in names if name.startswith(catalog_prefix(row))]
+        assert call(session, "fsck") == []
+        clock.advance(6 * HOUR_MS)  # the registry's history kept the rows
+        assert "table" in {one[1] for one in call(session, "sweep", retention="1 h")}
+
+
+def test_what_a_process_left_undone_is_done_by_the_next_one(realm: Realm) -> None:
+    realm.create("a")
+    opened = realm.open("a")
+    opened.namespace("db")
+    references, context, row = opened.session.catalog.references, opened.session.catalog.context, None
+    row = opened.session.catalog.row
+    references.commit(CATALOGS, DropCatalog(context, WHO, row))
+    assert unsettled(references) == [row]
+    assert opened.send("POST", "v1/namespaces", {"namespace": ["late"]}).status == 200
+    realm.main.catalogs.settle_all()
+    assert unsettled(references) == []
+    assert opened.send("GET", "v1/namespaces").status == 404
+    references.commit(CATALOGS, UndropCatalog(context, WHO, row, "a"))
+    assert unsettled(references) == [row]
+    assert namespaces(realm.open("a")) == ["db", "late"]  # opening it restores its branches
+    references.commit(CATALOGS, DropCatalog(context, WHO, row))
+    call(realm.main, "sweep")
+    assert unsettled(references) == []
+    realm.main.catalogs.undrop("a")
+    assert namespaces(opened) == ["db", "late"]
+
+
+def test_a_namespace_that_is_created_while_its_catalog_is_dropped_keeps_the_catalog(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realm.create("a")
+    opened = realm.open("a")
+    catalogs = realm.main.catalogs
+    commit = catalogs._commit
+
+    def late(change: Any) -> Any:
+        if isinstance(change, DropCatalog):
+            opened.namespace("db")
+        return commit(change)
+
+    monkeypatch.setattr(catalogs, "_commit", late)
+    with pytest.raises(CatalogNotEmptyError):
+        catalogs.drop("a")
+    assert namespaces(opened) == ["db"]
+
+
+def test_tables_lie_in_the_allowed_locations_of_the_catalog(realm: Realm) -> None:
+    allowed = realm.folder / "allowed"
+    realm.create("a", **{"allowed-locations": f"{allowed}, s3://bucket/x"})
+    opened = realm.open("a")
+    opened.namespace("db")
+    assert opened.send("POST", tables("db"), table_request("t")).status == 200
+    inside = {**table_request("u"), "location": str(allowed / "u")}
+    assert opened.send("POST", tables("db"), inside).status == 200
+    outside = {**table_request("v"), "location": str(realm.folder / "elsewhere")}
+    for body in (outside, {**outside, "stage-create": True}):
+        answer = opened.send("POST", tables("db"), body)
+        assert answer.status == 403
+        assert "allowed-locations" in answer.error["message"]
+    realm.open("a").session.set_catalog_properties(removals=["allowed-locations"])
+    assert opened.send("POST", tables("db"), outside).status == 200  # the open session sees it
+    with pytest.raises(InputError, match="allowed-locations"):
+        opened.session.set_catalog_properties({"allowed-locations": "relative/x"})
+
+
+def test_a_warehouse_of_a_session_does_not_extend_the_allowed_locations(realm: Realm) -> None:
+    realm.create("a", **{"allowed-locations": f"{realm.folder}/a"})
+    opened = realm.open("a", warehouse=realm.folder / "own")
+    opened.namespace("db")
+    assert opened.send("POST", tables("db"), table_request("t")).status == 403
+
+
+def test_an_override_of_the_catalog_wins_over_that_of_a_session(realm: Realm) -> None:
+    realm.create("a", **{"table-override.x": "catalog"})
+    opened = realm.open("a", **{"table-override.x": "session", "table-override.y": "session"})
+    opened.namespace("db")
+    made = opened.ok("POST", tables("db"), table_request("t"))["metadata"]["properties"]
+    assert (made["x"], made["y"]) == ("catalog", "session")
+
+
+def test_the_files_of_a_dropped_catalog_are_deleted_after_its_grace_period(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/c.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), grace="0 s") as session:
+        for name, properties in (("a", {}), ("b", {"gc.enabled": "false"}), ("c", {})):
+            session.catalogs.create(name, {"warehouse": str(tmp_path / name), **properties})
+            with polaris_spark.connect(store=store, catalog=name) as opened:
+                Client(opened).namespace("db")
+                Client(opened).create("t")
+            session.catalogs.drop(name, cascade=True)
+        assert list(call(session, "purge_catalogs", older_than="0 s", force=True, dry_run=True)) == []
+        session.catalogs.undrop("c")
+        call(session, "sweep")
+        purge = {"older_than": "0 s", "force": True}
+        assert call(session, "purge_catalogs") == []  # the files are young
+        would = call(session, "purge_catalogs", dry_run=True, **purge)
+        files = files_below(tmp_path / "a")
+        assert {row[0].removeprefix(f"file://{tmp_path}/a/") for row in would} == files
+        assert {row[4] for row in call(session, "purge_catalogs", **purge)} == {"deleted"}
+        assert not files_below(tmp_path / "a")
+        assert call(session, "purge_catalogs", **purge) == []
+        assert files_below(tmp_path / "b")
+        assert files_below(tmp_path / "c")
+        assert not dropped_in(session.catalog.references.read(CATALOGS), ended=True)
+        assert call(session, "fsck") == []
+
+
+def test_the_files_of_a_dropped_catalog_are_kept_if_another_catalog_has_its_warehouse(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/c.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), grace="0 s") as session:
+        for _ in range(2):
+            session.catalogs.create("a", {"warehouse": str(tmp_path / "a")})
+            with polaris_spark.connect(store=store, catalog="a") as opened:
+                Client(opened).namespace("db")
+                Client(opened).create("t")
+            if len(session.catalogs.dropped()) == 0:
+                session.catalogs.drop("a", cascade=True)
+        files = files_below(tmp_path / "a")
+        call(session, "sweep")
+        assert call(session, "purge_catalogs", older_than="0 s", force=True) == []
+        assert files_below(tmp_path / "a") == files
+
+
+SEEDS = range(6)
+NAMES = ("a", "b", "c")
+
+
+class Model:
+    """What the realm must contain: catalogs by id, with their namespaces by branch."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, int] = {}
+        self.dropped: list[tuple[str, int]] = []
+        self.content: dict[int, dict[str, set[str]]] = {}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_changes_by_two_processes_agree_with_a_model(realm: Realm, seed: int) -> None:
+    choose, model = random.Random(f"catalogs {seed}"), Model()
+    print("seed", seed)
+    processes = [realm.main.catalogs, realm.open("polaris").session.catalogs]
+    clients: dict[int, Client] = {}
+    folders = iter(range(1_000))
+    for step in range(60):
+        catalogs, name, to = choose.choice(processes), choose.choice(NAMES), choose.choice(NAMES)
+        action = choose.choice(("create", "create", "rename", "drop", "undrop", "namespace", "branch"))
+        id = model.live.get(name)
+        if action == "create":
+            if id is not None:
+                with pytest.raises(AlreadyExistsError):
+                    catalogs.create(name, {"warehouse": f"/nowhere/{next(folders)}"})
+            else:
+                made = catalogs.create(name, {"warehouse": str(realm.folder / f"w{next(folders)}")})
+                model.live[name] = made.row.entity_id
+                model.content[made.row.entity_id] = {"main": set()}
+                clients[made.row.entity_id] = realm.open(name)
+        elif action == "rename":
+            if id is None:
+                with pytest.raises(NotFoundError):
+                    catalogs.rename(name, to)
+            elif to in model.live and to != name:
+                with pytest.raises(AlreadyExistsError):
+                    catalogs.rename(name, to)
+            else:
+                assert catalogs.rename(name, to).row.entity_id == id
+                del model.live[name]
+                model.live[to] = id
+        elif action == "drop":
+            cascade = choose.random() < 0.7
+            if id is None:
+                with pytest.raises(NotFoundError):
+                    catalogs.drop(name, cascade=cascade)
+            elif not cascade and any(model.content[id].values()):
+                with pytest.raises(CatalogNotEmptyError):
+                    catalogs.drop(name)
+            else:
+                catalogs.drop(name, cascade=cascade)
+                model.dropped.append((name, model.live.pop(name)))
+        elif action == "undrop" and model.dropped:
+            old, gone = choose.choice(model.dropped)
+            if to in model.live:
+                with pytest.raises(AlreadyExistsError):
+                    catalogs.undrop(old, id=gone, to=to)
+            else:
+                assert catalogs.undrop(old, id=gone, to=to).row.entity_id == gone
+                model.dropped.remove((old, gone))
+                model.live[to] = gone
+        elif action == "namespace" and model.content:
+            chosen = choose.choice([*model.content])
+            answer = clients[chosen].send("POST", "v1/namespaces", {"namespace": [f"n{step}"]})
+            assert (answer.status == 200) == (chosen in model.live.values())
+            if answer.status == 200:
+                model.content[chosen]["main"].add(f"n{step}")
+        elif action == "branch" and id is not None:
+            call(clients[id].session, "create_branch", name=f"b{step}")
+            model.content[id][f"b{step}"] = set(model.content[id]["main"])
+        assert realm.names() == {**model.live, "polaris": realm.main.catalog.row.entity_id}
+        there = {(one.row.name, one.row.entity_id) for one in catalogs.dropped()}
+        assert there == set(model.dropped)
+        for one, client in clients.items():
+            is_live = one in model.live.values()
+            answer = client.send("GET", "v1/namespaces")
+            assert (answer.status == 200) == is_live
+            if is_live:
+                assert set(namespaces(client)) == model.content[one]["main"]
+    for name, id in model.live.items():
+        for branch, content in model.content[id].items():
+            opened = realm.open(name, branch=branch)
+            assert set(namespaces(opened)) == content
+    references = realm.main.catalog.references
+    assert unsettled(references) == []
+    assert call(realm.main, "fsck") == []
+    call(realm.main, "sweep")
+    assert call(realm.main, "fsck") == []
+    assert not dropped_in(references.read(CATALOGS), ended=True)
