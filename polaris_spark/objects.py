@@ -187,6 +187,7 @@ def object_type(
 BUILT_IN: Final = {
     "branch": "polaris_spark.index.shards",
     "catalog": "polaris_spark.catalog.rows",
+    "catalog-role": "polaris_spark.access.rows",
     "commit": "polaris_spark.commits.rows",
     "deleted-files": "polaris_spark.maintenance.deletion_records",
     "entries": "polaris_spark.commits.rows",
@@ -199,6 +200,8 @@ BUILT_IN: Final = {
     "namespace": "polaris_spark.catalog.rows",
     "partition-spec": "polaris_spark.catalog.metadata.rows",
     "partition-statistics": "polaris_spark.catalog.metadata.rows",
+    "principal": "polaris_spark.access.rows",
+    "principal-role": "polaris_spark.access.rows",
     "schema": "polaris_spark.catalog.metadata.rows",
     "snapshot": "polaris_spark.catalog.metadata.rows",
     "sort-order": "polaris_spark.catalog.metadata.rows",

@@ -32,6 +32,8 @@ class Caller(NamedTuple):
     role: Role = Role.CLIENT
     notes: Notes = ()
     """Notes on the caller's changes, unless a request gives others."""
+    roles: frozenset[str] | None = None
+    """Names of the principal roles that the caller uses, of those that the principal has; None for all of them."""
 
     @property
     def is_local(self) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from polaris_spark import objects
 from polaris_spark.catalog.metadata.logs import SEPARATOR
+from polaris_spark.access.rows import HashedSecret
 from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
 from polaris_spark.index.shards import FrontCoded
@@ -101,7 +102,9 @@ def shown(value: Any) -> Any:
         names = ("separators", "children", "counts")
         return {name: shown(getattr(value, name)) for name in names}
     if isinstance(value, msgspec.Struct):
-        return {f.name: shown(getattr(value, f.name)) for f in msgspec.structs.fields(type(value))}
+        hidden = ("salt", "hash") if isinstance(value, HashedSecret) else ()
+        names = [f.name for f in msgspec.structs.fields(type(value))]
+        return {name: "***" if name in hidden else shown(getattr(value, name)) for name in names}
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, list | tuple):
