@@ -172,9 +172,23 @@ ALL: Final = frozenset(PRIVILEGES)
 """All privileges. `service_admin` has them on the realm, `catalog_admin` on its catalog, an owner on what it owns."""
 
 
+SEES_NAMESPACE: Final = "sees namespaces"
+SEES_TABLE: Final = "sees tables"
+SEES_VIEW: Final = "sees views"
+"""What any privilege on namespaces, tables or views brings with it: their existence is not hidden. A caller who may do
+something in a namespace also sees the namespace. These are not privileges, so they cannot be granted."""
+_SEEN: Final = {
+    "NAMESPACE": SEES_NAMESPACE,
+    "TABLE": SEES_TABLE,
+    "VIEW": SEES_VIEW,
+    "POLICY": SEES_NAMESPACE,
+}
+
+
 @lru_cache(maxsize=4_096)
 def implied(privileges: frozenset[str]) -> frozenset[str]:
-    """Return privileges, with all those that they imply. Names that this release does not know imply nothing."""
+    """Return privileges, with all those that they imply, and what they let see. Names that this release does not know
+    imply nothing."""
     found, pending = set(privileges), list(privileges)
     while pending:
         one = pending.pop()
@@ -182,6 +196,11 @@ def implied(privileges: frozenset[str]) -> frozenset[str]:
             if name not in found:
                 found.add(name)
                 pending.append(name)
+    found |= {_SEEN[name.partition("_")[0]] for name in found if name.partition("_")[0] in _SEEN}
+    if "CATALOG_MANAGE_METADATA" in found:
+        found |= {SEES_TABLE, SEES_VIEW}
+    if found.intersection((SEES_TABLE, SEES_VIEW)):
+        found.add(SEES_NAMESPACE)
     return frozenset(found)
 
 

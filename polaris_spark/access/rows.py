@@ -21,6 +21,7 @@ from typing import ClassVar, Final, Literal
 import msgspec
 
 from polaris_spark.catalog.references import ACCESS as ACCESS
+from polaris_spark.catalog.rows import OWNERS as OWNERS
 from polaris_spark.index.keys import entry_key
 from polaris_spark.objects import object_type
 
@@ -29,9 +30,6 @@ CLIENTS: Final = "clients"
 ROLES: Final = "roles"
 ASSIGNMENTS: Final = "assignments"
 GRANTS: Final = "grants"
-OWNERS: Final = "owners"
-"""Name of an index. In the reference `access`, it has the owners of catalogs and branches. In a branch of a catalog, it
-has the owners of namespaces, tables and views: the key is the entity id (8 bytes), the value the principal's name."""
 
 PRINCIPAL_KIND: Final = b"p"
 PRINCIPAL_ROLE_KIND: Final = b"r"

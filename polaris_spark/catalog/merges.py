@@ -89,7 +89,7 @@ def merge_branch(
         )
         ancestry = ancestry_of(theirs) if changes or not only_changes else None
         log = _merged_log(catalog, source, view.base, theirs) if options.keep_log and ancestry else ()
-        return new_difference(catalog, changes)._replace(ancestry=ancestry, log=log)
+        return new_difference(catalog, changes, theirs)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
 
@@ -159,7 +159,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         after, before = reader_of(store, end), _parent(store, view.base.head, begin)
         view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)
-        found = new_difference(catalog, changes)
+        found = new_difference(catalog, changes, before)
         gone = _unrestorable(view, store, found.changes, begin.number)
         return found._replace(gone=gone, restores=True)
 
@@ -190,7 +190,7 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
             for id, change in changes.items()
             if change.after is not None and not _still_there(view, newest, id, change.after)
         }
-        return new_difference(catalog, changes)._replace(gone=frozenset(gone))
+        return new_difference(catalog, changes, picked)._replace(gone=frozenset(gone))
 
     return _run(catalog, operation, options, f"cherry-pick {commit}", difference)
 

@@ -6,6 +6,7 @@
 | `ids` | entity id (8 bytes) | | the entity's key in `names` |
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
 | `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
+| `owners` | entity id (8 bytes) | | name of the principal that owns the entity |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | `_Mark` in `commits/applier.py` |
 | `merges` | see `catalog/merge_base.py` | | |
@@ -28,6 +29,11 @@ apply to the branch. In the reference `catalogs`, it has an entry for each catal
 its creation. The key is the catalog's key in `names`. The value is the catalog's entity id (8 bytes), then the
 principal that last changed the properties, in UTF-8."""
 ROW = b"row"
+
+OWNERS = "owners"
+"""Name of an index of branches: the owners of namespaces, tables and views that were created in a realm with access
+control. The key is the entity id (8 bytes), the value the principal's name in UTF-8. The reference `access` has an
+index of this name, too, for the owners of catalogs and branches (`access.rows`)."""
 
 NAMESPACE = b"n"
 TABLE = b"t"

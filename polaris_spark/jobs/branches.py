@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError, ProtectedBranchError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
@@ -206,6 +207,7 @@ _BRANCH_NAME = Parameter("name", "STRING", "name of the branch", required=True)
 _TAG_NAME = Parameter("name", "STRING", "name of the tag", required=True)
 CREATE = Procedure(
     name="create_branch",
+    needs=(Need("BRANCH_CREATE", On.CATALOG),),
     comment="Create a branch of the catalog, which begins with the state of another branch or of a tag.",
     parameters=(_BRANCH_NAME, Parameter("source", "STRING", _SOURCE), _AT, _COMMENT, _IF_NOT_EXISTS),
     columns=(_BRANCH, *_COMMIT, Column("created", "BOOLEAN")),
@@ -214,6 +216,7 @@ CREATE = Procedure(
 )
 DROP = Procedure(
     name="drop_branch",
+    needs=(Need("BRANCH_DROP", On.BRANCH, parameter="name"),),
     comment="Drop a branch of the catalog. It can be restored until the grace period ends.",
     parameters=(_BRANCH_NAME, _IF_EXISTS),
     columns=(_BRANCH, Column("dropped", "BOOLEAN")),
@@ -222,6 +225,7 @@ DROP = Procedure(
 )
 UNDROP = Procedure(
     name="undrop_branch",
+    needs=(Need("BRANCH_DROP", On.BRANCH, parameter="name"),),
     comment="Restore a dropped branch of the catalog.",
     parameters=(_BRANCH_NAME,),
     columns=(_BRANCH, *_COMMIT),
@@ -230,6 +234,7 @@ UNDROP = Procedure(
 )
 SHOW = Procedure(
     name="show_branches",
+    needs=(Need("BRANCH_LIST", On.CATALOG),),
     comment="List the branches of the catalog, and how many commits each is ahead of and behind main.",
     parameters=(),
     columns=(
@@ -247,6 +252,7 @@ SHOW = Procedure(
 )
 DESCRIBE = Procedure(
     name="describe_branch",
+    needs=(Need("BRANCH_LIST", On.BRANCH, parameter="name"),),
     comment="Describe a branch of the catalog.",
     parameters=(_BRANCH_NAME,),
     columns=SHOW.columns,
@@ -256,6 +262,7 @@ DESCRIBE = Procedure(
 )
 DROP_UNUSED = Procedure(
     name="drop_unused_branches",
+    needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Drop the branches and staging areas to which nobody has committed for a time, except main and protected "
     "branches.",
     parameters=(
@@ -270,6 +277,10 @@ DROP_UNUSED = Procedure(
 )
 RENAME = Procedure(
     name="rename_branch",
+    needs=(
+        Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),
+        Need("BRANCH_CREATE", On.CATALOG),
+    ),
     comment="Rename a branch of the catalog. Sessions that have it open get an error.",
     parameters=(_BRANCH_NAME, Parameter("to", "STRING", "the new name", required=True)),
     columns=(_BRANCH, *_COMMIT),
@@ -278,6 +289,10 @@ RENAME = Procedure(
 )
 REASSIGN = Procedure(
     name="reassign_branch",
+    needs=(
+        Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),
+        Need("BRANCH_MERGE", On.BRANCH, parameter="name"),
+    ),
     comment="Move a branch of the catalog to another commit. Its own later commits are no longer in its history.",
     parameters=(
         _BRANCH_NAME,
@@ -299,6 +314,7 @@ REASSIGN = Procedure(
 )
 PROTECT = Procedure(
     name="protect_branch",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),),
     comment="Protect a branch of the catalog: only merges, reverts and cherry-picks may change it, and it must not be "
     "moved or dropped.",
     parameters=(_BRANCH_NAME,),
@@ -308,6 +324,7 @@ PROTECT = Procedure(
 )
 UNPROTECT = Procedure(
     name="unprotect_branch",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),),
     comment="End the protection of a branch of the catalog.",
     parameters=(_BRANCH_NAME,),
     columns=(_BRANCH, Column("protected", "BOOLEAN")),
@@ -317,6 +334,7 @@ UNPROTECT = Procedure(
 _CHANGED = (Parameter("owner", "STRING", "the new owner"), Parameter("comment", "STRING", "the new comment"))
 ALTER = Procedure(
     name="alter_branch",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),),
     comment="Change the owner or the comment of a branch of the catalog, or how long its history is kept.",
     parameters=(
         _BRANCH_NAME,
@@ -339,6 +357,7 @@ ALTER = Procedure(
 )
 ALTER_TAG = Procedure(
     name="alter_tag",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.CATALOG),),
     comment="Change the owner or the comment of a tag of the catalog.",
     parameters=(_TAG_NAME, *_CHANGED),
     columns=(_TAG, *_DESCRIPTION),
@@ -347,6 +366,7 @@ ALTER_TAG = Procedure(
 )
 CREATE_TAG = Procedure(
     name="create_tag",
+    needs=(Need("BRANCH_CREATE", On.CATALOG),),
     comment="Create a tag of the catalog: a name of a commit, which keeps the state of the commit.",
     parameters=(
         _TAG_NAME,
@@ -363,6 +383,7 @@ CREATE_TAG = Procedure(
 )
 DROP_TAG = Procedure(
     name="drop_tag",
+    needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Drop a tag of the catalog. It can be restored until the grace period ends.",
     parameters=(_TAG_NAME, _IF_EXISTS),
     columns=(_TAG, Column("dropped", "BOOLEAN")),
@@ -371,6 +392,7 @@ DROP_TAG = Procedure(
 )
 UNDROP_TAG = Procedure(
     name="undrop_tag",
+    needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Restore a dropped tag of the catalog.",
     parameters=(_TAG_NAME,),
     columns=(_TAG, *_COMMIT),
@@ -379,6 +401,7 @@ UNDROP_TAG = Procedure(
 )
 SHOW_TAGS = Procedure(
     name="show_tags",
+    needs=(Need("BRANCH_LIST", On.CATALOG),),
     comment="List the tags of the catalog.",
     parameters=(),
     columns=(_TAG, *_COMMIT, *_DESCRIPTION),
@@ -388,6 +411,7 @@ SHOW_TAGS = Procedure(
 )
 DESCRIBE_TAG = Procedure(
     name="describe_tag",
+    needs=(Need("BRANCH_LIST", On.CATALOG),),
     comment="Describe a tag of the catalog.",
     parameters=(_TAG_NAME,),
     columns=(_TAG, *_COMMIT, *_DESCRIPTION),

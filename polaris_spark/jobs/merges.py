@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -102,6 +103,7 @@ MERGED: Final = (
 )
 DIFF = Procedure(
     name="diff",
+    needs=(Need("CATALOG_READ_LOG", On.CATALOG),),
     comment="Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "
     "changed.",
     parameters=(
@@ -128,6 +130,7 @@ DIFF = Procedure(
 )
 MERGE = Procedure(
     name="merge",
+    needs=(Need("BRANCH_MERGE", On.BRANCH), Need("BRANCH_LIST", On.CATALOG)),
     comment="Merge a branch into another branch, in one commit.",
     parameters=(
         Parameter(
@@ -145,6 +148,7 @@ MERGE = Procedure(
 )
 REVERT = Procedure(
     name="revert",
+    needs=(Need("BRANCH_MERGE", On.BRANCH),),
     comment="Undo commits of a branch by a new commit.",
     parameters=(
         Parameter("commit", "STRING", "the commit, by number, id or time", required=True),
@@ -160,6 +164,7 @@ REVERT = Procedure(
 )
 CHERRY_PICK = Procedure(
     name="cherry_pick",
+    needs=(Need("BRANCH_MERGE", On.BRANCH), Need("BRANCH_LIST", On.CATALOG)),
     comment="Make the changes of one commit of another branch.",
     parameters=(
         Parameter("commit", "STRING", "the commit, as `<branch>#<number, id or time>`", required=True),

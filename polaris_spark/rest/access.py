@@ -4,11 +4,17 @@ transports."""
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from polaris_spark.access.needs import Asked, Needs, On
+from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.listing import Keep
 from polaris_spark.commit_notes import Notes
 from polaris_spark.errors import ForbiddenError
+from polaris_spark.rest.permissions import Permissions, check, requests_in
 
 
 class Role(IntEnum):
@@ -34,6 +40,9 @@ class Caller(NamedTuple):
     """Notes on the caller's changes, unless a request gives others."""
     roles: frozenset[str] | None = None
     """Names of the principal roles that the caller uses, of those that the principal has; None for all of them."""
+    is_verified: bool = False
+    """Whether credentials or a token have proven that the caller is this principal. Otherwise the name is only a claim,
+    which a realm with access control does not accept."""
 
     @property
     def is_local(self) -> bool:
@@ -42,16 +51,17 @@ class Caller(NamedTuple):
         return self.role is Role.LOCAL
 
 
-def authorize(caller: Caller, least: Role, path: str) -> None:
-    """Raise an error if a caller is not allowed to send a request. The handler calls this once for every request.
+def require_role(caller: Caller, least: Role, path: str, *, has_rules: bool = False) -> None:
+    """Raise an error if a caller's role does not allow a request, whatever the request names.
 
     Args:
         least: lowest role that can use the route of the request.
         path: path of the request, for the message.
+        has_rules: whether the realm has access control. Then privileges decide what an administrator may do.
     Raises:
         ForbiddenError: the caller's role is too low.
     """
-    if caller.role >= least:
+    if caller.role >= least or (has_rules and least is Role.ADMINISTRATOR):
         return
     if least is Role.ADMINISTRATOR:
         raise ForbiddenError(
@@ -61,6 +71,51 @@ def authorize(caller: Caller, least: Role, path: str) -> None:
     raise ForbiddenError(
         f"{path!r} cannot be used over HTTP; use it in a process that opens the catalog itself"
     )
+
+
+class Allowed(NamedTuple):
+    """The result of `authorize`."""
+
+    catalog: Catalog
+    """The catalog with which the request is to be answered. Its first head is the one on which names were checked."""
+    keep: Keep | None = None
+    """Chooses what a list shows; None for everything."""
+
+
+def authorize(
+    rules: Rules,
+    subject: Subject,
+    needs: Needs,
+    asked: Asked,
+    catalog: Catalog,
+    find: Callable[[str, str], Any],
+) -> Allowed:
+    """Refuse a request that a caller may not send in a realm with access control. The handler calls this once for every
+    request.
+
+    Args:
+        rules: the rules of the realm.
+        subject: the caller.
+        needs: what the route needs.
+        asked: the request.
+        catalog: the catalog in the state that the request means.
+        find: returns the route of a request within the body (`Router.find`).
+    Raises:
+        ForbiddenError: the caller may see what the request names, but lacks a privilege.
+        NotFoundError: the caller may not see what the request names. The answer is that for a missing name.
+    """
+    if all(need.on in _WITHOUT_NAMES for need in needs):
+        return Allowed(catalog.owning())
+    head = catalog.head()
+    permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
+    keep = check(permissions, needs, asked, lambda body: list(requests_in(body, find))).keep
+    found = catalog.beginning_at(head)
+    if permissions.resolved:
+        found = found.resolving(dict(permissions.resolved).items())
+    return Allowed(found.owning(), keep)
+
+
+_WITHOUT_NAMES = frozenset((On.NOTHING, On.PROCEDURE, On.OWN, On.KNOWN_CATALOG))
 
 
 def is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.states import catalog_at
@@ -80,6 +81,10 @@ def same_place(one: str, other: str) -> bool:
         return False
 
 
-ROUTES = [Route("GET", "config", config, query=("warehouse",)), *CONTENT_ROUTES, *unsupported.ROUTES]
+ROUTES = [
+    Route("GET", "config", config, query=("warehouse",), needs=(Need("", On.KNOWN_CATALOG),)),
+    *CONTENT_ROUTES,
+    *unsupported.ROUTES,
+]
 
 _ROOTS = Router(ROUTES).roots

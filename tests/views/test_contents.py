@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from polaris_spark import objects
-from polaris_spark.catalog.metadata.logs import SEPARATOR
 from polaris_spark.access.rows import HashedSecret
+from polaris_spark.catalog.metadata.logs import SEPARATOR
 from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
 from polaris_spark.index.shards import FrontCoded
