@@ -214,6 +214,7 @@ class Session:
         catalog: Catalog | None = None,
         notes: Notes | None = None,
         roles: frozenset[str] | None = None,
+        *,
         is_verified: bool | None = None,
     ) -> Session:
         """Return a session with another principal, with other notes, or with another form of this session's catalog,
