@@ -93,7 +93,9 @@ PRIVILEGES: Final[dict[str, Privilege]] = {
         "Create, read, change and drop catalogs.", ("SERVICE_MANAGE_ACCESS",), _IN_CATALOGS
     ),
     "CATALOG_MANAGE_ACCESS": Privilege(
-        "Manage catalog roles, and grants in the catalog.", ("SERVICE_MANAGE_ACCESS",), _IN_CATALOGS
+        "Manage grants on it and on what is in it; on a catalog, also the roles of the catalog.",
+        ("SERVICE_MANAGE_ACCESS",),
+        "RCE",
     ),
     "CATALOG_MANAGE_CONTENT": Privilege(
         "Everything with namespaces, tables, views, policies and branches of the catalog.", (), _BRANCHED

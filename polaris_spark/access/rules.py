@@ -200,11 +200,12 @@ class Rules:
         return False
 
     def reasons(self, subject: Subject, privilege: str, chain: Chain) -> list[Reason]:
-        """Return all grants that give a subject a privilege on a securable."""
+        """Return the grants that give a subject a privilege on a securable, the lowest securable first."""
         found = []
         for securable in chain:
             for id in subject.role_names:
-                for granted in sorted(self.grants.get(id, {}).get(securable, ())):
+                some = self.grants.get(id, {}).get(securable, frozenset())
+                for granted in [privilege] if privilege in some else sorted(some):
                     if privilege in implied(frozenset((granted,))):
                         found.append(Reason(self.describe_role(id), granted, securable))
         return found

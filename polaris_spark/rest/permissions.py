@@ -77,7 +77,7 @@ class Permissions:
         self.subject = subject
         self.catalog = catalog
         self.head = head
-        self._newest = newest
+        self.newest = newest
         self._ways: set[tuple[str, ...]] | None = None
         self.resolved: list[tuple[bytes, int]] = []
         """Keys in the index `names` that were looked up, with the entity ids that were found."""
@@ -96,13 +96,18 @@ class Permissions:
             above = place.chain[place.chain.index(self._entity(place.view)) :]
             if self.subject.may("VIEW_READ_PROPERTIES", above):
                 return True
-        return self._owns(privilege, place)
+        return self.owns(privilege, place)
 
-    def _owns(self, privilege: str, place: Place) -> bool:
+    def owns(self, privilege: str, place: Place) -> bool:
+        """Whether the principal may do something because it owns a place or something above it."""
         name = self.subject.name
-        if name in owners_of(self._newest, place.entities):
+        if name in self.owners(place):
             return True
         return self.rules.owns(name, privilege, place.chain)
+
+    def owners(self, place: Place) -> list[str | None]:
+        """Return the owners of the namespaces, tables and views of a place, the lowest first; None for no owner."""
+        return owners_of(self.newest, place.entities)
 
     def sees(self, named: Named, place: Place) -> bool:
         """Whether the principal may know that a name exists."""
@@ -127,7 +132,7 @@ class Permissions:
             listed: keys in the index `names`, with the entity ids.
         """
         found = []
-        owners = owners_of(self._newest, [id for _, id in listed])
+        owners = owners_of(self.newest, [id for _, id in listed])
         for (key, id), owner in zip(listed, owners, strict=True):
             path, kind, name = decode_key(key)
             own = self.subject.held.get(self._entity(id), ())

@@ -83,7 +83,7 @@ class World:
         """Log in."""
         return User(
             polaris_spark.connect(
-                store=self.store, warehouse=self.folder, credential=credentials.text(), **properties
+                **{"store": self.store, "warehouse": self.folder, **properties}, credential=credentials.text()
             )
         )
 
