@@ -377,13 +377,13 @@ PROPERTIES: Mapping[str, Property] = {
     ),
     "credential": Property(
         lambda _, text: Secret(text),
-        "none",
+        "no credentials",
         "In a realm with access control: `client_id:client_secret` of the principal, or `env:NAME`, where NAME is an "
         "environment variable that contains it. Other realms ignore it.",
     ),
     "token": Property(
         lambda _, text: Secret(text),
-        "none",
+        "no token",
         "In a realm with access control: a token of the principal, in place of `credential`.",
     ),
     "access-refresh": Property(

@@ -287,7 +287,7 @@ def test_procedures_are_allowed_exactly_where_the_declarations_say(
     world: World, ann: User, privilege: str
 ) -> None:
     from polaris_spark.errors import PolarisError
-    from polaris_spark.jobs.procedure import Call, require_needs
+    from polaris_spark.jobs.permission import require_needs
 
     world.revoke_all()
     world.grant([privilege])
@@ -301,7 +301,7 @@ def test_procedures_are_allowed_exactly_where_the_declarations_say(
             need.on is On.OWN or fulfilled(need, held, asked, is_on_catalog=on_catalog) for need in one.needs
         )
         try:
-            require_needs(Call(ann.session), one, arguments)
+            require_needs(ann.session, one.needs, arguments)
             allowed = True
         except PolarisError:
             allowed = False

@@ -1,7 +1,9 @@
 package io.polarisspark;
 
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.iceberg.CatalogProperties;
 import org.apache.iceberg.catalog.SessionCatalog.SessionContext;
@@ -16,6 +18,8 @@ import org.apache.iceberg.rest.RESTCatalogProperties;
 public class PolarisRESTCatalog extends RESTCatalog {
   /** The property that names the state of the catalog, for {@link SwitchingCatalog}. */
   static final String STATE = "polaris-state";
+
+  private static final Set<String> CREDENTIALS = Set.of("credential", "token");
 
   private final AtomicReference<BridgeClient> client;
 
@@ -34,7 +38,9 @@ public class PolarisRESTCatalog extends RESTCatalog {
   public void initialize(String name, Map<String, String> properties) {
     Map<String, String> configuration = new HashMap<>(properties);
     configuration.putIfAbsent("catalog", name);
-    configuration.putIfAbsent("principal", userOf(properties));
+    if (!hasCredentials(properties)) {
+      configuration.putIfAbsent("principal", userOf(properties));
+    }
     configuration.remove(Interpreter.PROPERTY);
     String state = configuration.remove(STATE);
     PythonSide python = PythonSide.of(Interpreter.of(properties));
@@ -45,6 +51,8 @@ public class PolarisRESTCatalog extends RESTCatalog {
     forIceberg.remove(CatalogProperties.WAREHOUSE_LOCATION);
     // Iceberg hands its properties on to each table's FileIO, and with it to executors.
     forIceberg.keySet().removeIf(key -> key.equals("store") || key.startsWith("store."));
+    // They are for Python. Iceberg would ask a server for a token by them.
+    forIceberg.keySet().removeAll(CREDENTIALS);
     // The transport loads snapshots on demand; Iceberg's own way would show the newest version's in an older one.
     forIceberg.remove(RESTCatalogProperties.SNAPSHOT_LOADING_MODE);
     forIceberg.put(CatalogProperties.URI, BridgeClient.NOWHERE.toString());
@@ -59,6 +67,11 @@ public class PolarisRESTCatalog extends RESTCatalog {
   /** Tables that Iceberg keeps are revalidated whenever they are loaded, so there is nothing to forget. */
   @Override
   public void invalidateTable(TableIdentifier identifier) {}
+
+  /** Whether the properties say who the principal is, so that the user of the process is not. */
+  static boolean hasCredentials(Map<String, String> properties) {
+    return !Collections.disjoint(properties.keySet(), CREDENTIALS);
+  }
 
   private static String userOf(Map<String, String> properties) {
     return properties.getOrDefault(CatalogProperties.USER, System.getProperty("user.name"));
