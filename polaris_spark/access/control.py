@@ -73,6 +73,10 @@ class AccessControl:
             self._seen = seen
             return self._rules
 
+    def refresh(self) -> None:
+        """Let the next call of `rules` read them, as for a log-in: a principal can log in once it exists."""
+        self._until = -1.0
+
     @property
     def is_on(self) -> bool:
         """Whether the realm has access control."""

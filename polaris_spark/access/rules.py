@@ -45,6 +45,8 @@ class Subject:
         """Names of the active roles, by entity id."""
         self.held: dict[bytes, frozenset[str]] = {}
         """All privileges by securable, with those that are implied."""
+        self.allowed: set[object] = set()
+        """Requests that were found to be allowed on a commit, so that they are not checked again there."""
         self.catalogs: set[int] = set()
         """Entity ids of the catalogs in which the roles hold something."""
         for held in roles.values():

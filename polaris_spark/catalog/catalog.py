@@ -73,6 +73,11 @@ class Catalog:
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
 
+    def __copy__(self) -> Catalog:
+        found = object.__new__(type(self))  # several times as fast as the copy that Python makes by default
+        found.__dict__.update(self.__dict__)
+        return found
+
     def restricted(self, locations: Iterable[str], *, follow_links: bool = False) -> Catalog:
         """Return a copy of this catalog in which clients may use only files below the catalog's warehouse and
         `locations`.
@@ -102,6 +107,11 @@ class Catalog:
     def name(self) -> str:
         """The catalog's name in its realm."""
         return self.row.name
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether this catalog shows a state that does not change."""
+        return self._fixed is not None
 
     @property
     def reader(self) -> StoredObjects:

@@ -13,8 +13,14 @@ from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.listing import Keep
 from polaris_spark.commit_notes import Notes
-from polaris_spark.errors import ForbiddenError
-from polaris_spark.rest.permissions import Permissions, check, requests_in
+from polaris_spark.errors import ForbiddenError, NotAuthorizedError
+from polaris_spark.rest.permissions import (
+    Permissions,
+    check,
+    hidden_catalog,
+    knows_catalog,
+    requests_in,
+)
 
 
 class Role(IntEnum):
@@ -73,6 +79,28 @@ def require_role(caller: Caller, least: Role, path: str, *, has_rules: bool = Fa
     )
 
 
+def subject_of(rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, prefix: str | None) -> Subject:
+    """Return a caller with its active roles.
+
+    Args:
+        needs: what the route of the request needs.
+        prefix: name of the catalog in the request; None if there is none.
+    Raises:
+        NotAuthorizedError: the caller has not logged in, or its principal is not active in the realm.
+        NotFoundError: the caller may not see the catalog.
+    """
+    if not caller.is_verified:
+        raise NotAuthorizedError(
+            "this realm has access control, and this session or client has not logged in: give credentials"
+        )
+    declared = _declared(needs)
+    now = catalog.context.clock.now_ms()
+    subject = rules.subject(caller.principal, now, caller.roles, rotating=declared.is_own)
+    if not (declared.is_own or declared.is_for_all) and not knows_catalog(rules, subject, catalog.row):
+        raise hidden_catalog(prefix)
+    return subject
+
+
 class Allowed(NamedTuple):
     """The result of `authorize`."""
 
@@ -82,6 +110,10 @@ class Allowed(NamedTuple):
     """Chooses what a list shows; None for everything."""
 
 
+_REMEMBERED = 4_096
+"""Maximum number of allowed requests that are remembered for a caller."""
+
+
 def authorize(
     rules: Rules,
     subject: Subject,
@@ -89,6 +121,8 @@ def authorize(
     asked: Asked,
     catalog: Catalog,
     find: Callable[[str, str], Any],
+    *,
+    key: str | None = None,
 ) -> Allowed:
     """Refuse a request that a caller may not send in a realm with access control. The handler calls this once for every
     request.
@@ -100,19 +134,58 @@ def authorize(
         asked: the request.
         catalog: the catalog in the state that the request means.
         find: returns the route of a request within the body (`Router.find`).
+        key: identifies a request without a body that reads one entity: such a request is checked once for each commit
+            and caller. None for other requests.
     Raises:
         ForbiddenError: the caller may see what the request names, but lacks a privilege.
         NotFoundError: the caller may not see what the request names. The answer is that for a missing name.
     """
-    if all(need.on in _WITHOUT_NAMES for need in needs):
+    if is_open(needs):
         return Allowed(catalog.owning())
     head = catalog.head()
+    known = None if key is None or catalog.is_fixed else (key, catalog.reference, head.head.commit)
+    if known is not None and known in subject.allowed:
+        return Allowed(catalog.beginning_at(head))
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
     keep = check(permissions, needs, asked, lambda body: list(requests_in(body, find))).keep
     found = catalog.beginning_at(head)
+    if known is not None and keep is None:
+        if len(subject.allowed) >= _REMEMBERED:
+            subject.allowed.clear()
+        subject.allowed.add(known)
+        return Allowed(found)
     if permissions.resolved:
         found = found.resolving(dict(permissions.resolved).items())
     return Allowed(found.owning(), keep)
+
+
+def is_open(needs: Needs) -> bool:
+    """Whether needs are on nothing that a request names."""
+    return _declared(needs).is_open
+
+
+class _Declared(NamedTuple):
+    """Properties of the needs of a route."""
+
+    is_open: bool
+    is_own: bool
+    """Whether the function of the route checks the caller."""
+    is_for_all: bool
+
+
+_known_needs: dict[int, _Declared] = {}
+
+
+def _declared(needs: Needs) -> _Declared:
+    """Return the properties of the needs of a route. They are remembered by identity, because routes are never
+    deleted."""
+    found = _known_needs.get(id(needs))
+    if found is None:
+        places = {need.on for need in needs}
+        found = _known_needs[id(needs)] = _Declared(
+            places <= _WITHOUT_NAMES, not places.isdisjoint((On.PROCEDURE, On.OWN)), On.NOTHING in places
+        )
+    return found
 
 
 _WITHOUT_NAMES = frozenset((On.NOTHING, On.PROCEDURE, On.OWN, On.KNOWN_CATALOG))

@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from polaris_spark.access.control import AccessControl
-from polaris_spark.access.needs import Asked, On
-from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.access.needs import Asked
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import TableName, namespace_in, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 from polaris_spark.catalog.states import STATE, catalog_at, name_of_state
-from polaris_spark.errors import BadRequestError, NotAuthorizedError, NotFoundError
-from polaris_spark.rest.access import Caller, authorize, require_role
+from polaris_spark.errors import BadRequestError, NotFoundError
+from polaris_spark.rest.access import Caller, authorize, require_role, subject_of
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.messages import decode
-from polaris_spark.rest.permissions import hidden_catalog, knows_catalog
 from polaris_spark.rest.request import NotModified, Request, Response
-from polaris_spark.rest.router import EXTENSION, Match, Router
+from polaris_spark.rest.router import EXTENSION, Router
 
 STATE_HEADER = "polaris-state"
 """Header of a request that says which state of the catalog it means (`catalog.states`), in lower case."""
@@ -78,7 +76,9 @@ def handle(
         match = router.find(method, path)
         rules = None if session is None else session.access.rules()
         require_role(caller, match.route.least, path, has_rules=rules is not None)
-        subject = None if rules is None else _subject(rules, caller, match, catalog)
+        subject = (
+            None if rules is None else subject_of(rules, caller, match.route.needs, catalog, match.prefix)
+        )
         params, state = match.params, lower.get(STATE_HEADER, "")
         if match.prefix is not None and match.prefix != catalog.name:
             name, _, state = match.prefix.partition(STATE)
@@ -98,33 +98,14 @@ def handle(
         if rules is not None and subject is not None:
             parsed = None if match.route.body is None else decode(body, match.route.body)
             asked = Asked(params, query, parsed)
-            catalog, keep = authorize(rules, subject, match.route.needs, asked, catalog, router.find)
+            key = path if method == "GET" and not query else None
+            catalog, keep = authorize(rules, subject, match.route.needs, asked, catalog, router.find, key=key)
         if catalog is not given and session is not None and match.route.base == EXTENSION:
             session = session.derive(catalog=catalog, roles=caller.roles)
         request = Request(method, path, params, dict(query), lower, body, caller, session, keep)
         return match.route.answer(catalog, request)
     except Exception as error:
         return response_of(error)
-
-
-def _subject(rules: Rules, caller: Caller, match: Match, catalog: Catalog) -> Subject:
-    """Return the caller with its active roles.
-
-    Raises:
-        NotAuthorizedError: the caller has not logged in, or its principal is not active in the realm.
-        NotFoundError: the caller may not see the catalog.
-    """
-    if not caller.is_verified:
-        raise NotAuthorizedError(
-            "this realm has access control, and this session or client has not logged in: give credentials"
-        )
-    places = [need.on for need in match.route.needs]
-    is_own = On.PROCEDURE in places or On.OWN in places
-    now = catalog.context.clock.now_ms()
-    subject = rules.subject(caller.principal, now, caller.roles, rotating=is_own)
-    if not is_own and On.NOTHING not in places and not knows_catalog(rules, subject, catalog.row):
-        raise hidden_catalog(match.prefix)
-    return subject
 
 
 def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:

@@ -517,6 +517,7 @@ def _logged_in(properties: Properties, access: AccessControl, claimed: str) -> s
         NotAuthorizedError: the realm has access control, and there are no credentials, or they are wrong.
         InputError: the property `principal` names another principal.
     """
+    access.refresh()
     if not access.is_on:
         return claimed
     if properties.credential is None:

@@ -67,14 +67,15 @@ class User:
 class World:
     """A realm with an administrator `root`, and a principal `ann` with the principal role `one`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = f"memory:{uuid.uuid4()}"
+    def __init__(self, folder: Path, store: str = "") -> None:
+        self.store = store or f"memory:{uuid.uuid4()}"
         self.folder = str(folder)
         with polaris_spark.connect(store=self.store, warehouse=self.folder) as first:
             references = first.catalog.references
             made = bootstrap(references, Operation(b"", "operator"), "root", None).credentials
             changed()
             assert made is not None
+            self.administrator = made
             self.root = self.open(made)
         self.id = self.root.session.catalog.row.entity_id
         self.credentials = self.principal("ann", "one")
