@@ -533,30 +533,44 @@ class SetOwner(AccessChange[None]):
         return None
 
 
-class ForgetBranch(AccessChange[None]):
-    """Remove the grants on a branch, and its owner, because the branch was dropped; or give them to its new name."""
+class BeginBranch(AccessChange[None]):
+    """Set the owner of a new branch. It gets none of the grants on an earlier branch of its name, but those of the
+    branch that it was renamed from."""
 
-    action = "forget-branch"
+    action = "begin-branch"
 
     def __init__(
-        self, clock: Clock, operation: Operation, securable: bytes, renamed: bytes | None = None
+        self, clock: Clock, operation: Operation, securable: bytes, *, renamed: bytes | None = None
     ) -> None:
+        """
+        Args:
+            securable: the branch. Whoever makes this change owns it.
+            renamed: the securable of the branch's old name; None for a new branch.
+        """
         super().__init__(clock, operation)
         self.securable, self.renamed = securable, renamed
 
     def apply(self, state: State, prepared: int) -> None:
-        moved = []
+        for index, key, _ in self._entries(state, self.securable):
+            state.remove(index, key)
+        if self.renamed is None:
+            state.put(OWNERS, self.securable, Entry(value=self.operation.principal.encode()))
+        else:
+            for index, key, entry in self._entries(state, self.renamed):
+                state.remove(index, key)
+                state.put(index, self.securable + key[len(self.renamed) :], entry)
+        name = branch_of(self.securable) or ""
+        key = entry_key((), b"b", name)
+        self.record(state, prepared, catalog_of(self.securable) or 0, key, summary={"branch": name})
+
+    def _entries(self, state: State, securable: bytes) -> list[tuple[str, bytes, Entry]]:
+        """Return the grants on a branch and its owner, as (index, key, entry)."""
+        found = []
         for index, suffix in ((GRANTS, 8), (OWNERS, 0)):
-            for key, entry in state.scan(index, self.securable, self.securable + b"\xff" * 9):
-                if len(key) == len(self.securable) + suffix and key.startswith(self.securable):
-                    state.remove(index, key)
-                    moved.append(key)
-                    if self.renamed is not None:
-                        state.put(index, self.renamed + key[len(self.securable) :], entry)
-        if moved:
-            name = branch_of(self.securable) or ""
-            key = entry_key((), b"b", name)
-            self.record(state, prepared, catalog_of(self.securable) or 0, key, summary={"branch": name})
+            for key, entry in state.scan(index, securable, securable + b"\xff" * 9):
+                if len(key) == len(securable) + suffix:
+                    found.append((index, key, entry))
+        return found
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None

@@ -201,7 +201,7 @@ class Catalog:
 
         This saves a read when the caller has just read the head. The copy is for one thread only.
         """
-        catalog = copy(self)
+        catalog = self.__copy__()
         catalog._read = [head]
         return catalog
 

@@ -35,7 +35,23 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
         if found is None or not arguments.get("if_not_exists", False):
             raise
         return [(*_commit(found), False)]
+    if kind == "branch":
+        begin(call, name)
     return [(*_commit(made), True)]
+
+
+def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
+    """In a realm with access control, let the caller own a new branch, without grants on an earlier branch of its name.
+    A renamed branch keeps its owner and grants."""
+    session = call.session
+    if session.access.is_on:
+        from polaris_spark.access.changes import BeginBranch
+        from polaris_spark.access.securables import branch
+
+        id = session.catalog.row.entity_id
+        old = None if renamed is None else branch(id, renamed)
+        clock, operation = session.connection.clock, session.operation()
+        session.access.change(BeginBranch(clock, operation, branch(id, name), renamed=old))
 
 
 def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
@@ -89,8 +105,10 @@ def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, .
 def _rename(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branch_changes import rename_branch
 
-    operation = call.session.operation()
-    return [_commit(rename_branch(call.session.catalog, arguments["name"], arguments["to"], operation))]
+    name, to = arguments["name"], arguments["to"]
+    renamed = rename_branch(call.session.catalog, name, to, call.session.operation())
+    begin(call, to, renamed=name)
+    return [_commit(renamed)]
 
 
 def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

@@ -12,8 +12,10 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.staging import stage
+    from polaris_spark.jobs.branches import begin
 
     staged = stage(call.session.catalog, arguments["name"], call.session.operation())
+    begin(call, staged.branch)
     return [(staged.branch, staged.head().head.number)]
 
 

@@ -94,20 +94,13 @@ def subject_of(rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, pre
             "this realm has access control, and this session or client has not logged in: give credentials"
         )
     declared = _declared(needs)
-    now = catalog.context.clock.now_ms()
-    subject = rules.subject(caller.principal, now, caller.roles, rotating=declared.is_own)
+    subject = rules.active_subject(caller.principal, caller.roles)
+    if subject is None:
+        now = catalog.context.clock.now_ms()
+        subject = rules.subject(caller.principal, now, caller.roles, rotating=declared.is_own)
     if not (declared.is_own or declared.is_for_all) and not knows_catalog(rules, subject, catalog.row):
         raise hidden_catalog(prefix)
     return subject
-
-
-class Allowed(NamedTuple):
-    """The result of `authorize`."""
-
-    catalog: Catalog
-    """The catalog with which the request is to be answered. Its first head is the one on which names were checked."""
-    keep: Keep | None = None
-    """Chooses what a list shows; None for everything."""
 
 
 _REMEMBERED = 4_096
@@ -118,12 +111,12 @@ def authorize(
     rules: Rules,
     subject: Subject,
     needs: Needs,
-    asked: Asked,
+    asked: Callable[[], Asked],
     catalog: Catalog,
     find: Callable[[str, str], Any],
     *,
     key: str | None = None,
-) -> Allowed:
+) -> tuple[Catalog, Keep | None]:
     """Refuse a request that a caller may not send in a realm with access control. The handler calls this once for every
     request.
 
@@ -131,32 +124,35 @@ def authorize(
         rules: the rules of the realm.
         subject: the caller.
         needs: what the route needs.
-        asked: the request.
+        asked: returns the parts of the request.
         catalog: the catalog in the state that the request means.
         find: returns the route of a request within the body (`Router.find`).
         key: identifies a request without a body that reads one entity: such a request is checked once for each commit
             and caller. None for other requests.
+    Returns:
+        the catalog with which the request is to be answered, whose first head is the one on which names were checked;
+        and a function that chooses what a list shows (None: everything).
     Raises:
         ForbiddenError: the caller may see what the request names, but lacks a privilege.
         NotFoundError: the caller may not see what the request names. The answer is that for a missing name.
     """
     if is_open(needs):
-        return Allowed(catalog.owning())
+        return catalog.owning(), None
     head = catalog.head()
     known = None if key is None or catalog.is_fixed else (key, catalog.reference, head.head.commit)
     if known is not None and known in subject.allowed:
-        return Allowed(catalog.beginning_at(head))
+        return catalog.beginning_at(head), None
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
-    keep = check(permissions, needs, asked, lambda body: list(requests_in(body, find))).keep
+    keep = check(permissions, needs, asked(), lambda body: list(requests_in(body, find))).keep
     found = catalog.beginning_at(head)
     if known is not None and keep is None:
         if len(subject.allowed) >= _REMEMBERED:
             subject.allowed.clear()
         subject.allowed.add(known)
-        return Allowed(found)
+        return found, None
     if permissions.resolved:
         found = found.resolving(dict(permissions.resolved).items())
-    return Allowed(found.owning(), keep)
+    return found.owning(), keep
 
 
 def is_open(needs: Needs) -> bool:

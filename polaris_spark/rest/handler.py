@@ -96,10 +96,18 @@ def handle(
             catalog, body = _at_state_in_body(begun, catalog, params, body)
         keep = None
         if rules is not None and subject is not None:
-            parsed = None if match.route.body is None else decode(body, match.route.body)
-            asked = Asked(params, query, parsed)
+            route = match.route
+            parsed = None if route.body is None else decode(body, route.body)
             key = path if method == "GET" and not query else None
-            catalog, keep = authorize(rules, subject, match.route.needs, asked, catalog, router.find, key=key)
+            catalog, keep = authorize(
+                rules,
+                subject,
+                route.needs,
+                lambda: Asked(params, query, parsed),
+                catalog,
+                router.find,
+                key=key,
+            )
         if catalog is not given and session is not None and match.route.base == EXTENSION:
             session = session.derive(catalog=catalog, roles=caller.roles)
         request = Request(method, path, params, dict(query), lower, body, caller, session, keep)

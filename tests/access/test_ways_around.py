@@ -129,6 +129,27 @@ def test_whoever_creates_a_branch_may_not_read_it_for_this_alone(world: World, a
     assert ann.status("GET", f"{T}/t", polaris_state="mine") == 404
 
 
+def test_a_new_branch_has_none_of_the_grants_of_a_dropped_one(world: World, ann: User) -> None:
+    call(world.root.session, "create_branch", name="dev")
+    world.grant(["TABLE_READ_DATA"], world.branch("dev"))
+    call(world.root.session, "rename_branch", name="dev", to="renamed")
+    assert ann.status("GET", f"{T}/t", polaris_state="renamed") == 200
+    call(world.root.session, "create_branch", name="dev")
+    assert ann.status("GET", f"{T}/t", polaris_state="dev") == 404
+    call(world.root.session, "drop_branch", name="renamed")
+    call(world.root.session, "create_branch", name="renamed")
+    assert ann.status("GET", f"{T}/t", polaris_state="renamed") == 404
+
+
+def test_whoever_creates_a_branch_may_drop_it(world: World, ann: User) -> None:
+    world.grant(["BRANCH_CREATE"])
+    assert ann.call("create_branch", name="mine")[0] == 200
+    world.revoke_all()
+    world.grant(["CATALOG_LIST"])
+    assert ann.call("drop_branch", name="mine")[0] == 200
+    assert ann.call("drop_branch", name="main")[0] == 403
+
+
 def test_branches_tags_and_earlier_states_need_the_same_grants(world: World, ann: User) -> None:
     call(world.root.session, "create_branch", name="dev")
     call(world.root.session, "create_tag", name="v1")
