@@ -15,7 +15,7 @@ from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.rows import NAMES, CatalogRow, Unloaded, id_from
+from polaris_spark.catalog.rows import NAMES, OWNERS, CatalogRow, Unloaded, id_from
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit, LogEntry
@@ -335,7 +335,12 @@ class _Resolved(Change[P, R]):
     def apply(self, state: State, prepared: P) -> R:
         found = state.lookup_many(NAMES, [key for key, _ in self._names])
         for (_, entity), entry in zip(self._names, found, strict=True):
-            if entry is not None and id_from(entry.value) != entity:
+            if entry is None or id_from(entry.value) == entity:
+                continue
+            owner = state.lookup(OWNERS, entry.value[:8])
+            if (
+                owner is None or owner.value.decode() != self.operation.principal
+            ):  # an owner may do everything
                 raise CommitFailedError(
                     "a name in the request means another entity than when the request was checked; send it again"
                 )

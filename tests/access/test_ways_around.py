@@ -229,6 +229,39 @@ def test_a_transaction_needs_the_grants_of_each_of_its_requests(world: World, an
     assert ann.status("POST", "v1/transactions/commit", {"table-changes": [], "requests": [drop]}) == 403
 
 
+def test_a_transaction_cannot_give_a_checked_name_to_another_table(world: World, ann: User) -> None:
+    world.grant(["TABLE_FULL_METADATA", "TABLE_WRITE_DATA"], world.entity("db", "t", kind=TABLE))
+    world.grant(["TABLE_DROP"], world.entity("db", "u", kind=TABLE))
+    world.grant(["TABLE_CREATE"], world.entity("db"))
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+
+    def requests(*then: dict[str, Any]) -> dict[str, Any]:
+        drop = {"method": "DELETE", "path": f"{T}/t"}
+        write = {"method": "POST", "path": f"{T}/t", "body": change}
+        return {"table-changes": [], "requests": [drop, *then, write]}
+
+    move = {"source": {"namespace": ["db"], "name": "u"}, "destination": {"namespace": ["db"], "name": "t"}}
+    of_other = requests({"method": "POST", "path": "v1/tables/rename", "body": move})
+    assert ann.status("POST", "v1/transactions/commit", of_other) == 409
+    of_new = requests({"method": "POST", "path": T, "body": {"name": "t", "schema": SCHEMA}})
+    assert ann.status("POST", "v1/transactions/commit", of_new) == 204
+
+
+def test_pyiceberg_logs_in_by_credentials(world: World) -> None:
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from polaris_spark.pyiceberg import PolarisCatalog
+
+    world.grant(["TABLE_READ_DATA"], world.entity("db", "t", kind=TABLE))
+    given = {"store": world.store, "warehouse": world.folder, "credential": world.credentials.text()}
+    with PolarisCatalog("polaris", **given) as catalog:
+        assert list(catalog.list_tables("db")) == [("db", "t")]
+        assert catalog.load_table("db.t").name() == ("db", "t")
+        assert "credential" not in catalog.properties
+        with pytest.raises(NoSuchTableError):
+            catalog.load_table("db.u")
+
+
 def test_a_transaction_on_a_branch_has_the_grants_of_the_branch(world: World, ann: User) -> None:
     world.grant(["TABLE_READ_DATA"], world.branch("main"))
     with ann.session.transaction() as copy:
@@ -385,7 +418,7 @@ def test_a_request_never_changes_another_table_that_got_the_name(world: World, a
     assert world.root.status("DELETE", f"{T}/t") == 204
     world.table("db", "t")
     with pytest.raises(CommitFailedError, match="another entity"):
-        checked.commit(DropContent(catalog.context, world.root.session.operation(), name, Table))
+        checked.commit(DropContent(catalog.context, ann.session.operation(), name, Table))
     assert ann.status("GET", f"{T}/t") == 404
 
 
