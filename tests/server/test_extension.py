@@ -116,9 +116,9 @@ def test_the_server_stops_while_a_run_is_in_progress(tmp_path: Path) -> None:
 def test_a_token_file_marks_administrators(tmp_path: Path) -> None:
     path = token_file(tmp_path, {"ann": "aaaa", "root": "dddd administrator", "carl": "cccc\tadministrator "})
     tokens = Tokens.from_file(path)
-    assert tokens.caller("Bearer aaaa") == Caller("ann", Role.CLIENT)
-    assert tokens.caller("Bearer dddd") == Caller("root", Role.ADMINISTRATOR)
-    assert tokens.caller("Bearer cccc") == Caller("carl", Role.ADMINISTRATOR)
+    assert tokens.caller("Bearer aaaa") == Caller("ann", Role.CLIENT, is_verified=True)
+    assert tokens.caller("Bearer dddd") == Caller("root", Role.ADMINISTRATOR, is_verified=True)
+    assert tokens.caller("Bearer cccc") == Caller("carl", Role.ADMINISTRATOR, is_verified=True)
 
 
 def test_a_token_file_that_contradicts_itself_is_refused(tmp_path: Path) -> None:

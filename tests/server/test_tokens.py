@@ -168,7 +168,10 @@ def test_lines_of_a_token_file_are_checked(tmp_path: Path) -> None:
 
 def test_a_token_is_known_by_all_of_it() -> None:
     tokens = Tokens({"one": "a", "two": "b"})
-    assert (tokens.caller("Bearer one"), tokens.caller("bearer  two ")) == (Caller("a"), Caller("b"))
+    assert (tokens.caller("Bearer one"), tokens.caller("bearer  two ")) == (
+        Caller("a", is_verified=True),
+        Caller("b", is_verified=True),
+    )
     for wrong in ("Bearer on", "Bearer onee", "Bearer ONE", "Bearer", "one", "", None):
         with pytest.raises(NotAuthorizedError):
             tokens.caller(wrong)
