@@ -20,6 +20,7 @@ from polaris_spark.rest import (
     unsupported,
     view_routes,
 )
+from polaris_spark.rest.permissions import hidden_catalog
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route, Router
 
@@ -49,6 +50,8 @@ def config(catalog: Catalog, request: Request) -> Response:
         catalog_at(catalog, state)  # refuses a state that does not exist
         warehouse = name
     if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
+        if request.has_rules:
+            raise hidden_catalog(None)
         raise NotFoundError(
             f"there is no warehouse {warehouse!r} here; to use this catalog, set the warehouse to {catalog.name!r}"
         )

@@ -110,7 +110,9 @@ def handle(
             )
         if catalog is not given and session is not None and match.route.base == EXTENSION:
             session = session.derive(catalog=catalog, roles=caller.roles)
-        request = Request(method, path, params, dict(query), lower, body, caller, session, keep)
+        request = Request(
+            method, path, params, dict(query), lower, body, caller, session, keep, rules is not None
+        )
         return match.route.answer(catalog, request)
     except Exception as error:
         return response_of(error)

@@ -32,6 +32,8 @@ class Request(NamedTuple):
     the Iceberg protocol."""
     keep: Keep | None = None
     """Chooses the children of a namespace that a list shows; None for all."""
+    has_rules: bool = False
+    """Whether the realm has access control."""
 
     @property
     def principal(self) -> str:

@@ -282,6 +282,7 @@ class Session:
     def catalog_properties(self) -> dict[str, str]:
         """Return the properties that are now stored with the catalog. They apply to all sessions."""
         self._require_open()
+        self.require("CATALOG_READ_PROPERTIES")
         row = find_catalog(self.catalog.references, self.catalog.name)
         return dict((row or self.catalog.row).properties)
 

@@ -432,3 +432,33 @@ def test_a_view_is_seen_only_with_a_privilege_on_views(world: World, ann: User) 
 def test_properties_of_the_catalog_need_a_privilege(world: World, ann: User) -> None:
     with pytest.raises(ForbiddenError, match="CATALOG_WRITE_PROPERTIES"):
         ann.session.set_catalog_properties({"gc.enabled": "false"})
+
+
+def test_hidden_catalogs_get_the_answers_of_missing_ones(
+    world: World, ann: User, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from polaris_spark.extension import ROUTER
+    from polaris_spark.rest.access import Caller
+    from polaris_spark.rest.handler import handle
+    from polaris_spark.server.catalogs import ServedCatalogs
+
+    place = str(tmp_path_factory.mktemp("other"))
+    world.open(world.administrator, catalog="other", warehouse=place).session.close()
+    served = ServedCatalogs(world.root.session)
+    caller = Caller("ann", is_verified=True)
+
+    def send(path: str, **query: str) -> tuple[int, str]:
+        match = ROUTER.find("GET", path)
+        session = served.of_warehouse(query["warehouse"]) if query else served.choose(match.prefix)
+        answer = handle(
+            session.catalog, "GET", path, query=query, caller=caller, router=ROUTER, session=session
+        )
+        return answer.status, answer.body
+
+    for path in ("v1/NAME/namespaces", "v1/NAME/namespaces/db", "v1/NAME/config"):
+        hidden, missing = (send(path.replace("NAME", name)) for name in ("other", "nope"))
+        assert hidden[0] == missing[0] == 404
+        assert hidden[1].replace("other", "NAME") == missing[1].replace("nope", "NAME")
+    answers = {send("v1/config", warehouse=one) for one in ("other", "nope", place)}
+    assert len(answers) == 1
+    assert send("v1/config", warehouse="polaris")[0] == 200
