@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError, ProtectedBranchError
+from polaris_spark.jobs.merges import reads
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
@@ -310,6 +311,7 @@ REASSIGN = Procedure(
     needs=(
         Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),
         Need("BRANCH_MERGE", On.BRANCH, parameter="name"),
+        *reads("to"),
     ),
     comment="Move a branch of the catalog to another commit. Its own later commits are no longer in its history.",
     parameters=(

@@ -9,6 +9,7 @@ from polaris_spark.access import securables
 from polaris_spark.access.needs import Asked, Need, Needs, On
 from polaris_spark.access.places import base_of
 from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW
+from polaris_spark.catalog.states import POINT
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.rest.permissions import NOTHING_ASKED, Named, Permissions, check
 
@@ -44,7 +45,10 @@ def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any])
     given = arguments.get(need.parameter) if need.parameter else None
     if need.on is On.BRANCH and given is not None:
         id = catalog.row.entity_id
-        chain = (securables.branch(id, str(given)), securables.catalog(id), securables.REALM)
+        given = str(given).partition(POINT)[
+            0
+        ]  # the branch of a state; what is no branch has no grants of its own
+        chain = (securables.branch(id, given), securables.catalog(id), securables.REALM)
         permissions.require_base(need.privilege, chain, f"branch {given}")
     elif need.on is On.BRANCH:
         permissions.require_base(need.privilege, base_of(catalog), f"branch {catalog.branch}")

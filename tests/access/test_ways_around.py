@@ -141,6 +141,30 @@ def test_a_new_branch_has_none_of_the_grants_of_a_dropped_one(world: World, ann:
     assert ann.status("GET", f"{T}/t", polaris_state="renamed") == 404
 
 
+def test_a_merge_does_not_bring_hidden_content_to_a_branch(world: World, ann: User) -> None:
+    call(world.root.session, "create_branch", name="dev")
+    world.grant(["CATALOG_MANAGE_CONTENT"], world.branch("dev"))
+    world.grant(["BRANCH_FULL_METADATA"])
+    world.table("db", "later")
+    number = world.root.session.catalog.head().head.number
+    on_dev = {"polaris_state": "dev"}
+    for procedure, arguments in (
+        ("merge", {"source": "main"}),
+        ("merge", {"source": f"main#{number}"}),
+        ("cherry_pick", {"commit": f"main#{number}"}),
+        ("reassign_branch", {"name": "dev", "to": "main"}),
+    ):
+        path = f"polaris-spark/v1/procedures/{procedure}"
+        status, body = ann.send("POST", path, {"arguments": arguments}, **on_dev)
+        assert status == 403, (procedure, body)
+        assert "TABLE_READ_DATA" in str(body)
+    assert ann.status("GET", f"{T}/later", **on_dev) == 404
+    world.grant(["CATALOG_MANAGE_CONTENT"], world.branch("main"))
+    path = "polaris-spark/v1/procedures/merge"
+    assert ann.send("POST", path, {"arguments": {"source": "main"}}, **on_dev)[0] == 200
+    assert ann.status("GET", f"{T}/later", **on_dev) == 200
+
+
 def test_whoever_creates_a_branch_may_drop_it(world: World, ann: User) -> None:
     world.grant(["BRANCH_CREATE"])
     assert ann.call("create_branch", name="mine")[0] == 200
