@@ -207,6 +207,7 @@ BUILT_IN: Final = {
     "sort-order": "polaris_spark.catalog.metadata.rows",
     "statistics": "polaris_spark.catalog.metadata.rows",
     "table": "polaris_spark.catalog.metadata.rows",
+    "token-key": "polaris_spark.access.rows",
     "unloaded": "polaris_spark.catalog.rows",
     "view": "polaris_spark.catalog.metadata.rows",
     "view-version": "polaris_spark.catalog.metadata.rows",

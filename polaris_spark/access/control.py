@@ -77,6 +77,11 @@ class AccessControl:
         """Let the next call of `rules` read them, as for a log-in: a principal can log in once it exists."""
         self._until = -1.0
 
+    def newest(self) -> Rules | None:
+        """Read the rules now, and return them; None if the realm has no access control."""
+        self.refresh()
+        return self.rules()
+
     @property
     def is_on(self) -> bool:
         """Whether the realm has access control."""

@@ -81,7 +81,12 @@ def hashed(secret: Secret, now_ms: int, expires: int = 0) -> HashedSecret:
 
 
 def verify(principal: Principal | None, secret: str, now_ms: int) -> bool:
-    """Whether a secret is one of the present secrets of a principal.
+    """Whether a secret is one of the present secrets of a principal; see `matching`."""
+    return matching(principal, secret, now_ms) is not None
+
+
+def matching(principal: Principal | None, secret: str, now_ms: int) -> HashedSecret | None:
+    """Return the secret of a principal that a secret in plain text is; None if it is none of the present ones.
 
     The same number of hashes is computed for a wrong secret, a principal with one secret, and None (an unknown client
     id), so that the time does not reveal which it was.
@@ -90,11 +95,12 @@ def verify(principal: Principal | None, secret: str, now_ms: int) -> bool:
         now_ms: the time, in milliseconds since 1970.
     """
     known = () if principal is None or not principal.is_active(now_ms) else principal.secrets
-    found = False
+    found = None
     for one in (*known[:2], _NOBODYS, _NOBODYS)[:2]:
         digest = _scrypt(secret, one.salt, one.cost, one.block_size, one.parallel)
         is_same = hmac.compare_digest(digest, one.hash)
-        found |= is_same and one is not _NOBODYS and not 0 < one.expires <= now_ms
+        if is_same and one is not _NOBODYS and not 0 < one.expires <= now_ms:
+            found = one
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from polaris_spark.access.credentials import verify
 from polaris_spark.access.rows import (
     ACCESS,
+    ASSIGNMENTS,
     CATALOG_ROLE_KIND,
     CLIENTS,
     PRINCIPALS,
@@ -18,6 +19,7 @@ from polaris_spark.access.rows import (
     principal_key,
     principal_role_key,
 )
+from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import NotAuthorizedError, ReferenceGoneError
 from polaris_spark.index.keys import decode_key
@@ -89,6 +91,15 @@ def authenticate(head: CommitReader, client_id: str, secret: str, now_ms: int) -
     if not verify(found, secret, now_ms) or found is None:
         raise NotAuthorizedError("the credentials are not valid: check client id and client secret")
     return found
+
+
+def roles_of(head: CommitReader, principal: Principal) -> frozenset[str]:
+    """Return the names of the principal roles that are assigned to a principal."""
+    first, end = id_bytes(principal.entity_id), id_bytes(principal.entity_id + 1)
+    assigned = {id_from(key[8:]) for key, _ in head.index(ASSIGNMENTS).range(first, end)}
+    if not assigned:
+        return frozenset()
+    return frozenset(role.name for role in list_roles(head) if role.entity_id in assigned)
 
 
 def list_roles(head: CommitReader) -> Iterator[PrincipalRole | CatalogRole]:

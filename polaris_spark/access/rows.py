@@ -8,6 +8,7 @@
 | | `entry_key((catalog id,), b"a", name)` | `CatalogRole` | entity id (8 bytes) |
 | `assignments` | id of a principal or principal role, id of the role (8 bytes each) | | empty |
 | `grants` | securable (`access.securables`), id of the role (8 bytes) | | names of privileges, separated by commas |
+| `token-keys` | `entry_key((), b"k", id)` | `TokenKey` | entity id |
 | `owners` | securable: a catalog or branch | | name of the principal |
 
 A dropped principal keeps its row, in the state `dropped` and without secrets. So its name is never given to another
@@ -31,9 +32,13 @@ ROLES: Final = "roles"
 ASSIGNMENTS: Final = "assignments"
 GRANTS: Final = "grants"
 
+TOKEN_KEYS: Final = "token-keys"
+
 PRINCIPAL_KIND: Final = b"p"
 PRINCIPAL_ROLE_KIND: Final = b"r"
 CATALOG_ROLE_KIND: Final = b"a"
+
+TOKEN_KEY_KIND: Final = b"k"
 
 SERVICE_ADMIN: Final = "service_admin"
 """Name of the principal role that has all privileges on the realm. It exists in every realm with access control."""
@@ -112,6 +117,26 @@ class CatalogRole(msgspec.Struct, frozen=True, array_like=True, gc=False):
     properties: dict[str, str] = {}
 
 
+@object_type("token-key", revision=1)
+class TokenKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A key that signs access tokens (`access.token_keys`)."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"salt", "sealed"})
+    """Fields that are not shown by any command or view."""
+
+    entity_id: int
+    id: str
+    """The header `kid` of the tokens that the key signs."""
+    created: int
+    """Time at which the key was made, in milliseconds since 1970."""
+    public: bytes
+    """Public key of Ed25519 (RFC 8032), 32 bytes."""
+    salt: bytes
+    """Salt of scrypt, which derives the sealing key from the server key."""
+    sealed: bytes
+    """Private key, encrypted by AES-256-GCM: nonce (12 bytes), then ciphertext and tag."""
+
+
 def principal_key(name: str) -> bytes:
     """Return the key of a principal in the index `principals`."""
     return entry_key((), PRINCIPAL_KIND, name)
@@ -129,3 +154,8 @@ def catalog_role_key(catalog: int, name: str) -> bytes:
         catalog: entity id of the catalog.
     """
     return entry_key((f"{catalog:x}",), CATALOG_ROLE_KIND, name)
+
+
+def token_key_key(id: str) -> bytes:
+    """Return the key of a token key in the index `token-keys`."""
+    return entry_key((), TOKEN_KEY_KIND, id)

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from polaris_spark import objects
-from polaris_spark.access.rows import HashedSecret
 from polaris_spark.catalog.metadata.logs import SEPARATOR
 from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
@@ -102,7 +101,7 @@ def shown(value: Any) -> Any:
         names = ("separators", "children", "counts")
         return {name: shown(getattr(value, name)) for name in names}
     if isinstance(value, msgspec.Struct):
-        hidden = ("salt", "hash") if isinstance(value, HashedSecret) else ()
+        hidden = getattr(type(value), "HIDDEN", ())
         names = [f.name for f in msgspec.structs.fields(type(value))]
         return {name: "***" if name in hidden else shown(getattr(value, name)) for name in names}
     if isinstance(value, bytes):
