@@ -384,7 +384,8 @@ PROPERTIES: Mapping[str, Property] = {
     "token": Property(
         lambda _, text: Secret(text),
         "no token",
-        "In a realm with access control: a token of the principal, in place of `credential`.",
+        "In a realm with access control: a token that a server of the realm issued to the principal, in place of "
+        "`credential`; or `env:NAME`. It is checked when the catalog is opened.",
     ),
     "access-refresh": Property(
         duration_ms,

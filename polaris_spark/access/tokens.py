@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
+from polaris_spark.access.control import AccessControl
 from polaris_spark.access.jwts import (
     MAX_TOKEN,
     ExpiredTokenError,
@@ -35,6 +36,7 @@ from polaris_spark.access.token_keys import (
 )
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
+from polaris_spark.config import Secret
 from polaris_spark.errors import BadRequestError, InputError, NotAuthorizedError
 from polaris_spark.system.registry import References
 
@@ -161,6 +163,25 @@ def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> Ver
     return VerifiedToken(_principal(head, claims, now_ms), _roles(claims), expires, _until(claims))
 
 
+def log_in_by_token(
+    access: AccessControl, realm: str, token: Secret
+) -> tuple[str, frozenset[str] | None]:
+    """Return the principal of a token that a server of the realm issued, and the names of the principal roles to which
+    the token is limited (None: all).
+
+    Raises:
+        NotAuthorizedError: the token is not accepted, or is of another kind.
+    """
+    rules, now = access.newest(), access.references.clock.now_ms()
+    found = None if rules is None else verify_token(rules.head, realm, token.reveal().strip(), now)
+    if found is None:
+        raise NotAuthorizedError(
+            f"the property 'token' is no token that a server of realm {realm!r} issued; only such tokens are accepted "
+            "in process"
+        )
+    return found.principal.name, found.roles
+
+
 def issuer_of(realm: str) -> str:
     """Return the claims `iss` and `aud` of a realm's tokens."""
     return f"polaris-spark:{realm}"
@@ -226,6 +247,7 @@ __all__ = [
     "TokenIssuer",
     "VerifiedToken",
     "issuer_of",
+    "log_in_by_token",
     "roles_in",
     "scope_of",
     "verify_token",

@@ -440,7 +440,7 @@ def _open(
     sharing_key = (settings.operation_lifetime_ms, settings.deadline_ms, file_options)
     references = connection.references(realm, settings, files, sharing_key)
     access = access_of(connection, realm, references, properties.access_refresh)
-    principal = _logged_in(properties, access, principal)
+    principal, roles = _logged_in(properties, access, principal)
     operation = Operation(b"", principal)
     context = Context(
         clock=connection.clock,
@@ -454,7 +454,7 @@ def _open(
     wanted = _wanted(properties, sharing) if is_new else {}
     rules = access.rules()
     if rules is not None and is_new:
-        subject = rules.subject(principal, connection.clock.now_ms())
+        subject = rules.subject(principal, connection.clock.now_ms(), roles)
         if not subject.may("CATALOG_CREATE", (REALM,)):
             raise hidden_catalog(properties.catalog or "polaris")
     row = open_catalog(
@@ -469,7 +469,7 @@ def _open(
         if is_new:
             own = SetOwner(connection.clock, operation, catalog_securable(row.entity_id), principal, row.name)
             access.change(own)
-        _require_known(access.required(), principal, row, connection.clock)
+        _require_known(access.required(), principal, roles, row, connection.clock)
     kept = row.properties.get(SHARED_LOCATIONS, "refuse")
     if sharing not in (None, kept):
         raise InputError(
@@ -496,7 +496,14 @@ def _open(
         catalog = catalog_as_of(catalog, properties.as_of)
         catalog.bound = True
     return Session(
-        properties, connection, catalog, principal, router, access=access, is_verified=rules is not None
+        properties,
+        connection,
+        catalog,
+        principal,
+        router,
+        access=access,
+        roles=roles,
+        is_verified=rules is not None,
     )
 
 
@@ -510,34 +517,48 @@ def access_of(
     )
 
 
-def _logged_in(properties: Properties, access: AccessControl, claimed: str) -> str:
-    """Return the principal of a session: that of the credentials if the realm has access control, else the one that the
-    configuration names.
+def _logged_in(
+    properties: Properties, access: AccessControl, claimed: str
+) -> tuple[str, frozenset[str] | None]:
+    """Return the principal of a session, and the names of the principal roles to which it is limited (None: all). The
+    principal is that of the credentials or token if the realm has access control, else the one that the configuration
+    names.
 
     Raises:
-        NotAuthorizedError: the realm has access control, and there are no credentials, or they are wrong.
-        InputError: the property `principal` names another principal.
+        NotAuthorizedError: the realm has access control, and there are neither credentials nor a token, or they are
+            wrong.
+        InputError: the property `principal` names another principal, or there are both credentials and a token.
     """
     access.refresh()
     if not access.is_on:
-        return claimed
-    if properties.credential is None:
+        return claimed, None
+    roles = None
+    if properties.credential is not None and properties.token is not None:
+        raise InputError("the properties 'credential' and 'token' are both set; set only one of them")
+    if properties.token is not None:
+        from polaris_spark.access.tokens import log_in_by_token  # needs libraries that are optional
+
+        found, roles = log_in_by_token(access, properties.realm, properties.token)
+    elif properties.credential is None:
         raise NotAuthorizedError(
             "this realm has access control: set the property 'credential' to client_id:client_secret, or to env:NAME, "
-            "where NAME is an environment variable that contains it"
+            "where NAME is an environment variable that contains it; or set 'token'"
         )
-    found = access.log_in(properties.credential).name
+    else:
+        found = access.log_in(properties.credential).name
     if properties.principal is not None and properties.principal != found:
         raise InputError(
             f"the property 'principal' is {properties.principal!r}, but the credentials are those of {found!r}; leave "
             "'principal' out"
         )
-    return found
+    return found, roles
 
 
-def _require_known(rules: Rules, principal: str, row: CatalogRow, clock: Clock) -> None:
+def _require_known(
+    rules: Rules, principal: str, roles: frozenset[str] | None, row: CatalogRow, clock: Clock
+) -> None:
     """Refuse a catalog that a principal may not see, as if it did not exist."""
-    subject = rules.subject(principal, clock.now_ms(), rotating=True)
+    subject = rules.subject(principal, clock.now_ms(), roles, rotating=True)
     if not subject.principal.must_rotate and not knows_catalog(rules, subject, row):
         raise hidden_catalog(row.name)
 

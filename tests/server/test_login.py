@@ -20,10 +20,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import OAuthError
 
+import polaris_spark
 from polaris_spark.access.changes import AlterPrincipal, CreatePrincipal, DropPrincipal, ReplaceCredentials
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.token_keys import RevokeTokens, token_keys
 from polaris_spark.config import Secret
+from polaris_spark.errors import InputError, NotAuthorizedError
+from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import wait_until
 from tests.server.issuers import AUDIENCE, Issuer, part
 from tests.server.realms import (
@@ -528,3 +531,35 @@ def test_a_server_without_tokens_answers_nobody_once_the_realm_has_access_contro
         assert Remote(server.uri).raw("GET", "/v1/config")[0] == 200
         new_realm(tmp_path)
         wait_until(lambda: Remote(server.uri).raw("GET", "/v1/config")[0] == 401, "the change holds")
+
+
+def opened(realm: Realm, **properties: str) -> Session:
+    """Open the realm's catalog in this process."""
+    return polaris_spark.connect(store=realm.store, catalog="polaris", **properties)
+
+
+def test_a_token_opens_the_catalog_in_process(
+    server: Server, realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = token_of(server)
+    with opened(realm, token=token) as session:
+        assert (session.principal, session.roles) == ("ann", None)
+        assert session.request("POST", "v1/namespaces", body='{"namespace": ["by_token"]}')[0] == 200
+    monkeypatch.setenv("TOKEN", token_of(server, scope="PRINCIPAL_ROLE:service_admin"))
+    with opened(realm, token="env:TOKEN") as session:
+        assert (session.principal, session.roles) == ("ann", {"service_admin"})
+        assert session.request("GET", "v1/namespaces")[0] == 200
+    with pytest.raises(InputError, match="there is no catalog"):  # without the administrator's role, nothing is visible
+        opened(realm, token=token_of(server, scope="PRINCIPAL_ROLE:reader"))
+
+
+def test_wrong_tokens_open_nothing_in_process(server: Server, realm: Realm, issuer: Issuer) -> None:
+    right = token_of(server)
+    for token in ("", "x", STATIC, issuer.token(), right[:-9], *forged(realm, right).values()):
+        with pytest.raises((NotAuthorizedError, InputError)) as raised:
+            opened(realm, token=token)
+        assert not token or token[-30:] not in str(raised.value)
+    with pytest.raises(InputError, match="leave 'principal' out"):
+        opened(realm, token=right, principal="bob")
+    with pytest.raises(InputError, match="both set"):
+        opened(realm, token=right, credential=CREDENTIALS["ann"].text())
