@@ -163,9 +163,7 @@ def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> Ver
     return VerifiedToken(_principal(head, claims, now_ms), _roles(claims), expires, _until(claims))
 
 
-def log_in_by_token(
-    access: AccessControl, realm: str, token: Secret
-) -> tuple[str, frozenset[str] | None]:
+def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[str, frozenset[str] | None]:
     """Return the principal of a token that a server of the realm issued, and the names of the principal roles to which
     the token is limited (None: all).
 

@@ -185,6 +185,14 @@ PROCEDURES = (
         needs=(Need("PRINCIPAL_RESET_CREDENTIALS", On.REALM),),
     ),
     _procedure(
+        "revoke_tokens",
+        "End all tokens that servers of the realm have issued, by removing the keys that signed them.",
+        (),
+        (Column("removed_keys", "INT"),),
+        run=_lazily("revoke_tokens"),
+        needs=(Need("SERVICE_MANAGE_ACCESS", On.REALM),),
+    ),
+    _procedure(
         "create_role",
         "Create a principal role, or a role of this catalog.",
         (

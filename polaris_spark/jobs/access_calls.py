@@ -328,6 +328,13 @@ def reset(call: Call, arguments: Arguments) -> Rows:
     return _replace_credentials(call, arguments, is_reset=True)
 
 
+def revoke_tokens(call: Call, _: Arguments) -> Rows:
+    from polaris_spark.access.token_keys import RevokeTokens
+
+    permissions_of(call)
+    return [(changed(call, RevokeTokens),)]
+
+
 def _principal(permissions: Permissions, name: str) -> Principal:
     found = permissions.rules.principals.get(name)
     if found is None or found.state == "dropped":

@@ -194,7 +194,9 @@ class Protocol:
         )
         gzipped = requests.accepts_gzip(request)
         answered = await self._counted(arguments, claim, gzipped=gzipped)
-        if isinstance(answered, PendingResponse):  # a waiting request does not count, because it uses no thread
+        if isinstance(
+            answered, PendingResponse
+        ):  # a waiting request does not count, because it uses no thread
 
             async def repeat(pending: PendingResponse) -> Response | PendingResponse:
                 return await self._counted(arguments._replace(query=pending.query), claim, gzipped=gzipped)

@@ -16,6 +16,7 @@ from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.rows import ACCESS, SERVICE_ADMIN
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Secret
+from polaris_spark.rest.session import Session
 from polaris_spark.system.registry import References
 from tests.server.servers import Remote, Server
 
@@ -37,17 +38,20 @@ class Realm(NamedTuple):
     store: str
     name: str = "default"
 
-    @contextmanager
-    def references(self) -> Iterator[References]:
-        """The references of the realm, in this process."""
-        session = polaris_spark.connect(
+    def session(self) -> Session:
+        """Open the realm's catalog in this process, as `root`."""
+        return polaris_spark.connect(
             store=self.store,
             warehouse=str(self.folder / f"w-{self.name}"),
             realm=self.name,
             catalog="polaris",
             credential=CREDENTIALS["root"].text(),
         )
-        with session:
+
+    @contextmanager
+    def references(self) -> Iterator[References]:
+        """The references of the realm, in this process."""
+        with self.session() as session:
             yield session.catalog.references
 
     def change(self, cls: Any, *arguments: Any, **more: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -349,3 +350,38 @@ def test_a_server_accepts_tokens_of_an_issuer(issuer: Issuer, tmp_path: Path) ->
     assert "the token is for another audience" in lines[2]
     assert (logins.stat().st_mode & 0o777) == 0o600
     assert not any(token[:40] in line or expired[:40] in line for line in lines)
+
+
+def test_another_package_adds_a_kind_of_token(tmp_path: Path) -> None:
+    installed = tmp_path / "other-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 0.1.0\n")
+    (installed / "entry_points.txt").write_text("[polaris_spark.authenticators]\nbadge = badges:Badges\n")
+    (tmp_path / "badges.py").write_text(
+        """
+from polaris_spark.errors import NotAuthorizedError
+from polaris_spark.server import Login
+
+class Badges:
+    def __init__(self, settings):
+        self.prefix = settings["prefix"]
+
+    def authenticate(self, token):
+        if not token.startswith(self.prefix):
+            return None
+        if token == self.prefix:
+            raise NotAuthorizedError("the badge has no name")
+        return Login(token.removeprefix(self.prefix), method="badge")
+"""
+    )
+    path = tmp_path / "authentication.json"
+    path.write_text(json.dumps({"authenticators": [{"type": "badge", "prefix": "badge-"}]}))
+    arguments = ["--warehouse", str(tmp_path / "w"), "--authentication", str(path)]
+    modules = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    with Server(f"sqlite://{tmp_path / 's.db'}", *arguments, env={"PYTHONPATH": modules}) as server:
+        statuses = [
+            client(server, token).send("GET", "v1/config").status for token in ("badge-eve", "badge-", "x")
+        ]
+        metrics = Remote(server.uri).raw("GET", "/metrics")[2]
+    assert statuses == [200, 401, 401]
+    assert 'polaris_spark_logins_total{method="other",outcome="succeeded"} 1.0' in metrics
