@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import (
+    access,
     adapter,
     archived,
     branches,
@@ -166,6 +167,10 @@ PARTS: dict[str, Part] = {
             sizes=(1, 3) if of.quick else (1, 100, 1_000, 5_000),
             calls=2 if of.quick else 60,
         ),
+    ),
+    "access": Part(
+        "loads of a table with access control beside loads without it",
+        lambda folder, of: access.measure(folder, rounds=of.rounds, calls=of.calls, quick=of.quick),
     ),
     "pyiceberg": Part(
         "pyiceberg programs beside its SqlCatalog",

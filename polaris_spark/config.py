@@ -192,6 +192,11 @@ class Properties:
     as_of: str | None = None
     """The point in the branch's history that the catalog shows; None for the newest state."""
     principal: str | None = None
+    credential: Secret | None = None
+    """Client id and client secret of the principal, as `client_id:client_secret`."""
+    token: Secret | None = None
+    access_refresh: int = 1_000
+    """Time after which access control is read again."""
     procedure_variables: tuple[str, ...] | None = None
     """Names of the environment variables that arguments of procedures can refer to as `env:NAME`; None if they can
     refer to no variable."""
@@ -252,7 +257,7 @@ class Properties:
                 notes[name.removeprefix(NOTE)] = text
             elif name in PROPERTIES:
                 value = PROPERTIES[name].parse(name, text)
-                own[name] = text
+                own[name] = "***" if isinstance(value, Secret) else text
                 if name != "python":  # the JVM starts this process with it; nothing reads it here
                     values[name.removeprefix("polaris.").replace("-", "_")] = value
             else:
@@ -373,6 +378,24 @@ PROPERTIES: Mapping[str, Property] = {
     "principal": Property(
         nonempty_text, "Spark's user, else the OS user", "User that the log records as the author of changes."
     ),
+    "credential": Property(
+        lambda _, text: Secret(text),
+        "no credentials",
+        "In a realm with access control: `client_id:client_secret` of the principal, or `env:NAME`, where NAME is an "
+        "environment variable that contains it. Other realms ignore it.",
+    ),
+    "token": Property(
+        lambda _, text: Secret(text),
+        "no token",
+        "In a realm with access control: a token that a server of the realm issued to the principal, in place of "
+        "`credential`; or `env:NAME`. It is checked when the catalog is opened.",
+    ),
+    "access-refresh": Property(
+        duration_ms,
+        "1 s",
+        "Time after which principals, roles and grants are read again. A change of access made elsewhere holds within "
+        "this time.",
+    ),
     "procedure-variables": Property(
         variable_names,
         "no variable",
@@ -446,9 +469,7 @@ PROPERTIES: Mapping[str, Property] = {
 }
 """All properties by name, except the store URI (`store`) and the options of the store (`store.<option>`)."""
 
-_ICEBERG = frozenset(
-    {"cache-enabled", "catalog-impl", "credential", "scope", "prefix", "token", "type", "uri"}
-)
+_ICEBERG = frozenset({"cache-enabled", "catalog-impl", "scope", "prefix", "type", "uri"})
 # Names of Iceberg's own properties, which are never reported as misspelled.
 
 _OF_TABLES = (

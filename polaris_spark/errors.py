@@ -47,7 +47,8 @@ PolarisError
     ├── GoneError                  410
     ├── RequestTooLargeError       413
     ├── UnsupportedMediaTypeError  415
-    └── UnprocessableError         422
+    ├── UnprocessableError         422
+    └── TooManyRequestsError       429
 ```
 """
 
@@ -321,3 +322,14 @@ class UnsupportedMediaTypeError(RequestError):
 class UnprocessableError(RequestError):
     status = 422
     type = "UnprocessableEntityException"
+
+
+class TooManyRequestsError(RequestError):
+    """Too many logins failed. `retry_after` is the time after which the next attempt is allowed, in seconds."""
+
+    status = 429
+    type = "TooManyRequestsException"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

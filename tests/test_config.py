@@ -194,7 +194,7 @@ def test_properties_are_parsed() -> None:
 def test_properties_of_iceberg_and_others_are_kept() -> None:
     names = """io-impl cache-enabled cache.expiration-interval-ms s3.endpoint client.region type uri gc.enabled
         default-namespace table-default.write.format.default metrics-reporter-impl header.X-Trace rest.auth.type
-        oauth2-server-uri token credential view-endpoints-supported"""
+        oauth2-server-uri view-endpoints-supported"""
     others = dict.fromkeys(names.split(), "x")
     assert Properties.parse({"store": "memory:", **others}).other == others
 

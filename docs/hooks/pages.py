@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark import errors, objects
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.catalog.metadata.bounds import BOUNDS
 from polaris_spark.catalog.properties import PARSERS, STRICTER
 from polaris_spark.cli import commands
 from polaris_spark.config import PROPERTIES
+from polaris_spark.extension import ROUTER
 from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.spark.options import DESCRIPTIONS
 from polaris_spark.spark.views import VIEWS
@@ -78,7 +81,44 @@ def reference() -> Mapping[str, str]:
         "reference/errors.md": _errors(),
         "reference/object-types.md": _object_types(),
         "reference/limits.md": _limits(),
+        "reference/privileges.md": _privileges(),
     }
+
+
+def _privileges() -> str:
+    labels = {"R": "realm", "C": "catalog", "B": "branch", "E": "namespace, table, view"}
+    rows = [
+        [_code(name), one.meaning, ", ".join(labels[kind] for kind in one.on), ", ".join(map(_code, one.by))]
+        for name, one in PRIVILEGES.items()
+    ]
+    routes = [
+        [_code(f"{one.method} {one.template}"), "; ".join(map(_need, one.needs))] for one in ROUTER.routes
+    ]
+    calls = [
+        [_code(one.name), "; ".join(map(_need, one.needs))]
+        for one in sorted(BUILT_IN, key=lambda one: one.name)
+    ]
+    return _page(
+        "Privileges",
+        "What callers need in a realm with [access control](../guides/access.md). A privilege on something holds for "
+        "everything below it.",
+        table(["privilege", "meaning", "can be granted on", "implied by"], rows),
+        "## Requests",
+        table(["request", "needs"], routes),
+        "## Procedures",
+        table(["procedure", "needs"], calls),
+    )
+
+
+def _need(need: Need) -> str:
+    when = f" {need.when.words}" if need.when is not None else ""
+    if need.on is On.OWN:
+        return need.why
+    if not need.privilege:
+        return need.on.words
+    named = f" of the argument `{need.parameter}`" if need.parameter else ""
+    what = _code(need.privilege) if need.privilege in PRIVILEGES else "any privilege that lets see it,"
+    return f"{what} on {need.on.words}{named}{when}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.merge_base import own_branch
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.references import ACCESS, CATALOGS
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.log import ancestor, before_history, oldest_first
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
@@ -185,13 +185,13 @@ class Line(NamedTuple):
 def line_of(at: CommitReader, reference: str, row_name: str) -> Line | None:
     """Return the line of a reference; None if its log is not archived.
 
-    Logs of the registry, of the list of catalogs and of branches are archived. A tag has the log of a branch, and
-    other references have no log entries.
+    Logs of the registry, of the list of catalogs, of access control and of branches are archived. A tag has the log of
+    a branch, and other references have no log entries.
 
     Args:
         at: a commit of the reference.
     """
-    if reference in (ROOT, CATALOGS):
+    if reference in (ROOT, CATALOGS, ACCESS):
         return Line(row_name.encode(), 0)
     parts = name_parts(reference)
     if parts is None or parts.is_tag:

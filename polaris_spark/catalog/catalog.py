@@ -16,12 +16,18 @@ from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.rows import CatalogRow, Unloaded
+from polaris_spark.catalog.rows import NAMES, OWNERS, CatalogRow, Unloaded, id_from
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import Commit, LogEntry
 from polaris_spark.commits.state import CommitReader, Read, State, StoredObjects, reading_state
-from polaris_spark.errors import BadRequestError, ForbiddenError, ReferenceGoneError, WrongTypeError
+from polaris_spark.errors import (
+    BadRequestError,
+    CommitFailedError,
+    ForbiddenError,
+    ReferenceGoneError,
+    WrongTypeError,
+)
 from polaris_spark.names import MAIN, is_transaction
 from polaris_spark.system.registry import References
 
@@ -62,9 +68,16 @@ class Catalog:
         """Lists to which the reads of a branch are added, by the name of the branch. All copies share this dict."""
         self.bound = False
         """Whether the configuration fixes the state that the catalog shows, so that requests cannot choose another."""
+        self._resolved: tuple[tuple[bytes, int], ...] = ()
+        """Keys in the index `names` that were looked up for a request, with the entity ids that were found."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
+
+    def __copy__(self) -> Catalog:
+        found = object.__new__(type(self))  # several times as fast as the copy that Python makes by default
+        found.__dict__.update(self.__dict__)
+        return found
 
     def restricted(self, locations: Iterable[str], *, follow_links: bool = False) -> Catalog:
         """Return a copy of this catalog in which clients may use only files below the catalog's warehouse and
@@ -105,6 +118,11 @@ class Catalog:
         found = copy(self)
         found.row = row
         return found
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether this catalog shows a state that does not change."""
+        return self._fixed is not None
 
     @property
     def reader(self) -> StoredObjects:
@@ -170,6 +188,16 @@ class Catalog:
         except ReferenceGoneError as error:
             raise self._gone() from error
 
+    def newest(self, head: CommitReader) -> CommitReader:
+        """Return the newest commit of the branch of a catalog that shows a state of the past. For other catalogs,
+        return `head`, which was just read."""
+        if self._fixed is None:
+            return head
+        try:
+            return self.references.read(self.reference)
+        except ReferenceGoneError:
+            return head
+
     def _gone(self) -> ReferenceGoneError:
         if is_transaction(self.branch):
             return ReferenceGoneError(transaction_ended(self.branch))
@@ -188,9 +216,26 @@ class Catalog:
 
         This saves a read when the caller has just read the head. The copy is for one thread only.
         """
-        catalog = copy(self)
+        catalog = self.__copy__()
         catalog._read = [head]
         return catalog
+
+    def resolving(self, names: Iterable[tuple[bytes, int]]) -> Catalog:
+        """Return a copy of this catalog that refuses changes if one of these names means another entity by then. So a
+        request that was allowed for one table never changes another one that got its name meanwhile.
+
+        Args:
+            names: keys in the index `names`, with the entity ids that they have now.
+        """
+        found = copy(self)
+        found._resolved = tuple(names)
+        return found
+
+    def owning(self) -> Catalog:
+        """Return a copy of this catalog in which whoever creates an entity owns it."""
+        found = copy(self)
+        found.context = self.context._replace(has_owners=True)
+        return found
 
     def effective_properties(self) -> EffectiveProperties:
         """Read the newest commit, and return the effective properties of the catalog at this commit."""
@@ -233,6 +278,8 @@ class Catalog:
             )
         reads = self._recorded.get(self.branch)
         recorded = change if reads is None else _Recorded(change, reads)
+        if self._resolved:
+            recorded = _Resolved(recorded, self._resolved)
         try:
             return self.loading(
                 partial(self.references.commit, self.reference, recorded), change.operation.principal
@@ -285,6 +332,37 @@ def transaction_ended(state: str) -> str:
         f"transaction {state!r} has ended: it was committed or rolled back, was not used for a day, or belongs to "
         "another session; begin one with begin(). After a rollback to a savepoint, use the state that rollback returned"
     )
+
+
+class _Resolved(Change[P, R]):
+    """A change that is refused if names mean other entities than when the request was checked."""
+
+    def __init__(self, change: Change[P, R], names: tuple[tuple[bytes, int], ...]) -> None:
+        self.operation = change.operation
+        self.onto_protected, self.size = change.onto_protected, change.size
+        self.from_elsewhere = change.from_elsewhere
+        self._change = change
+        self._names = names
+
+    def prepare(self, view: State) -> P:
+        return self._change.prepare(view)
+
+    def apply(self, state: State, prepared: P) -> R:
+        found = state.lookup_many(NAMES, [key for key, _ in self._names])
+        for (_, entity), entry in zip(self._names, found, strict=True):
+            if entry is None or id_from(entry.value) == entity:
+                continue
+            owner = state.lookup(OWNERS, entry.value[:8])
+            if (
+                owner is None or owner.value.decode() != self.operation.principal
+            ):  # an owner may do everything
+                raise CommitFailedError(
+                    "a name in the request means another entity than when the request was checked; send it again"
+                )
+        return self._change.apply(state, prepared)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> R:
+        return self._change.repeat(state, entries)
 
 
 class _Recorded(Change[P, R]):

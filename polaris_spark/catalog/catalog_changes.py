@@ -22,7 +22,7 @@ has ended cannot be restored, so `end_dropped` cannot end the references of a ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -83,35 +83,70 @@ from polaris_spark.system.registrations import Registered, name_parts, was_dropp
 from polaris_spark.system.registry import References
 
 R = TypeVar("R")
+Readable = TypeVar("Readable", StoredCatalog, DroppedCatalog)
 
 ENDED: Final = "end-catalog"
 """Action of log entries about the end of the grace period of a dropped catalog."""
 
 
-class RealmCatalogs:
-    """The catalogs of a realm, and changes of them by one principal. Thread-safe."""
+class CatalogPermissions(Protocol):
+    """What a principal may do with the catalogs of a realm with access control (`rest.catalog_rules`)."""
 
-    def __init__(self, references: References, context: Context, operation: Operation) -> None:
+    def require(self, privilege: str, row: CatalogRow | None) -> None:
+        """Raise `ForbiddenError` if the principal lacks a privilege on a catalog, or on the realm if `row` is None."""
+
+    def sees(self, row: CatalogRow) -> bool:
+        """Whether the principal may know that a catalog exists."""
+
+    def reads(self, row: CatalogRow) -> bool:
+        """Whether the principal may read the properties of a catalog."""
+
+    def own(self, row: CatalogRow) -> None:
+        """Let the principal own a catalog that it has created."""
+
+
+class RealmCatalogs:
+    """The catalogs of a realm, and changes of them by one principal. Thread-safe.
+
+    In a realm with access control, a catalog that the principal may not see is treated as a missing one, and the
+    properties that the principal may not read are left out. All methods raise `ForbiddenError` if the principal lacks
+    the needed privilege.
+    """
+
+    def __init__(
+        self,
+        references: References,
+        context: Context,
+        operation: Operation,
+        permissions: CatalogPermissions | None = None,
+    ) -> None:
         """
         Args:
             context: the clock is used.
             operation: principal and notes for the log. It has no id.
+            permissions: what the principal may do; None in a realm without access control.
         """
+        self._permissions = permissions
         self._references = references
         self._context = context
         self._operation = operation
 
     def all(self) -> list[StoredCatalog]:
         """Return all catalogs that exist, in the order of their names."""
-        found = (self.find(row.name) for row in list_catalogs(self._references))
-        return [one for one in found if one is not None]
+        found = (self._find(row.name) for row in list_catalogs(self._references))
+        return [self._readable(one) for one in found if one is not None and self._sees(one.row)]
 
     def dropped(self) -> list[DroppedCatalog]:
         """Return the dropped catalogs that can be restored, in the order of their creation."""
-        return dropped_in(self._references.read(CATALOGS))
+        found = (one for one in dropped_in(self._references.read(CATALOGS)) if self._sees(one.row))
+        return [self._readable(one) for one in found]
 
     def find(self, name: str) -> StoredCatalog | None:
         """Return the catalog with a name; None if there is none."""
+        found = self._find(name)
+        return None if found is None or not self._sees(found.row) else self._readable(found)
+
+    def _find(self, name: str) -> StoredCatalog | None:
         return read_catalog(self._references, name)
 
     def get(self, name: str) -> StoredCatalog:
@@ -120,10 +155,44 @@ class RealmCatalogs:
         Raises:
             NotFoundError: there is none.
         """
-        found = self.find(name)
-        if found is None:
-            raise unknown(self._references, name)
+        return self._readable(self._get(name))
+
+    def described(self, name: str) -> StoredCatalog:
+        """Return the catalog with a name, with its properties.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        found = self._get(name)
+        self._require("CATALOG_READ_PROPERTIES", found.row)
         return found
+
+    def _get(self, name: str, privilege: str | None = None) -> StoredCatalog:
+        """Return the catalog with a name, with its properties.
+
+        Args:
+            privilege: a privilege on the catalog that the principal needs.
+        """
+        found = self._find(name)
+        if found is None or not self._sees(found.row):
+            known = [row.name for row in list_catalogs(self._references) if self._sees(row)]
+            raise unknown(name, known)
+        if privilege is not None:
+            self._require(privilege, found.row)
+        return found
+
+    def _sees(self, row: CatalogRow) -> bool:
+        return self._permissions is None or self._permissions.sees(row)
+
+    def _require(self, privilege: str, row: CatalogRow | None) -> None:
+        if self._permissions is not None:
+            self._permissions.require(privilege, row)
+
+    def _readable(self, found: Readable) -> Readable:
+        """Leave out the properties of a catalog if the principal may not read them."""
+        if self._permissions is None or self._permissions.reads(found.row):
+            return found
+        return found._replace(row=msgspec.structs.replace(found.row, properties={}))
 
     def create(self, name: str, properties: Mapping[str, str]) -> StoredCatalog:
         """Create a catalog.
@@ -138,12 +207,15 @@ class RealmCatalogs:
         """
         check_new_name(name)
         wanted = checked_new(properties)
+        self._require("CATALOG_CREATE", None)
         initialize(self._references, self._operation)
-        if self.find(name) is not None:
+        if self._find(name) is not None:
             raise _taken(name)
         refuse_used(self._references, name, wanted)
         change = CreateCatalog(self._context, self._operation, name, wanted, is_new=True)
         row = self._commit(change)
+        if self._permissions is not None:
+            self._permissions.own(row)
         ensure_reference(self._references, head_name(row), self._operation)
         return self.get(name)
 
@@ -156,7 +228,7 @@ class RealmCatalogs:
         expected: int | None = None,
     ) -> StoredCatalog:
         """Set and remove properties of a catalog (`property_changes.set_properties`)."""
-        row = self.get(name).row
+        row = self._get(name, "CATALOG_WRITE_PROPERTIES").row
         set_properties(
             self._references, self._context, self._operation, row, updates, removals, expected=expected
         )
@@ -171,7 +243,7 @@ class RealmCatalogs:
             NotFoundError: the catalog does not exist.
         """
         check_new_name(to)
-        row = self.get(name).row
+        row = self._get(name, "CATALOG_WRITE_PROPERTIES").row
         change = RenameCatalog(self._context, self._operation, row, to)
         renamed = self._commit(change)
         copy_to_branches(self._references, self._context, self._operation, renamed)
@@ -191,7 +263,7 @@ class RealmCatalogs:
             ProtectedBranchError: a branch of the catalog is protected.
         """
         self.settle_all()
-        row = self.get(name).row
+        row = self._get(name, "CATALOG_DROP").row
         for registered in self._of(row):
             if registered.registration.state == "live" and registered.registration.protected:
                 parts = name_parts(registered.name)
@@ -208,7 +280,7 @@ class RealmCatalogs:
             try:
                 self._require_empty(row, state="dropped")
             except CatalogNotEmptyError:  # another process has created a namespace meanwhile
-                self.undrop(name, id=row.entity_id)
+                self._restore(row, name)
                 raise
         return row
 
@@ -225,15 +297,19 @@ class RealmCatalogs:
             NotFoundError: no dropped catalog has this name and id, or its grace period has ended.
         """
         self.settle_all()
-        found = [one for one in self.dropped() if one.row.name == name and id in (None, one.row.entity_id)]
+        dropped = [one for one in dropped_in(self._references.read(CATALOGS)) if self._sees(one.row)]
+        found = [one for one in dropped if one.row.name == name and id in (None, one.row.entity_id)]
         if not found:
             raise NotFoundError(
                 f"there is no dropped catalog {name!r}{'' if id is None else f' with id {id}'} that can be restored"
             )
         last = max(found, key=lambda one: one.mark.time)
+        self._require("CATALOG_DROP", last.row)
         refuse_used(self._references, name, last.row.properties)
-        change = UndropCatalog(self._context, self._operation, last.row, to or name)
-        row = self._commit(change)
+        return self._restore(last.row, to or name)
+
+    def _restore(self, dropped: CatalogRow, name: str) -> StoredCatalog:
+        row = self._commit(UndropCatalog(self._context, self._operation, dropped, name))
         settle(self._references, row, self._operation)
         ensure_reference(self._references, head_name(row), self._operation)
         copy_to_branches(self._references, self._context, self._operation, row)
@@ -525,9 +601,13 @@ def _prefix_of(registered: Registered) -> str:
     return f"cat/{parts[1]}/" if len(parts) == 3 and parts[0] == "cat" else ""
 
 
-def unknown(references: References, name: str) -> NotFoundError:
-    """Return the error for a name that no catalog has."""
-    known = ", ".join(repr(row.name) for row in list_catalogs(references)) or "none"
+def unknown(name: str, existing: Sequence[str]) -> NotFoundError:
+    """Return the error for a name that no catalog has.
+
+    Args:
+        existing: names of catalogs, for the message.
+    """
+    known = ", ".join(map(repr, existing)) or "none"
     return NotFoundError(f"catalog {name!r} does not exist; existing catalogs: {known}")
 
 

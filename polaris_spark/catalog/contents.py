@@ -48,7 +48,7 @@ from polaris_spark.catalog.metadata.renderer import render, render_view
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.properties import EffectiveProperties
-from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
+from polaris_spark.catalog.rows import IDS, NAMES, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.catalog.snapshot_expiry import gc_enabled, namespace_levels
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -278,7 +278,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             occupy(self.context, state, entity_id, old, new)
         key = self.key
         if found is None:
-            add_entity(state, key, content, entity_id)
+            add_entity(state, key, content, entity_id, self.context.owner_of(self.operation))
         else:
             put(state, key, NameEntry(content, entity_id))
         before_id = found.content if found else 0
@@ -493,7 +493,7 @@ class Rename(TimedChange[None]):
         else:
             found = self._with_storage(state, found, prepared)
         old, new = table_key(self.source, self.kind), table_key(self.target, self.kind)
-        remove_entity(state, old, found.entity_id)
+        state.remove(NAMES, old)
         put(state, new, found)
         state.put(IDS, id_bytes(found.entity_id), Entry(value=new))
         self.record(
@@ -510,7 +510,7 @@ class Rename(TimedChange[None]):
         old, new = table_key(storage_name(self.source)), table_key(storage_name(self.target))
         storage = find(state, old)
         if storage is not None:
-            remove_entity(state, old, storage.entity_id)
+            state.remove(NAMES, old)
             put(state, new, storage)
             state.put(IDS, id_bytes(storage.entity_id), Entry(value=new))
             move = Rename(

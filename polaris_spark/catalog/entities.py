@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
@@ -14,7 +15,17 @@ from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.locations import is_below_any, require_allowed
 from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.properties import Binding
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes, id_from
+from polaris_spark.catalog.rows import (
+    IDS,
+    NAMES,
+    NAMESPACE,
+    OWNERS,
+    TABLE,
+    VIEW,
+    Namespace,
+    id_bytes,
+    id_from,
+)
 from polaris_spark.catalog.store_files import StoreFiles
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
@@ -79,6 +90,12 @@ class Context(NamedTuple):
     may apply the changes of this one. Empty if no other process may."""
     confinement: Confinement | None = None
     """Decides which symbolic links below the allowed locations are followed. If None, all are followed."""
+    has_owners: bool = False
+    """Whether the realm has access control, so that whoever creates an entity owns it."""
+
+    def owner_of(self, operation: Operation) -> str:
+        """Return the principal that owns what an operation creates; empty if entities have no owners."""
+        return operation.principal if self.has_owners else ""
 
     def require_allowed(
         self, places: Iterable[tuple[str, ...]], also: Collection[tuple[str, ...]] = ()
@@ -137,6 +154,20 @@ class NameEntry(NamedTuple):
 
     content: int
     entity_id: int
+
+
+def namespace_in(text: str) -> NamespaceName:
+    """Return the namespace in a path or query. Its levels are separated by the character 0x1F there."""
+    return tuple(text.split(SEPARATOR))
+
+
+def parent_in(view: State, text: str) -> NamespaceName:
+    """Return the parent namespace in a query. pyiceberg escapes the name twice, so if no namespace has this name,
+    unescape the name once more."""
+    name = namespace_in(text)
+    if "%" in text and find(view, namespace_key(name)) is None:
+        name = namespace_in(unquote(text))
+    return name
 
 
 def namespace_key(namespace: Sequence[str]) -> bytes:
@@ -306,21 +337,27 @@ class TimedChange(CatalogChange[int, R]):
         return self.context.clock.now_ms()
 
 
-def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
+def add_entity(state: State, key: bytes, content: int, entity_id: int, owner: str = "") -> None:
     """Add a new entity under `key`.
 
+    Args:
+        owner: the principal that owns the entity (`Context.owner_of`); empty for none.
     Raises:
         BadRequestError: the last part of the key is a name that `check_new_name` refuses.
     """
     check_new_name(decode_key(key).name)
     put(state, key, NameEntry(content, entity_id))
     state.put(IDS, id_bytes(entity_id), Entry(value=key))
+    if owner:
+        state.put(OWNERS, id_bytes(entity_id), Entry(value=owner.encode()))
 
 
 def remove_entity(state: State, key: bytes, entity_id: int) -> None:
     """Remove an entity and its name."""
     state.remove(NAMES, key)
     state.remove(IDS, id_bytes(entity_id))
+    if state.lookup(OWNERS, id_bytes(entity_id)) is not None:
+        state.remove(OWNERS, id_bytes(entity_id))
 
 
 _FOLDER_BYTES: Final = 1_024

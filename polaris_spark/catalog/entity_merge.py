@@ -49,7 +49,17 @@ from polaris_spark.catalog.materialized_views import (
 )
 from polaris_spark.catalog.merge_base import Ancestry
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, Unloaded, id_bytes
+from polaris_spark.catalog.rows import (
+    IDS,
+    NAMES,
+    NAMESPACE,
+    OWNERS,
+    TABLE,
+    VIEW,
+    Namespace,
+    Unloaded,
+    id_bytes,
+)
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
 from polaris_spark.catalog.table_merge import ManifestSource, TableConflictError, Versions, merge_tables
 from polaris_spark.commits.change import Operation
@@ -114,6 +124,8 @@ class Difference(NamedTuple):
     """Summaries for the log entries of entities, by id: what a transaction changed in them."""
     log: Sequence[LogEntry] = ()
     """Log entries of the merged commits, to add to the log of the branch."""
+    owners: Mapping[int, bytes] = {}
+    """Owners of entities that only the other state has, by entity id, as in the index `owners`."""
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
@@ -497,6 +509,9 @@ class MergeRun:
                 if old is not None:
                     state.remove(NAMES, old.key)
                 state.put(IDS, id_bytes(step.entity_id), Entry(value=new.key))
+            if old is None and step.entity_id in self.difference.owners:
+                owner = self.difference.owners[step.entity_id]
+                state.put(OWNERS, id_bytes(step.entity_id), Entry(value=owner))
             put(state, new.key, entry_of(step.entity_id, new))
             self._occupy(step)
             if new.content in self.difference.files:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.rows import NAMES
+from polaris_spark.catalog.rows import NAMES, id_from
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BadRequestError, HistoryTrimmedError, PolarisError
 from polaris_spark.index.keys import children, decode_key
+
+Keep = Callable[[CommitReader, Sequence[tuple[bytes, int]]], Sequence[bool]]
+"""A function that takes a commit, and keys in its index `names` with their entity ids, and returns which of them to
+list."""
+
+_TOGETHER = 1_000
+"""Number of entities that are given to a `Keep` together."""
 
 
 class PageToken(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +57,7 @@ def list_names(
     *,
     token: str | None,
     size: int | None,
+    keep: Keep | None = None,
 ) -> Page:
     """Return the names of the namespaces, tables or views directly in `namespace`.
 
@@ -56,6 +66,7 @@ def list_names(
         kind: `NAMESPACE`, `TABLE` or `VIEW`.
         token: token of the page to return; None for the first page.
         size: maximum number of names in the page; None for all names.
+        keep: chooses the entities to list; None for all. The others are not counted, and no token contains their names.
     Raises:
         BadRequestError: the token is malformed, belongs to another listing, or has expired.
     """
@@ -66,12 +77,27 @@ def list_names(
         if not start <= after.key < end:
             raise BadRequestError("this page token belongs to another listing; list again from the start")
         reader, start = _pinned(head, after), after.key + b"\x00"
-    keys = reader.index(NAMES).keys(start, end, None if size is None else size + 1)
+    if keep is None:
+        keys = reader.index(NAMES).keys(start, end, None if size is None else size + 1)
+    else:
+        keys = _kept(reader, start, end, None if size is None else size + 1, keep)
     if size is None or len(keys) <= size:
         return Page(_names(keys, prefix), None)
     del keys[size:]
     next_token = PageToken(reference, reader.commit.number, reader.head.commit, keys[-1])
     return Page(_names(keys, prefix), next_token.text())
+
+
+def _kept(reader: CommitReader, start: bytes, end: bytes, most: int | None, keep: Keep) -> list[bytes]:
+    """Return up to `most` keys of entities that `keep` chooses."""
+    found: list[bytes] = []
+    entries = reader.index(NAMES).range(start, end)
+    while some := list(islice(entries, _TOGETHER)):
+        chosen = keep(reader, [(key, id_from(entry.value)) for key, entry in some])
+        found += [key for (key, _), is_kept in zip(some, chosen, strict=True) if is_kept]
+        if most is not None and len(found) >= most:
+            return found[:most]
+    return found
 
 
 def _names(keys: list[bytes], prefix: int) -> list[str]:

@@ -97,7 +97,7 @@ def merge_branch(
                 raise HistoryTrimmedError(
                     f"the log of the merged commits cannot be kept: {error}; leave out 'keep_log'"
                 ) from error
-        return new_difference(catalog, changes)._replace(ancestry=ancestry, log=log)
+        return new_difference(catalog, changes, theirs)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
 
@@ -187,7 +187,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         after, before = reader_of(store, end), _parent(store, view.base.head, begin)
         view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)
-        found = new_difference(catalog, changes)
+        found = new_difference(catalog, changes, before)
         gone = _unrestorable(view, store, found.changes, begin.number)
         return found._replace(gone=gone, restores=True)
 
@@ -218,7 +218,7 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
             for id, change in changes.items()
             if change.after is not None and not _still_there(view, newest, id, change.after)
         }
-        return new_difference(catalog, changes)._replace(gone=frozenset(gone))
+        return new_difference(catalog, changes, picked)._replace(gone=frozenset(gone))
 
     return _run(catalog, operation, options, f"cherry-pick {commit}", difference)
 

@@ -122,7 +122,7 @@ class CreateNamespace(TimedChange[Namespace]):
     def _create(self, state: State, now: int, key: bytes, properties: dict[str, str]) -> Namespace:
         namespace = Namespace(state.new_id(), now, self.operation.principal, properties)
         content = state.add(namespace)
-        add_entity(state, key, content, namespace.entity_id)
+        add_entity(state, key, content, namespace.entity_id, self.context.owner_of(self.operation))
         summary = bounded(property_details({}, properties, properties))
         self.record(state, now, namespace.entity_id, key, after=content, summary=summary)
         return namespace

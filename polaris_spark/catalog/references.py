@@ -13,6 +13,9 @@ from polaris_spark.names import MAIN
 CATALOGS = "catalogs"
 """Name of the reference that holds the catalogs of a realm."""
 
+ACCESS = "access"
+"""Name of the reference that holds the principals, roles and grants of a realm with access control (`access`)."""
+
 
 def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
     """Return the name of the reference of a catalog's branch."""

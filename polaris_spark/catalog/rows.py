@@ -6,6 +6,7 @@
 | `ids` | entity id (8 bytes) | | the entity's key in `names` |
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
 | `unconfirmed` | as in `locations`, for locations that are used but not owned | | entity id (8 bytes) |
+| `owners` | entity id (8 bytes) | | name of the principal that owns the entity |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | `_Mark` in `commits/applier.py` |
 | `dropped` | entity id of a dropped catalog (8 bytes) | the catalog's row | `DroppedMark` |
@@ -35,6 +36,11 @@ ROW = b"row"
 DROPPED = "dropped"
 """Name of an index of the reference `catalogs`. It has the catalogs that were dropped and can be restored, and those
 whose grace period has ended but whose files were not deleted yet."""
+
+OWNERS = "owners"
+"""Name of an index of branches: the owners of namespaces, tables and views that were created in a realm with access
+control. The key is the entity id (8 bytes), the value the principal's name in UTF-8. The reference `access` has an
+index of this name, too, for the owners of catalogs and branches (`access.rows`)."""
 
 NAMESPACE = b"n"
 TABLE = b"t"

@@ -106,7 +106,7 @@ def _renew(staged: Catalog, target: str, operation: Operation) -> None:
         changes = changed_entities(read, base, theirs.commit)
         if not changes or changed_entities(read, base, view.base.commit):
             return new_difference(staged, {})
-        return new_difference(staged, changes)._replace(ancestry=ancestry_of(theirs))
+        return new_difference(staged, changes, theirs)._replace(ancestry=ancestry_of(theirs))
 
     change = MergeStates(staged.context, operation._replace(id=b""), difference, label=f"merge {target}")
     staged.commit(change)

@@ -41,10 +41,11 @@ from polaris_spark.catalog.entity_merge import (
 from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.merge_base import record_merge
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
+from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
 from polaris_spark.catalog.table_merge import ManifestSource
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import Newest, Point, Read, State
+from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
 from polaris_spark.errors import BadRequestError, MergeConflictError
 from polaris_spark.index.keys import decode_key
 
@@ -56,9 +57,26 @@ _SHOWN = 20
 """Maximum number of conflicts in an error message."""
 
 
-def new_difference(catalog: Catalog, changes: dict[int, EntityChange]) -> Difference:
-    """Return what a merge applies to the branch of a catalog, made now."""
-    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes)
+def new_difference(
+    catalog: Catalog, changes: dict[int, EntityChange], other: CommitReader | None = None
+) -> Difference:
+    """Return what a merge applies to the branch of a catalog, made now.
+
+    Args:
+        other: the other state, whose owners of new entities the branch gets; None if it has no new entities.
+    """
+    new = [id_bytes(id) for id, change in changes.items() if change.before is None]
+    owners = {} if other is None else _owners(other, new)
+    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes, owners=owners)
+
+
+def _owners(other: CommitReader, entities: list[bytes]) -> dict[int, bytes]:
+    found = other.index(OWNERS).get_many(sorted(entities)) if OWNERS in other.commit.index_names else []
+    return {
+        id_from(id): entry.value
+        for id, entry in zip(sorted(entities), found, strict=False)
+        if entry is not None
+    }
 
 
 class _Manifests:

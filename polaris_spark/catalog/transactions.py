@@ -193,6 +193,12 @@ def readable_head(catalog: CatalogRow, state: str) -> Head | None:
     return head
 
 
+def branch_of_transaction(state: str) -> str | None:
+    """Return the branch on which a transaction of this process began; None if there is no such transaction."""
+    transaction = _shown.get(state)
+    return None if transaction is None else transaction.parent.branch
+
+
 class Transactions:
     """The transactions of a session, by the name of their state."""
 
@@ -382,7 +388,7 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     summaries = _summaries(transaction.store, head.head, begin.head)
     files = {new_ids.get(id, id): file for id, file in _metadata_files(transaction, changes).items()}
     moved = {id: _moved(change, new_ids) for id, change in changes.items()} if new_ids else changes
-    return new_difference(parent, moved)._replace(
+    return new_difference(parent, moved, head)._replace(
         reads=reads, objects=objects, files=files, begun=begin.head.commit, summaries=summaries
     )
 

@@ -103,7 +103,8 @@ def described(place: OpenRealm, id: int, found: Decoded) -> Json:
 def _shown(value: Any, pointers: frozenset[int]) -> Any:
     """Return a decoded value as a JSON value, with pointers in hexadecimal."""
     if isinstance(value, msgspec.Struct):
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        hidden = getattr(value, "HIDDEN", ())  # such as hashed secrets
+        fields = {name: "***" if name in hidden else getattr(value, name) for name in value.__struct_fields__}
         return {name.replace("_", "-"): _shown(item, pointers) for name, item in fields.items()}
     if isinstance(value, dict):
         return {str(key): _shown(item, pointers) for key, item in value.items()}

@@ -118,6 +118,14 @@ COMMANDS = {
         "polaris_spark.cli.properties:properties",
         "Show the properties of a catalog, which apply to all sessions; with --set or --unset, change them first.",
     ),
+    "bootstrap": Entry(
+        "polaris_spark.cli.bootstrap:bootstrap",
+        "Turn on access control of a realm, and make its first administrator.",
+    ),
+    "access": Entry(
+        "polaris_spark.cli.access:app",
+        "Manage principals, roles and grants of a realm with access control.",
+    ),
     "realms": Entry(
         "polaris_spark.cli.realms:realms",
         "List the realms (tenants) of a store; with an option, activate, deactivate, purge or upgrade a realm first.",

@@ -291,12 +291,14 @@ def _run_on_realm(
     procedure: Procedure, arguments: Mapping[str, Any], *, store: str, realm: str, password: str | None
 ) -> list[tuple[Any, ...]]:
     """Run a procedure of the catalogs of a realm, without opening a catalog."""
+    from polaris_spark.access.control import AccessControl
     from polaris_spark.catalog.catalog_changes import RealmCatalogs
     from polaris_spark.catalog.entities import Context
     from polaris_spark.catalog.properties import Binding
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.commits.change import Operation
-    from polaris_spark.rest.session import os_user
+    from polaris_spark.rest.catalog_rules import CatalogRules
+    from polaris_spark.rest.session import logged_in, os_user
 
     assert procedure.on_realm is not None
     given = procedure.checked_arguments(arguments)
@@ -310,7 +312,12 @@ def _run_on_realm(
             shared_locations=False,
             operation_lifetime_ms=properties.idempotency_key_lifetime,
         )
-        catalogs = RealmCatalogs(references, context, Operation(b"", os_user()))
+        access = AccessControl(references)
+        principal, roles = logged_in(properties, access, os_user())
+        operation, rules = Operation(b"", principal), None
+        if access.is_on:
+            rules = CatalogRules(access, references.clock, operation, roles)
+        catalogs = RealmCatalogs(references, context, operation, rules)
         return list(procedure.on_realm(catalogs, given))
 
 

@@ -12,6 +12,10 @@ from polaris_spark.errors import InputError
 PASSWORD_VARIABLE = "POLARIS_SPARK_STORE_PASSWORD"
 """Name of the environment variable that contains the store's password, unless `--password` names another variable."""
 
+CREDENTIAL_VARIABLE = "POLARIS_SPARK_CREDENTIAL"
+"""Name of the environment variable that contains the credentials for a realm with access control, as
+`client_id:client_secret`, unless `--property` gives others."""
+
 STORE_VARIABLE = "POLARIS_SPARK_STORE"
 """Name of the environment variable that contains the store's URI. It is used if the command line contains no URI."""
 

@@ -13,11 +13,12 @@ import typer
 from polaris_spark.cli.options import Password, Property, Realm, Store
 from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
+from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, MissingLibraryError
-from polaris_spark.property_values import size_bytes
+from polaris_spark.property_values import duration_ms, size_bytes
 
 if TYPE_CHECKING:
-    from polaris_spark.server import Tokens
+    from polaris_spark.server import Issuing, Tokens
 
 
 Warehouse = Annotated[
@@ -42,6 +43,40 @@ TokenFile = Annotated[
     typer.Option(
         help="File with one line for each token: principal:token, or principal:token administrator.",
         show_default=False,
+    ),
+]
+AuthenticationFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--authentication",
+        help="File with the authenticators of this server, such as OpenID Connect issuers, as JSON.",
+        show_default=False,
+    ),
+]
+TokenKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="env:NAME",
+        help="Environment variable that contains the server key. With it, the server issues tokens to the principals "
+        "of a realm with access control. All servers of a realm need the same server key.",
+        show_default=False,
+    ),
+]
+TokenLifetime = Annotated[
+    str, typer.Option(help="Time for which an issued token is valid, from 1 second to 24 hours.")
+]
+LoginLog = Annotated[
+    Path | None,
+    typer.Option(
+        help="File for a line for each login and each refused one. It is replaced at 64 MiB; 4 older ones are kept.",
+        show_default=False,
+    ),
+]
+Failures = Annotated[
+    int,
+    typer.Option(
+        help="Maximum number of failed logins per minute from one IPv4 address or IPv6 network of 64 bits; 0 for no "
+        "limit, as is needed behind a proxy."
     ),
 ]
 Principal = Annotated[
@@ -90,6 +125,11 @@ def serve(
     port: Port = 8_181,
     token: Token = None,
     token_file: TokenFile = None,
+    authentication: AuthenticationFile = None,
+    token_key: TokenKey = None,
+    token_lifetime: TokenLifetime = "1 h",
+    login_log: LoginLog = None,
+    max_failures_per_address: Failures = 60,
     principal: Principal = None,
     insecure: Insecure = False,
     tls_cert: Certificate = None,
@@ -122,6 +162,8 @@ def serve(
 
     server = _server()
     _log_to_standard_error()
+    if login_log is not None:
+        _log_logins(login_log)
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
     given = {"store": store, "realm": realm, "catalog": catalog}
     given |= {name: text for name, text in options.items() if text}
@@ -130,6 +172,9 @@ def serve(
         host,
         port,
         tokens=_tokens(server.Tokens, token, token_file, principal_of(properties)),
+        authenticators=() if authentication is None else tuple(server.authenticators_in(authentication)),
+        failures_per_address=max_failures_per_address,
+        issuing=_issuing(token_key, token_lifetime),
         insecure=insecure,
         certificate=str(tls_cert) if tls_cert else None,
         key=str(tls_key) if tls_key else None,
@@ -174,6 +219,20 @@ def _tokens(kind: type[Tokens], token: str | None, file: Path | None, principal:
     return kind.from_file(file) if file is not None else None
 
 
+def _issuing(token_key: str | None, lifetime: str) -> Issuing | None:
+    if token_key is None:
+        return None
+    from polaris_spark.access.token_keys import ServerKey
+    from polaris_spark.server import Issuing
+
+    if not token_key.startswith("env:"):
+        raise InputError(
+            "--token-key takes env:NAME, where NAME is the environment variable that contains the server key: a key on "
+            "the command line is visible to all users of this machine"
+        )
+    return Issuing(ServerKey(Secret(token_key)), duration_ms("--token-lifetime", lifetime) // 1_000)
+
+
 def _announce(uri: str) -> None:
     print(f"polaris-spark serves {uri}", flush=True)
 
@@ -191,3 +250,23 @@ def _log_to_standard_error() -> None:
     handler = BoundedHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def _log_logins(path: Path) -> None:
+    """Log all logins to a file, besides the log on standard error.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from logging.handlers import RotatingFileHandler
+
+    path.touch(mode=0o600)
+    handler = RotatingFileHandler(path, maxBytes=_MAX_LOGIN_LOG, backupCount=4, encoding="utf-8")
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("polaris_spark.logins")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+
+
+_MAX_LOGIN_LOG = 64 * 2**20
+"""Size at which the file of `--login-log` is replaced, in bytes."""

@@ -13,7 +13,7 @@ from polaris_spark.catalog.archived_log import Archive, ArchivedLog
 from polaris_spark.catalog.change_log import BranchLog
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.cli.options import PASSWORD_VARIABLE
+from polaris_spark.cli.options import CREDENTIAL_VARIABLE, PASSWORD_VARIABLE
 from polaris_spark.commits.head_reader import refuse_moved
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings
@@ -229,8 +229,9 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
 def properties_of(given: Mapping[str, str], named: Sequence[str] | None, password: str | None) -> Properties:
     """Return the catalog properties from options of the command line and from texts `NAME=VALUE`.
 
-    Options take precedence over texts. The store's password comes from `password`, or else from a text, or else from
-    the environment variable POLARIS_SPARK_STORE_PASSWORD.
+    Options take precedence over texts. The credentials for a realm with access control come from a text, or else from
+    the environment variable POLARIS_SPARK_CREDENTIAL. The store's password comes from `password`, or else from a text,
+    or else from the environment variable POLARIS_SPARK_STORE_PASSWORD.
 
     Args:
         given: properties from options, by name.
@@ -242,7 +243,10 @@ def properties_of(given: Mapping[str, str], named: Sequence[str] | None, passwor
     parsed = Properties.parse({**named_properties(named or ()), **given})
     further = store_options(parsed.store, password)
     both = {**further, **parsed.store_options} if password is None else {**parsed.store_options, **further}
-    return dataclasses.replace(parsed, store_options=both)
+    credential = parsed.credential
+    if credential is None and parsed.token is None and os.environ.get(CREDENTIAL_VARIABLE):
+        credential = Secret(REFERENCE + CREDENTIAL_VARIABLE)
+    return dataclasses.replace(parsed, store_options=both, credential=credential)
 
 
 def named_properties(given: Sequence[str]) -> dict[str, str]:

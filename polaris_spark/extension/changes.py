@@ -6,6 +6,7 @@ occupying a thread that other requests need (`rest.request.Pending`).
 
 from __future__ import annotations
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.change_log import (
     MAX_CHANGES,
@@ -87,5 +88,6 @@ ROUTES = (
         Role.ADMINISTRATOR,
         result=ChangesResponse,
         query=("after", "wait", "limit"),
+        needs=(Need("CATALOG_READ_LOG", On.CATALOG),),
     ),
 )

@@ -25,6 +25,7 @@ from polaris_spark.catalog.locations import folder, segments
 from polaris_spark.catalog.properties import ALLOWED_LOCATIONS, SHARED_LOCATIONS, WAREHOUSE
 from polaris_spark.errors import BadRequestError, CommitFailedError
 from polaris_spark.ids import id_time_ms
+from polaris_spark.jobs import catalogs as procedures
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.messages import decode, encode
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
@@ -104,13 +105,13 @@ def create_managed_catalog(catalog: Catalog, request: Request) -> Response:
 
 def get_managed_catalog(_: Catalog, request: Request) -> Response:
     """Answer `GET catalogs/{catalog}`: describe a catalog."""
-    return json_response(encode(_described(_catalogs(request).get(request.params["catalog"]))))
+    return json_response(encode(_described(_catalogs(request).described(request.params["catalog"]))))
 
 
 def update_managed_catalog(_: Catalog, request: Request) -> Response:
     """Answer `PUT catalogs/{catalog}`: replace the properties of a catalog."""
     asked, catalogs = decode(request.body, UpdateManagedCatalogRequest), _catalogs(request)
-    found = catalogs.get(request.params["catalog"])
+    found = catalogs.described(request.params["catalog"])
     if _version(found) != asked.current_entity_version:
         raise CommitFailedError(
             f"catalog {found.row.name!r} has the version {_version(found)}, not {asked.current_entity_version}; read "
@@ -143,9 +144,13 @@ def drop_managed_catalog(_: Catalog, request: Request) -> Response:
 
 
 def _catalogs(request: Request) -> RealmCatalogs:
-    session = request.session
+    session, caller = request.session, request.caller
     assert isinstance(session, Session)  # every transport with these routes passes a session
-    return session.derive(request.principal, notes=request.notes).catalogs
+    if caller.is_local:
+        return session.derive(notes=request.notes).catalogs
+    return session.derive(
+        caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
+    ).catalogs
 
 
 def _given(properties: dict[str, str], storage: StorageConfigInfo | None, warehouse: str) -> dict[str, str]:
@@ -195,7 +200,15 @@ def _storage_type(location: str) -> str:
 
 
 ROUTES = (
-    Route("GET", "catalogs", list_managed_catalogs, MANAGEMENT, Role.ADMINISTRATOR, result=ManagedCatalogs),
+    Route(
+        "GET",
+        "catalogs",
+        list_managed_catalogs,
+        MANAGEMENT,
+        Role.ADMINISTRATOR,
+        result=ManagedCatalogs,
+        needs=procedures.SHOW.needs,
+    ),
     Route(
         "POST",
         "catalogs",
@@ -204,6 +217,7 @@ ROUTES = (
         Role.ADMINISTRATOR,
         body=CreateManagedCatalogRequest,
         result=ManagedCatalog,
+        needs=procedures.CREATE.needs,
     ),
     Route(
         "GET",
@@ -212,6 +226,7 @@ ROUTES = (
         MANAGEMENT,
         Role.ADMINISTRATOR,
         result=ManagedCatalog,
+        needs=procedures.DESCRIBE.needs,
     ),
     Route(
         "PUT",
@@ -221,6 +236,14 @@ ROUTES = (
         Role.ADMINISTRATOR,
         body=UpdateManagedCatalogRequest,
         result=ManagedCatalog,
+        needs=procedures.RENAME.needs,
     ),
-    Route("DELETE", "catalogs/{catalog}", drop_managed_catalog, MANAGEMENT, Role.ADMINISTRATOR),
+    Route(
+        "DELETE",
+        "catalogs/{catalog}",
+        drop_managed_catalog,
+        MANAGEMENT,
+        Role.ADMINISTRATOR,
+        needs=procedures.DROP.needs,
+    ),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.entities import TableName, namespace_in
 from polaris_spark.catalog.materialized_views import MAX_STALENESS, REFRESH_START, SESSION, allows_stale
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json
@@ -18,7 +19,6 @@ from polaris_spark.errors import BadRequestError
 from polaris_spark.extension.messages import AsOfRequest, AsOfResponse, ReadRequest, ReadResponse
 from polaris_spark.property_values import duration_ms
 from polaris_spark.rest.messages import decode, encode
-from polaris_spark.rest.namespace_routes import namespace_of
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import EXTENSION, Route
 
@@ -31,7 +31,7 @@ def read(catalog: Catalog, request: Request) -> Response:
     settings, and if they are fresh. They may also use stale rows that are not older than `max-staleness`, if the view
     allows stale data.
     """
-    name = TableName(namespace_of(request.params["namespace"]), request.params["view"])
+    name = TableName(namespace_in(request.params["namespace"]), request.params["view"])
     asked = decode(request.body, ReadRequest)
     return catalog.loading(lambda: json_response(encode(_answer(catalog, name, asked))), request.principal)
 
@@ -89,7 +89,7 @@ def _may_be_stale(catalog: Catalog, view: View, record: Json) -> bool:
 def as_of(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/materialized-views/{view}/as-of`: return where the rows of an earlier refresh
     are."""
-    name = TableName(namespace_of(request.params["namespace"]), request.params["view"])
+    name = TableName(namespace_in(request.params["namespace"]), request.params["view"])
     asked = decode(request.body, AsOfRequest)
     return catalog.loading(lambda: json_response(encode(_past(catalog, name, asked))), request.principal)
 
@@ -112,6 +112,7 @@ ROUTES = (
         read,
         EXTENSION,
         result=ReadResponse,
+        needs=(Need("VIEW_READ_PROPERTIES", On.VIEW),),
         body=ReadRequest,
     ),
     Route(
@@ -120,6 +121,7 @@ ROUTES = (
         as_of,
         EXTENSION,
         result=AsOfResponse,
+        needs=(Need("VIEW_READ_PROPERTIES", On.VIEW),),
         body=AsOfRequest,
     ),
 )

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from polaris_spark.access.needs import OPEN, Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import (
     BadRequestError,
@@ -82,7 +83,9 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         raise NotFoundError(str(error)) from None
     asked = decode(request.body, CallRequest)
     if not caller.is_local:
-        session = session.derive(caller.principal, notes=request.notes)
+        session = session.derive(
+            caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
+        )
         if not procedure.over_http:
             raise ForbiddenError(
                 f"procedure {procedure.name} cannot be called over HTTP, because it may access catalogs and locations "
@@ -231,7 +234,15 @@ def _is_own(request: Request, run: Run) -> bool:
 
 
 ROUTES = (
-    Route("GET", "procedures", list_procedures, EXTENSION, Role.ADMINISTRATOR, result=ProceduresResponse),
+    Route(
+        "GET",
+        "procedures",
+        list_procedures,
+        EXTENSION,
+        Role.ADMINISTRATOR,
+        result=ProceduresResponse,
+        needs=OPEN,
+    ),
     Route(
         "POST",
         "procedures/{procedure}",
@@ -240,8 +251,9 @@ ROUTES = (
         Role.ADMINISTRATOR,
         body=CallRequest,
         result=RunResponse,
+        needs=(Need("", On.PROCEDURE),),
     ),
-    Route("GET", "runs", list_runs, EXTENSION, Role.ADMINISTRATOR, result=RunsResponse),
+    Route("GET", "runs", list_runs, EXTENSION, Role.ADMINISTRATOR, result=RunsResponse, needs=OPEN),
     Route(
         "GET",
         "runs/{run}",
@@ -250,6 +262,7 @@ ROUTES = (
         Role.ADMINISTRATOR,
         result=RunResponse,
         query=("pageToken", "pageSize"),
+        needs=OPEN,
     ),
-    Route("DELETE", "runs/{run}", cancel_run, EXTENSION, Role.ADMINISTRATOR),
+    Route("DELETE", "runs/{run}", cancel_run, EXTENSION, Role.ADMINISTRATOR, needs=OPEN),
 )

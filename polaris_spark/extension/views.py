@@ -6,6 +6,7 @@ contains pickled functions. HTTP clients can only request the descriptions of th
 
 from __future__ import annotations
 
+from polaris_spark.access.needs import OPEN, Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import current_row
 from polaris_spark.errors import NoSuchViewError, NotFoundError
@@ -101,10 +102,17 @@ def _name(request: Request) -> str:
     return name
 
 
+_READS = (Need("CATALOG_READ_LOG", On.REALM),)
+"""A view shows the whole realm unless its options choose a catalog."""
+
 ROUTES = (
-    Route("GET", "views", list_views, EXTENSION, Role.ADMINISTRATOR, result=ViewsResponse),
-    Route("GET", "views/{view}", describe_view, EXTENSION, Role.ADMINISTRATOR, result=ViewResponse),
-    Route("POST", "views/{view}/columns", view_columns, EXTENSION, Role.LOCAL, body=ViewOptions),
-    Route("POST", "views/{view}/count", count_rows, EXTENSION, Role.LOCAL, body=ViewOptions),
-    Route("POST", "views/{view}/plan", plan_scan, EXTENSION, Role.LOCAL, body=PlanRequest),
+    Route("GET", "views", list_views, EXTENSION, Role.ADMINISTRATOR, result=ViewsResponse, needs=OPEN),
+    Route(
+        "GET", "views/{view}", describe_view, EXTENSION, Role.ADMINISTRATOR, result=ViewResponse, needs=OPEN
+    ),
+    Route(
+        "POST", "views/{view}/columns", view_columns, EXTENSION, Role.LOCAL, body=ViewOptions, needs=_READS
+    ),
+    Route("POST", "views/{view}/count", count_rows, EXTENSION, Role.LOCAL, body=ViewOptions, needs=_READS),
+    Route("POST", "views/{view}/plan", plan_scan, EXTENSION, Role.LOCAL, body=PlanRequest, needs=_READS),
 )

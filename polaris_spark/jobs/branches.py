@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import (
     AlreadyExistsError,
     CommitFailedError,
@@ -14,6 +15,7 @@ from polaris_spark.errors import (
     NotFoundError,
     ProtectedBranchError,
 )
+from polaris_spark.jobs.merges import reads
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
@@ -40,7 +42,23 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
         if found is None or not arguments.get("if_not_exists", False):
             raise
         return [(*_commit(found), False)]
+    if kind == "branch":
+        begin(call, name)
     return [(*_commit(made), True)]
+
+
+def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
+    """In a realm with access control, let the caller own a new branch, without grants on an earlier branch of its name.
+    A renamed branch keeps its owner and grants."""
+    session = call.session
+    if session.access.is_on:
+        from polaris_spark.access.changes import BeginBranch
+        from polaris_spark.access.securables import branch
+
+        id = session.catalog.row.entity_id
+        old = None if renamed is None else branch(id, renamed)
+        clock, operation = session.connection.clock, session.operation()
+        session.access.change(BeginBranch(clock, operation, branch(id, name), renamed=old))
 
 
 def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
@@ -95,9 +113,11 @@ def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, .
 def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog import branch_changes
 
+    name, to = arguments["name"], arguments["to"]
     rename = branch_changes.rename_branch if kind == "branch" else branch_changes.rename_tag
-    operation = call.session.operation()
-    return [_commit(rename(call.session.catalog, arguments["name"], arguments["to"], operation))]
+    renamed = rename(call.session.catalog, name, to, call.session.operation())
+    begin(call, to, renamed=name)
+    return [_commit(renamed)]
 
 
 def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -230,6 +250,7 @@ _BRANCH_NAME = Parameter("name", "STRING", "name of the branch", required=True)
 _TAG_NAME = Parameter("name", "STRING", "name of the tag", required=True)
 CREATE = Procedure(
     name="create_branch",
+    needs=(Need("BRANCH_CREATE", On.CATALOG),),
     comment="Create a branch of the catalog, which begins with the state of another branch or of a tag.",
     parameters=(_BRANCH_NAME, Parameter("source", "STRING", _SOURCE), _AT, _COMMENT, _IF_NOT_EXISTS),
     columns=(_BRANCH, *_COMMIT, Column("created", "BOOLEAN")),
@@ -238,6 +259,7 @@ CREATE = Procedure(
 )
 DROP = Procedure(
     name="drop_branch",
+    needs=(Need("BRANCH_DROP", On.BRANCH, parameter="name"),),
     comment="Drop a branch of the catalog. It can be restored until the grace period ends.",
     parameters=(_BRANCH_NAME, _IF_EXISTS),
     columns=(_BRANCH, Column("dropped", "BOOLEAN")),
@@ -246,6 +268,7 @@ DROP = Procedure(
 )
 UNDROP = Procedure(
     name="undrop_branch",
+    needs=(Need("BRANCH_DROP", On.BRANCH, parameter="name"),),
     comment="Restore a dropped branch of the catalog.",
     parameters=(_BRANCH_NAME,),
     columns=(_BRANCH, *_COMMIT),
@@ -254,6 +277,7 @@ UNDROP = Procedure(
 )
 SHOW = Procedure(
     name="show_branches",
+    needs=(Need("BRANCH_LIST", On.CATALOG),),
     comment="List the branches of the catalog, when each was created, and how many commits it is ahead of and behind "
     "main.",
     parameters=(),
@@ -273,6 +297,7 @@ SHOW = Procedure(
 )
 DESCRIBE = Procedure(
     name="describe_branch",
+    needs=(Need("BRANCH_LIST", On.BRANCH, parameter="name"),),
     comment="Describe a branch of the catalog.",
     parameters=(_BRANCH_NAME,),
     columns=SHOW.columns,
@@ -282,6 +307,7 @@ DESCRIBE = Procedure(
 )
 DROP_UNUSED = Procedure(
     name="drop_unused_branches",
+    needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Drop the branches and staging areas to which nobody has committed for a time, except main and protected "
     "branches.",
     parameters=(
@@ -296,6 +322,10 @@ DROP_UNUSED = Procedure(
 )
 RENAME = Procedure(
     name="rename_branch",
+    needs=(
+        Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),
+        Need("BRANCH_CREATE", On.CATALOG),
+    ),
     comment="Rename a branch of the catalog. Sessions that have it open get an error.",
     parameters=(_BRANCH_NAME, Parameter("to", "STRING", "the new name", required=True)),
     columns=(_BRANCH, *_COMMIT),
@@ -312,6 +342,11 @@ RENAME_TAG = Procedure(
 )
 REASSIGN = Procedure(
     name="reassign_branch",
+    needs=(
+        Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),
+        Need("BRANCH_MERGE", On.BRANCH, parameter="name"),
+        *reads("to"),
+    ),
     comment="Move a branch of the catalog to another commit. Its own later commits are no longer in its history.",
     parameters=(
         _BRANCH_NAME,
@@ -333,6 +368,7 @@ REASSIGN = Procedure(
 )
 PROTECT = Procedure(
     name="protect_branch",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),),
     comment="Protect a branch of the catalog: only merges, reverts and cherry-picks may change it, and it must not be "
     "moved or dropped.",
     parameters=(_BRANCH_NAME,),
@@ -342,6 +378,7 @@ PROTECT = Procedure(
 )
 UNPROTECT = Procedure(
     name="unprotect_branch",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),),
     comment="End the protection of a branch of the catalog.",
     parameters=(_BRANCH_NAME,),
     columns=(_BRANCH, Column("protected", "BOOLEAN")),
@@ -351,6 +388,7 @@ UNPROTECT = Procedure(
 _CHANGED = (Parameter("owner", "STRING", "the new owner"), Parameter("comment", "STRING", "the new comment"))
 ALTER = Procedure(
     name="alter_branch",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),),
     comment="Change the owner or the comment of a branch of the catalog, or how long its history is kept.",
     parameters=(
         _BRANCH_NAME,
@@ -373,6 +411,7 @@ ALTER = Procedure(
 )
 ALTER_TAG = Procedure(
     name="alter_tag",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.CATALOG),),
     comment="Change the owner or the comment of a tag of the catalog.",
     parameters=(_TAG_NAME, *_CHANGED),
     columns=(_TAG, *_DESCRIPTION),
@@ -381,6 +420,7 @@ ALTER_TAG = Procedure(
 )
 CREATE_TAG = Procedure(
     name="create_tag",
+    needs=(Need("BRANCH_CREATE", On.CATALOG),),
     comment="Create a tag of the catalog: a name of a commit, which keeps the state of the commit.",
     parameters=(
         _TAG_NAME,
@@ -397,6 +437,7 @@ CREATE_TAG = Procedure(
 )
 DROP_TAG = Procedure(
     name="drop_tag",
+    needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Drop a tag of the catalog. It can be restored until the grace period ends.",
     parameters=(_TAG_NAME, _IF_EXISTS),
     columns=(_TAG, Column("dropped", "BOOLEAN")),
@@ -405,6 +446,7 @@ DROP_TAG = Procedure(
 )
 UNDROP_TAG = Procedure(
     name="undrop_tag",
+    needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Restore a dropped tag of the catalog.",
     parameters=(_TAG_NAME,),
     columns=(_TAG, *_COMMIT),
@@ -413,6 +455,7 @@ UNDROP_TAG = Procedure(
 )
 SHOW_TAGS = Procedure(
     name="show_tags",
+    needs=(Need("BRANCH_LIST", On.CATALOG),),
     comment="List the tags of the catalog.",
     parameters=(),
     columns=(_TAG, *_COMMIT, *_DESCRIPTION, _CREATED),
@@ -422,6 +465,7 @@ SHOW_TAGS = Procedure(
 )
 DESCRIBE_TAG = Procedure(
     name="describe_tag",
+    needs=(Need("BRANCH_LIST", On.CATALOG),),
     comment="Describe a tag of the catalog.",
     parameters=(_TAG_NAME,),
     columns=(_TAG, *_COMMIT, *_DESCRIPTION, _CREATED),

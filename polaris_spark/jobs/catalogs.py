@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -42,7 +43,7 @@ def _show(catalogs: RealmCatalogs, arguments: Mapping[str, Any]) -> Rows:
 
 
 def _describe(catalogs: RealmCatalogs, arguments: Mapping[str, Any]) -> Rows:
-    return [_row(catalogs.get(arguments["name"]).row)]
+    return [_row(catalogs.described(arguments["name"]).row)]
 
 
 def _rename(catalogs: RealmCatalogs, arguments: Mapping[str, Any]) -> Rows:
@@ -93,6 +94,7 @@ def _procedure(
     columns: tuple[Column, ...],
     rows: Callable[[RealmCatalogs, Mapping[str, Any]], Rows],
     *,
+    why: str,
     only_reads: bool = False,
 ) -> Procedure:
     def run(call: Call, arguments: Mapping[str, Any]) -> Rows:
@@ -100,6 +102,7 @@ def _procedure(
 
     return Procedure(
         name=name,
+        needs=(Need("", On.OWN, why=why),),
         comment=comment,
         parameters=parameters,
         columns=columns,
@@ -137,6 +140,7 @@ CREATE = _procedure(
     ),
     (*_CATALOG, Column("created", "BOOLEAN")),
     _create,
+    why="`CATALOG_CREATE` on the realm; the caller owns the new catalog",
 )
 SHOW = _procedure(
     "show_catalogs",
@@ -153,6 +157,8 @@ SHOW = _procedure(
         Column("properties", "STRING"),
     ),
     _show,
+    why="nothing; the result has the catalogs that the caller may see, and the properties only with "
+    "`CATALOG_READ_PROPERTIES`",
     only_reads=True,
 )
 DESCRIBE = _procedure(
@@ -161,6 +167,7 @@ DESCRIBE = _procedure(
     (_NAME,),
     SHOW.columns,
     _describe,
+    why="`CATALOG_READ_PROPERTIES` on the catalog that the argument names",
     only_reads=True,
 )
 RENAME = _procedure(
@@ -169,6 +176,7 @@ RENAME = _procedure(
     (_NAME, Parameter("to", "STRING", "the new name", required=True)),
     _CATALOG,
     _rename,
+    why="`CATALOG_WRITE_PROPERTIES` on the catalog that the argument names",
 )
 DROP = _procedure(
     "drop_catalog",
@@ -180,6 +188,7 @@ DROP = _procedure(
     ),
     (*_CATALOG, Column("dropped", "BOOLEAN")),
     _drop,
+    why="`CATALOG_DROP` on the catalog that the argument names",
 )
 UNDROP = _procedure(
     "undrop_catalog",
@@ -191,4 +200,5 @@ UNDROP = _procedure(
     ),
     _CATALOG,
     _undrop,
+    why="`CATALOG_DROP` on the catalog that the argument names",
 )

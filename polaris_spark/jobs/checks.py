@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ _NAME = Parameter("name", "STRING", "name of the check", required=True)
 _COLUMNS = (Column("branch", "STRING"), Column("name", "STRING"))
 ADD = Procedure(
     name="add_check",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="branch"),),
     comment="Add a check to a branch: an SQL query that must be true before a merge into the branch, if it is "
     "protected.",
     parameters=(
@@ -233,6 +235,7 @@ ADD = Procedure(
 )
 DROP = Procedure(
     name="drop_check",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="branch"),),
     comment="Drop a check of a branch.",
     parameters=(
         _BRANCH,
@@ -245,6 +248,7 @@ DROP = Procedure(
 )
 SHOW = Procedure(
     name="show_checks",
+    needs=(Need("BRANCH_LIST", On.BRANCH, parameter="branch"),),
     comment="List the checks of a branch: its SQL checks, and the Python checks of packages that are installed here.",
     parameters=(Parameter("branch", "STRING", "name of the branch; by default, the branch of the session"),),
     columns=(*_COLUMNS, Column("kind", "STRING"), Column("definition", "STRING")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.identifiers import levels_named
@@ -80,6 +81,7 @@ def _text(one: Exported) -> str:
 
 PROCEDURE = Procedure(
     name="export_metadata",
+    needs=(Need("TABLE_READ_PROPERTIES", On.BRANCH), Need("CATALOG_MAINTAIN", On.CATALOG)),
     parameters=(
         Parameter("table", "STRING", "a table or view, such as db.t"),
         Parameter(

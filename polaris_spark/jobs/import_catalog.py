@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
@@ -111,6 +112,7 @@ def _failure(rows: list[tuple[Any, ...]]) -> str | None:
 
 IMPORT = Procedure(
     name="import_catalog",
+    needs=(Need("CATALOG_MANAGE_METADATA", On.BRANCH),),
     parameters=(
         Parameter("source", "STRING", "directory, hadoop, sql (or jdbc), rest, or pyiceberg", required=True),
         Parameter("location", "STRING", "root of the directory tree, or URI of the catalog"),
@@ -140,6 +142,7 @@ IMPORT = Procedure(
 
 LOAD = Procedure(
     name="load_imported",
+    needs=(Need("CATALOG_MAINTAIN", On.CATALOG),),
     parameters=(*_CHOICE, *_HOW),
     columns=_COLUMNS,
     run=_load,

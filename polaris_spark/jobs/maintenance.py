@@ -9,6 +9,7 @@ from datetime import timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
+from polaris_spark.access.needs import Need, Needs, On
 from polaris_spark.clock import Zone, iso_time_ms
 from polaris_spark.errors import ClockError, InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
@@ -49,6 +50,7 @@ def job(
     finds_faults: bool = False,
     idle: Callable[[tuple[Any, ...]], bool] | None = None,
     over_http: bool = False,
+    needs: Needs = (),
 ) -> Procedure:
     """Return a procedure that holds the lease of a task while it runs. The kind of the task is the procedure's name.
 
@@ -64,6 +66,8 @@ def job(
             status when there are rows.
         idle: returns whether a row of the result only reports that there was nothing to do.
         over_http: whether HTTP clients may call the job (see `Procedure.over_http`).
+        needs: what a caller needs in a realm with access control. By default, the privilege to maintain the catalog or
+            the realm.
     Raises:
         InputError: a name, type or order of the parameters or columns is not allowed (see `Procedure`).
     """
@@ -102,6 +106,7 @@ def job(
         uses_spark=True,
         over_http=over_http,
         maintenance=True,
+        needs=needs or (Need("CATALOG_MAINTAIN", On.CATALOG if scope == "catalog" else On.REALM),),
         finds_faults=finds_faults,
         idle=idle,
     )

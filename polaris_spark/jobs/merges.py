@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from polaris_spark.access.needs import Need, Needs, On
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -100,8 +101,24 @@ MERGED: Final = (
     Column("action", "STRING"),
     Column("detail", "STRING"),
 )
+
+
+def reads(parameter: str) -> Needs:
+    """Return the needs of a procedure that brings the content of another state to a branch. Without them, grants on the
+    branch would show what is elsewhere.
+
+    Args:
+        parameter: name of the parameter that names the state.
+    """
+    return (
+        Need("TABLE_READ_DATA", On.BRANCH, parameter=parameter),
+        Need("VIEW_READ_PROPERTIES", On.BRANCH, parameter=parameter),
+    )
+
+
 DIFF = Procedure(
     name="diff",
+    needs=(Need("CATALOG_READ_LOG", On.CATALOG),),
     comment="Compare two states of the catalog: which namespaces, tables and views were added, removed, renamed or "
     "changed, and what changed in them.",
     parameters=(
@@ -129,6 +146,7 @@ DIFF = Procedure(
 )
 MERGE = Procedure(
     name="merge",
+    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads("source")),
     comment="Merge a branch into another branch, in one commit.",
     parameters=(
         Parameter(
@@ -146,6 +164,7 @@ MERGE = Procedure(
 )
 REVERT = Procedure(
     name="revert",
+    needs=(Need("BRANCH_MERGE", On.BRANCH),),
     comment="Undo commits of a branch by a new commit.",
     parameters=(
         Parameter("commit", "STRING", "the commit, by number, id or time", required=True),
@@ -161,6 +180,7 @@ REVERT = Procedure(
 )
 CHERRY_PICK = Procedure(
     name="cherry_pick",
+    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads("commit")),
     comment="Make the changes of one commit of another branch.",
     parameters=(
         Parameter("commit", "STRING", "the commit, as `<branch>#<number, id or time>`", required=True),

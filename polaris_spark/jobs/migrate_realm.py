@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintenance import job
@@ -107,6 +108,7 @@ def _rows(step: MigrationStep) -> Iterator[Row]:
 
 PROCEDURE = job(
     name="migrate_realm",
+    needs=(Need("SERVICE_MANAGE_ACCESS", On.REALM),),
     comment="Move the realm to another database while commits continue, and compare the two databases.",
     parameters=(
         Parameter("target", "STRING", "URI of the store to move to, without a password"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polaris_spark.access.needs import UNDECLARED, Needs
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.jobs.types import TYPES
 from polaris_spark.secret_options import REFERENCE
@@ -217,11 +218,16 @@ class Procedure:
     only_reads: bool = False
     """Whether the procedure can be called in a catalog that shows a state of the past: it changes nothing, and deletes
     no files."""
+    rotates: bool = False
+    """Whether a principal that must rotate its credentials may call the procedure."""
     switches: bool = False
     """Whether the first value of the result is the state of the catalog (`catalog.states`) that the caller's Spark
     session uses from then on."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row of the result only reports that there was nothing to do."""
+    needs: Needs = UNDECLARED
+    """What a caller needs in a realm with access control. A need with a parameter is on the branch, namespace, table or
+    view that the argument names."""
     failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
     """A function that takes the rows of the result, and returns the error message with which the command line ends
     after showing the rows. It returns None for success."""
@@ -280,6 +286,9 @@ class Procedure:
             InputError: the caller may not use an environment variable in an argument, or a location is malformed.
             ForbiddenError: a location is outside the allowed locations of the catalog.
         """
+        from polaris_spark.jobs.permission import require_needs  # slow to import, so only if a procedure runs
+
+        require_needs(call.session, self.needs, arguments, rotating=self.rotates)
         for one in self.parameters:
             if one.type == "MAP<STRING,STRING>" and one.takes_variables:
                 call.refuse_unlisted_variables({k: v or "" for k, v in arguments.get(one.name, {}).items()})

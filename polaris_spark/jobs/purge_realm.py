@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.maintenance import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
@@ -42,6 +43,7 @@ def _row(one: Purged) -> tuple[Any, ...]:
 
 PROCEDURE = job(
     name="purge_realm",
+    needs=(Need("SERVICE_MANAGE_ACCESS", On.REALM),),
     comment="Delete every row of a deactivated realm; without arguments, list what can be purged.",
     parameters=(
         Parameter("name", "STRING", "the realm to purge; it cannot be the realm of this catalog"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
 from polaris_spark.jobs import (
+    access,
     adopt,
     branches,
     catalogs,
@@ -47,6 +48,7 @@ GROUP = "polaris_spark.procedures"
 the entry point is not used."""
 
 BUILT_IN = (
+    *access.PROCEDURES,
     adopt.PROCEDURE,
     branches.CREATE,
     branches.DROP,

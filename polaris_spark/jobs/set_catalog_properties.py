@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polaris_spark.access.needs import Need, On, When
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -22,8 +23,14 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [(name, after.get(name), before.get(name)) for name in sorted({**before, **after})]
 
 
+_CHANGES = When("if it changes properties", lambda asked: bool(asked.body))
+
 PROCEDURE = Procedure(
     name="set_catalog_properties",
+    needs=(
+        Need("CATALOG_READ_PROPERTIES", On.CATALOG),
+        Need("CATALOG_WRITE_PROPERTIES", On.CATALOG, _CHANGES),
+    ),
     comment="Set and remove properties of the catalog, which apply to all sessions; show all properties.",
     parameters=(
         Parameter(

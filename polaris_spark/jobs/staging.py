@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.merges import CONFLICTS, KEEP_LOG, MERGED, options
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
 def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.staging import stage
+    from polaris_spark.jobs.branches import begin
 
     staged = stage(call.session.catalog, arguments["name"], call.session.operation())
+    begin(call, staged.branch)
     return [(staged.branch, staged.head().head.number)]
 
 
@@ -26,6 +29,7 @@ def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[A
 _NAME = Parameter("name", "STRING", "name of the staging area", required=True)
 STAGE = Procedure(
     name="stage",
+    needs=(Need("BRANCH_CREATE", On.CATALOG),),
     comment="From now on, stage the changes of this Spark session in a staging area for its branch. Other sessions and "
     "processes can use the same area. It is created if it does not exist.",
     parameters=(_NAME,),
@@ -36,6 +40,7 @@ STAGE = Procedure(
 )
 COMMIT_STAGED = Procedure(
     name="commit_staged",
+    needs=(Need("BRANCH_MERGE", On.BRANCH),),
     comment="Bring all changes of a staging area to its branch, in one commit.",
     parameters=(_NAME, *CONFLICTS, KEEP_LOG),
     columns=MERGED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Procedure
 
@@ -17,6 +18,7 @@ def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = Procedure(
     name="storage_summary",
+    needs=(Need("CATALOG_READ_LOG", On.CATALOG),),
     parameters=(),
     columns=(
         Column("type", "STRING"),

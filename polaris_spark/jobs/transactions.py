@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import OPEN
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _transactions(call: Call) -> Transactions:
 _STATE = Column("state", "STRING")
 BEGIN = Procedure(
     name="begin",
+    needs=OPEN,
     comment="Begin a transaction of this Spark session. Its statements take effect together, at the commit.",
     parameters=(
         Parameter(
@@ -68,6 +70,7 @@ BEGIN = Procedure(
 )
 COMMIT = Procedure(
     name="commit",
+    needs=OPEN,
     comment="Commit the transaction of this Spark session.",
     parameters=(),
     columns=(_STATE, Column("kind", "STRING"), Column("name", "STRING"), Column("action", "STRING")),
@@ -76,6 +79,7 @@ COMMIT = Procedure(
 )
 ROLLBACK = Procedure(
     name="rollback",
+    needs=OPEN,
     comment="End the transaction of this Spark session without its changes, or undo its changes since a savepoint.",
     parameters=(Parameter("savepoint", "STRING", "the savepoint to return to; the transaction stays open"),),
     columns=(_STATE,),
@@ -84,6 +88,7 @@ ROLLBACK = Procedure(
 )
 SAVEPOINT = Procedure(
     name="savepoint",
+    needs=OPEN,
     comment="Set a savepoint in the transaction of this Spark session.",
     parameters=(Parameter("name", "STRING", "name of the savepoint", required=True),),
     columns=(_STATE, Column("savepoint", "STRING")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
@@ -36,6 +37,7 @@ def _name(call: Call, text: str) -> TableName:
 
 PROCEDURE = Procedure(
     name="undrop",
+    needs=(Need("TABLE_CREATE", On.BRANCH), Need("VIEW_CREATE", On.BRANCH)),
     comment="Restore a dropped table, view or materialized view with its last content.",
     parameters=(
         Parameter("table", "STRING", "the table or view, such as db.t", required=True),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from polaris_spark.access.needs import OPEN
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
@@ -22,6 +23,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = Procedure(
     name="use",
+    needs=OPEN,
     comment="Choose the branch, or the past state of a branch, that this Spark session uses.",
     parameters=(
         Parameter(

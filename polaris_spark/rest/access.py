@@ -4,11 +4,23 @@ transports."""
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from polaris_spark.access.needs import Asked, Needs, On
+from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.listing import Keep
 from polaris_spark.commit_notes import Notes
-from polaris_spark.errors import ForbiddenError
+from polaris_spark.errors import ForbiddenError, NotAuthorizedError
+from polaris_spark.rest.permissions import (
+    Permissions,
+    check,
+    hidden_catalog,
+    knows_catalog,
+    requests_in,
+)
 
 
 class Role(IntEnum):
@@ -32,6 +44,11 @@ class Caller(NamedTuple):
     role: Role = Role.CLIENT
     notes: Notes = ()
     """Notes on the caller's changes, unless a request gives others."""
+    roles: frozenset[str] | None = None
+    """Names of the principal roles that the caller uses, of those that the principal has; None for all of them."""
+    is_verified: bool = False
+    """Whether credentials or a token have proven that the caller is this principal. Otherwise the name is only a claim,
+    which a realm with access control does not accept."""
 
     @property
     def is_local(self) -> bool:
@@ -40,16 +57,17 @@ class Caller(NamedTuple):
         return self.role is Role.LOCAL
 
 
-def authorize(caller: Caller, least: Role, path: str) -> None:
-    """Raise an error if a caller is not allowed to send a request. The handler calls this once for every request.
+def require_role(caller: Caller, least: Role, path: str, *, has_rules: bool = False) -> None:
+    """Raise an error if a caller's role does not allow a request, whatever the request names.
 
     Args:
         least: lowest role that can use the route of the request.
         path: path of the request, for the message.
+        has_rules: whether the realm has access control. Then privileges decide what an administrator may do.
     Raises:
         ForbiddenError: the caller's role is too low.
     """
-    if caller.role >= least:
+    if caller.role >= least or (has_rules and least is Role.ADMINISTRATOR):
         return
     if least is Role.ADMINISTRATOR:
         raise ForbiddenError(
@@ -59,6 +77,114 @@ def authorize(caller: Caller, least: Role, path: str) -> None:
     raise ForbiddenError(
         f"{path!r} cannot be used over HTTP; use it in a process that opens the catalog itself"
     )
+
+
+def subject_of(rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, prefix: str | None) -> Subject:
+    """Return a caller with its active roles.
+
+    Args:
+        needs: what the route of the request needs.
+        prefix: name of the catalog in the request; None if there is none.
+    Raises:
+        NotAuthorizedError: the caller has not logged in, or its principal is not active in the realm.
+        NotFoundError: the caller may not see the catalog.
+    """
+    if not caller.is_verified:
+        raise NotAuthorizedError(
+            "this realm has access control, and this session or client has not logged in: give credentials"
+        )
+    declared = _declared(needs)
+    subject = rules.active_subject(caller.principal, caller.roles)
+    if subject is None:
+        now = catalog.context.clock.now_ms()
+        subject = rules.subject(caller.principal, now, caller.roles, rotating=declared.is_own)
+    if not (declared.is_own or declared.is_for_all) and not knows_catalog(rules, subject, catalog.row):
+        raise hidden_catalog(prefix)
+    return subject
+
+
+_REMEMBERED = 4_096
+"""Maximum number of allowed requests that are remembered for a caller."""
+
+
+def authorize(
+    rules: Rules,
+    subject: Subject,
+    needs: Needs,
+    asked: Callable[[], Asked],
+    catalog: Catalog,
+    find: Callable[[str, str], Any],
+    *,
+    key: str | None = None,
+) -> tuple[Catalog, Keep | None]:
+    """Refuse a request that a caller may not send in a realm with access control. The handler calls this once for every
+    request.
+
+    Args:
+        rules: the rules of the realm.
+        subject: the caller.
+        needs: what the route needs.
+        asked: returns the parts of the request.
+        catalog: the catalog in the state that the request means.
+        find: returns the route of a request within the body (`Router.find`).
+        key: identifies a request without a body that reads one entity: such a request is checked once for each commit
+            and caller. None for other requests.
+    Returns:
+        the catalog with which the request is to be answered, whose first head is the one on which names were checked;
+        and a function that chooses what a list shows (None: everything).
+    Raises:
+        ForbiddenError: the caller may see what the request names, but lacks a privilege.
+        NotFoundError: the caller may not see what the request names. The answer is that for a missing name.
+    """
+    if is_open(needs):
+        return catalog.owning(), None
+    head = catalog.head()
+    known = None if key is None or catalog.is_fixed else (key, catalog.reference, head.head.commit)
+    if known is not None and known in subject.allowed:
+        return catalog.beginning_at(head), None
+    permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
+    keep = check(permissions, needs, asked(), lambda body: list(requests_in(body, find))).keep
+    found = catalog.beginning_at(head)
+    if known is not None and keep is None:
+        if len(subject.allowed) >= _REMEMBERED:
+            subject.allowed.clear()
+        subject.allowed.add(known)
+        return found, None
+    if permissions.resolved:
+        found = found.resolving(dict(permissions.resolved).items())
+    return found.owning(), keep
+
+
+def is_open(needs: Needs) -> bool:
+    """Whether needs are on nothing that a request names."""
+    return _declared(needs).is_open
+
+
+class _Declared(NamedTuple):
+    """Properties of the needs of a route."""
+
+    is_open: bool
+    is_own: bool
+    """Whether the function of the route checks the caller."""
+    is_for_all: bool
+
+
+_known_needs: dict[int, _Declared] = {}
+
+
+def _declared(needs: Needs) -> _Declared:
+    """Return the properties of the needs of a route. They are remembered by identity, because routes are never
+    deleted."""
+    found = _known_needs.get(id(needs))
+    if found is None:
+        places = {need.on for need in needs}
+        found = _known_needs[id(needs)] = _Declared(
+            places <= _WITHOUT_NAMES, not places.isdisjoint((On.PROCEDURE, On.OWN)), On.NOTHING in places
+        )
+    return found
+
+
+_WITHOUT_NAMES = frozenset((On.NOTHING, On.PROCEDURE, On.OWN, On.KNOWN_CATALOG))
 
 
 def is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.states import catalog_at
@@ -19,6 +20,7 @@ from polaris_spark.rest import (
     unsupported,
     view_routes,
 )
+from polaris_spark.rest.permissions import hidden_catalog
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route, Router
 
@@ -48,6 +50,8 @@ def config(catalog: Catalog, request: Request) -> Response:
         catalog_at(catalog, state)  # refuses a state that does not exist
         warehouse = name
     if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
+        if request.has_rules:
+            raise hidden_catalog(None)
         raise NotFoundError(
             f"there is no warehouse {warehouse!r} here; to use this catalog, set the warehouse to {catalog.name!r}"
         )
@@ -80,6 +84,10 @@ def same_place(one: str, other: str) -> bool:
         return False
 
 
-ROUTES = [Route("GET", "config", config, query=("warehouse",)), *CONTENT_ROUTES, *unsupported.ROUTES]
+ROUTES = [
+    Route("GET", "config", config, query=("warehouse",), needs=(Need("", On.KNOWN_CATALOG),)),
+    *CONTENT_ROUTES,
+    *unsupported.ROUTES,
+]
 
 _ROOTS = Router(ROUTES).roots

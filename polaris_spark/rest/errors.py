@@ -1,6 +1,7 @@
 """Conversion of errors to the error model of the REST protocol. The status of the response tells a client what to do:
 
 - 4xx: nothing was changed; correct the request, or after 409, load the table again and repeat the change;
+- 429: too many logins failed; nothing was changed, wait as `Retry-After` says;
 - 502: it is unknown whether the change was made. This status does not come from here: the JVM answers with it if the
   Python process died twice (`PythonSide.java`);
 - 503: nothing was changed; send the request again;
@@ -25,6 +26,7 @@ from polaris_spark.errors import (
     RequestError,
     StateError,
     StorageFullError,
+    TooManyRequestsError,
     TryAgainError,
 )
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
@@ -66,10 +68,11 @@ def response_of(error: Exception) -> Response:
         else:
             log.error("request failed", exc_info=error)
     message = str(error) or error.__class__.__name__
+    wait = str(error.retry_after) if isinstance(error, TooManyRequestsError) else RETRY_AFTER_SECONDS
     strip(error)
     response = json_response(encode(ErrorResponse(ErrorModel(message, type, status))), status)
-    if status == 503:
-        return response._replace(headers={**response.headers, "Retry-After": RETRY_AFTER_SECONDS})
+    if status in (429, 503):
+        return response._replace(headers={**response.headers, "Retry-After": wait})
     return response
 
 

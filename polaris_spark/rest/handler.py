@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from polaris_spark.access.control import AccessControl
+from polaris_spark.access.needs import Asked
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import TableName, table_key
+from polaris_spark.catalog.entities import TableName, namespace_in, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 from polaris_spark.catalog.states import STATE, catalog_at, name_of_state
 from polaris_spark.errors import BadRequestError, NotFoundError
-from polaris_spark.rest.access import Caller, authorize
+from polaris_spark.rest.access import Caller, authorize, require_role, subject_of
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
-from polaris_spark.rest.namespace_routes import namespace_of
+from polaris_spark.rest.messages import decode
 from polaris_spark.rest.request import NotModified, Request, Response
-from polaris_spark.rest.router import Router
+from polaris_spark.rest.router import EXTENSION, Router
 
 STATE_HEADER = "polaris-state"
 """Header of a request that says which state of the catalog it means (`catalog.states`), in lower case."""
@@ -25,8 +27,11 @@ STATE_HEADER = "polaris-state"
 class Derivable(Protocol):
     """The part of `rest.session.Session` that this module uses."""
 
-    def derive(self, *, catalog: Catalog) -> Derivable:
-        """Return a session with another form of the catalog."""
+    access: AccessControl
+    """Access control of the realm."""
+
+    def derive(self, *, catalog: Catalog, roles: frozenset[str] | None) -> Derivable:
+        """Return a session with another form of the catalog, for a caller with these roles."""
         ...
 
 
@@ -69,26 +74,45 @@ def handle(
         _refuse_no_text(*query, *query.values(), *headers, *headers.values(), method, path, body or "")
         lower = {name.lower(): value for name, value in headers.items()}
         match = router.find(method, path)
-        authorize(caller, match.route.least, path)
+        rules = None if session is None else session.access.rules()
+        require_role(caller, match.route.least, path, has_rules=rules is not None)
+        subject = (
+            None if rules is None else subject_of(rules, caller, match.route.needs, catalog, match.prefix)
+        )
         params, state = match.params, lower.get(STATE_HEADER, "")
         if match.prefix is not None and match.prefix != catalog.name:
             name, _, state = match.prefix.partition(STATE)
             if name != catalog.name or not state:
-                raise NotFoundError(
-                    f"there is no catalog {match.prefix!r} here; this catalog's name is {catalog.name!r}"
-                )
+                here = "" if rules is not None else f"; this catalog's name is {catalog.name!r}"
+                raise NotFoundError(f"there is no catalog {match.prefix!r} here{here}")
         if state:
             catalog = catalog_at(catalog, state)
         name = params.get("table") or params.get("view") or ""
         begun = catalog
         if STATE in name:
-            catalog, plain = _at_named_state(begun, namespace_of(params["namespace"]), name)
+            catalog, plain = _at_named_state(begun, namespace_in(params["namespace"]), name)
             params = {key: plain if value == name else value for key, value in params.items()}
         if body and STATE in body and match.template in _NAMES_IN_BODY:
             catalog, body = _at_state_in_body(begun, catalog, params, body)
-        if catalog is not given and session is not None:
-            session = session.derive(catalog=catalog)
-        request = Request(method, path, params, dict(query), lower, body, caller, session)
+        keep = None
+        if rules is not None and subject is not None:
+            route = match.route
+            parsed = None if route.body is None else decode(body, route.body)
+            key = path if method == "GET" and not query else None
+            catalog, keep = authorize(
+                rules,
+                subject,
+                route.needs,
+                lambda: Asked(params, query, parsed),
+                catalog,
+                router.find,
+                key=key,
+            )
+        if catalog is not given and session is not None and match.route.base == EXTENSION:
+            session = session.derive(catalog=catalog, roles=caller.roles)
+        request = Request(
+            method, path, params, dict(query), lower, body, caller, session, keep, rules is not None
+        )
         return match.route.answer(catalog, request)
     except Exception as error:
         return response_of(error)
@@ -174,7 +198,10 @@ def _named(body: Any, params: Mapping[str, str]) -> Iterator[tuple[dict[str, Any
             if isinstance(namespace, list) and all(isinstance(level, str) for level in namespace):
                 yield one, tuple(namespace), follows
     if isinstance(body.get("name"), str) and "namespace" in params:
-        yield body, namespace_of(params["namespace"]), False
+        yield body, namespace_in(params["namespace"]), False
+
+
+_UNKNOWN: Final[tuple[NotModified | None, object]] = (None, None)
 
 
 class Unmodified:
@@ -184,14 +211,16 @@ class Unmodified:
     repeated request is unchanged too, so only the head is read.
     """
 
-    def __init__(self, handle: Callable[..., Response]) -> None:
+    def __init__(self, handle: Callable[..., Response], stamp: Callable[[], object] = lambda: None) -> None:
         """
         Args:
             handle: `rest.handler.handle` as a partial function: the arguments that are the same for all requests of
                 the session are bound.
+            stamp: returns an object that is another one if the caller may have other permissions.
         """
         self._handle = handle
-        self._known: dict[tuple[object, ...], NotModified] = {}
+        self._stamp = stamp
+        self._known: dict[tuple[object, ...], tuple[NotModified | None, object]] = {}
 
     def handle(
         self,
@@ -204,22 +233,23 @@ class Unmodified:
         """Answer one GET request without a body. The result is the same as that of the function `handle`."""
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
-            known = self._known.get(key)
+            known, stamp = self._known.get(key, _UNKNOWN)
         except (AttributeError, TypeError):  # values that are not text are refused by `handle`
             return self._handle(catalog, "GET", path, query=query, headers=headers)
-        if known is not None:
-            try:
+        try:
+            now = self._stamp()
+            if known is not None:
                 head = catalog.head()
-            except Exception as error:
-                return response_of(error)
-            if known.holds_at(head):
-                return known.fresh()
-            catalog = catalog.beginning_at(head)
+                if known.holds_at(head) and now is stamp:
+                    return known.fresh()
+                catalog = catalog.beginning_at(head)
+        except Exception as error:
+            return response_of(error)
         response = self._handle(catalog, "GET", path, query=query, headers=headers)
         if isinstance(response, NotModified) and len(str(key)) <= SHORT:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            self._known[key] = response
+            self._known[key] = response, now
             return response.fresh()
         return response
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import find, table_key
 from polaris_spark.catalog.metrics import KeptReport, parse_report
@@ -34,4 +35,11 @@ def report_metrics(catalog: Catalog, request: Request) -> Response:
     return NO_CONTENT
 
 
-ROUTES = [Route("POST", "namespaces/{namespace}/tables/{table}/metrics", report_metrics)]
+ROUTES = [
+    Route(
+        "POST",
+        "namespaces/{namespace}/tables/{table}/metrics",
+        report_metrics,
+        needs=(Need("TABLE_READ_PROPERTIES", On.TABLE),),
+    )
+]

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.privileges import SEES_NAMESPACE
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import SEPARATOR, NamespaceName, find, namespace_key, require_namespace
+from polaris_spark.catalog.entities import (
+    NamespaceName,
+    find,
+    namespace_in,
+    namespace_key,
+    parent_in,
+    require_namespace,
+)
 from polaris_spark.catalog.listing import list_names
 from polaris_spark.catalog.namespace_changes import (
     CreateNamespace,
@@ -16,7 +24,6 @@ from polaris_spark.catalog.namespace_changes import (
     with_default_location,
 )
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace
-from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, NoSuchNamespaceError
 from polaris_spark.index.keys import children
 from polaris_spark.rest import messages
@@ -27,11 +34,6 @@ PAGES = ("pageToken", "pageSize")
 """Names of the query parameters by which a client requests a list page by page."""
 
 _PAGE_SIZE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
-
-
-def namespace_of(text: str) -> NamespaceName:
-    """Return the namespace in a path or query. Its levels are separated by the character 0x1F there."""
-    return tuple(text.split(SEPARATOR))
 
 
 def page(request: Request) -> tuple[str | None, int | None]:
@@ -55,23 +57,16 @@ def list_namespaces(catalog: Catalog, request: Request) -> Response:
     token, size = page(request)
     parent = request.query.get("parent")
     view = catalog.view()
-    above = _parent(view, parent) if parent else ()
+    above = parent_in(view, parent) if parent else ()
     if token is None:
         require_namespace(view, above)
     if catalog.records_reads:
         view.scan(NAMES, *children(above, NAMESPACE))
-    listed = list_names(view.base, catalog.reference, above, NAMESPACE, token=token, size=size)
+    listed = list_names(
+        view.base, catalog.reference, above, NAMESPACE, token=token, size=size, keep=request.keep
+    )
     names = [[*above, name] for name in listed.names]
     return json_response(messages.encode(messages.ListNamespacesResponse(names, listed.next)))
-
-
-def _parent(view: State, text: str) -> NamespaceName:
-    """Return the parent namespace in a query. pyiceberg escapes the name twice, so if no namespace has this name,
-    unescape the name once more."""
-    name = namespace_of(text)
-    if "%" in text and find(view, namespace_key(name)) is None:
-        name = namespace_of(unquote(text))
-    return name
 
 
 def create_namespace(catalog: Catalog, request: Request) -> Response:
@@ -85,7 +80,7 @@ def create_namespace(catalog: Catalog, request: Request) -> Response:
 
 def load_namespace(catalog: Catalog, request: Request) -> Response:
     """Answer `GET namespaces/{namespace}`: return a namespace's properties."""
-    name = namespace_of(request.params["namespace"])
+    name = namespace_in(request.params["namespace"])
     view = catalog.view()
     found = require_namespace(view, name)
     assert found is not None
@@ -99,7 +94,7 @@ def _answer(catalog: Catalog, name: NamespaceName, namespace: Namespace) -> Resp
 
 def namespace_exists(catalog: Catalog, request: Request) -> Response:
     """Answer `HEAD namespaces/{namespace}`: check that a namespace exists."""
-    name = namespace_of(request.params["namespace"])
+    name = namespace_in(request.params["namespace"])
     if find(catalog.view(), namespace_key(name)) is None:
         raise NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(name)}")
     return NO_CONTENT
@@ -107,7 +102,7 @@ def namespace_exists(catalog: Catalog, request: Request) -> Response:
 
 def drop_namespace(catalog: Catalog, request: Request) -> Response:
     """Answer `DELETE namespaces/{namespace}`: drop a namespace."""
-    name = namespace_of(request.params["namespace"])
+    name = namespace_in(request.params["namespace"])
     catalog.commit(DropNamespace(catalog.context, request.operation(), name))
     return NO_CONTENT
 
@@ -115,7 +110,7 @@ def drop_namespace(catalog: Catalog, request: Request) -> Response:
 def update_properties(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/properties`: set and remove a namespace's properties."""
     body = messages.decode(request.body, messages.UpdateNamespacePropertiesRequest)
-    name = namespace_of(request.params["namespace"])
+    name = namespace_in(request.params["namespace"])
     require_location(body.updates or {})
     change = UpdateNamespace(
         catalog.context, request.operation(), name, body.updates or {}, body.removals or []
@@ -125,15 +120,33 @@ def update_properties(catalog: Catalog, request: Request) -> Response:
 
 
 ROUTES = [
-    Route("GET", "namespaces", list_namespaces, query=("parent", *PAGES)),
-    Route("POST", "namespaces", create_namespace, body=messages.CreateNamespaceRequest),
-    Route("GET", "namespaces/{namespace}", load_namespace),
-    Route("HEAD", "namespaces/{namespace}", namespace_exists),
-    Route("DELETE", "namespaces/{namespace}", drop_namespace),
+    Route(
+        "GET",
+        "namespaces",
+        list_namespaces,
+        query=("parent", *PAGES),
+        needs=(Need("NAMESPACE_LIST", On.LISTED),),
+    ),
+    Route(
+        "POST",
+        "namespaces",
+        create_namespace,
+        body=messages.CreateNamespaceRequest,
+        needs=(Need("NAMESPACE_CREATE", On.NEW_NAMESPACE),),
+    ),
+    Route(
+        "GET",
+        "namespaces/{namespace}",
+        load_namespace,
+        needs=(Need("NAMESPACE_READ_PROPERTIES", On.NAMESPACE),),
+    ),
+    Route("HEAD", "namespaces/{namespace}", namespace_exists, needs=(Need(SEES_NAMESPACE, On.NAMESPACE),)),
+    Route("DELETE", "namespaces/{namespace}", drop_namespace, needs=(Need("NAMESPACE_DROP", On.NAMESPACE),)),
     Route(
         "POST",
         "namespaces/{namespace}/properties",
         update_properties,
         body=messages.UpdateNamespacePropertiesRequest,
+        needs=(Need("NAMESPACE_WRITE_PROPERTIES", On.NAMESPACE),),
     ),
 ]

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
+from polaris_spark.catalog.listing import Keep
 from polaris_spark.commit_notes import Notes, merged
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
@@ -29,6 +30,10 @@ class Request(NamedTuple):
     session: object = None
     """The catalog's `rest.session.Session`, which routes of the extension need. None if the router has only routes of
     the Iceberg protocol."""
+    keep: Keep | None = None
+    """Chooses the children of a namespace that a list shows; None for all."""
+    has_rules: bool = False
+    """Whether the realm has access control."""
 
     @property
     def principal(self) -> str:

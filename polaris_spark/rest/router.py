@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
+from polaris_spark.access.needs import UNDECLARED, Needs
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError, UnsupportedOperationError
 from polaris_spark.rest.access import Role
@@ -45,6 +46,8 @@ class Route(NamedTuple):
     """Message class of the response's body. Set only for routes of the extension and of the management API."""
     query: tuple[str, ...] = ()
     """Names of the query's parameters."""
+    needs: Needs = UNDECLARED
+    """What a caller needs in a realm with access control."""
 
     @property
     def template(self) -> str:

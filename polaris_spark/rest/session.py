@@ -12,6 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
+from polaris_spark.access.changes import SetOwner
+from polaris_spark.access.control import AccessControl
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.rules import Rules
+from polaris_spark.access.securables import REALM
+from polaris_spark.access.securables import catalog as catalog_securable
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalog_changes import RealmCatalogs
@@ -46,14 +52,25 @@ from polaris_spark.commit_notes import Notes, checked
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties, StoreURI, texts_of
-from polaris_spark.errors import InputError, NotFoundError, OutcomeUnknownError, StateError, StoreURIError
+from polaris_spark.errors import (
+    InputError,
+    NotAuthorizedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StateError,
+    StoreURIError,
+)
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
+from polaris_spark.rest.catalog_rules import CatalogRules
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
+from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check, hidden_catalog, knows_catalog
 from polaris_spark.rest.request import PendingResponse, Response
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import StoreConnection, connect_store
+from polaris_spark.system.realms import RealmRecord
+from polaris_spark.system.registry import References
 
 log = logging.getLogger("polaris_spark")
 
@@ -102,8 +119,21 @@ class Session:
         principal: str,
         router: Router = ROUTER,
         notes: Notes | None = None,
+        *,
+        access: AccessControl,
+        roles: frozenset[str] | None = None,
+        is_verified: bool = False,
     ) -> None:
+        """
+        Args:
+            access: access control of the catalog's realm.
+            roles: names of the principal roles that the session uses; None for all that the principal has.
+            is_verified: whether the principal has logged in.
+        """
         self.properties = properties
+        self.access = access
+        self.roles = roles
+        self.is_verified = is_verified
         self.connection = connection
         self.catalog = catalog
         self.principal = principal
@@ -111,9 +141,9 @@ class Session:
         """The routes that requests can use."""
         self.notes = checked(properties.commit_notes) if notes is None else notes
         """Notes on the changes of this session, such as a message, unless a request gives others."""
-        caller = Caller(principal, Role.LOCAL, self.notes)
+        caller = Caller(principal, Role.LOCAL, self.notes, roles, is_verified)
         self._handle = partial(handle, caller=caller, router=router, session=self)
-        self._unmodified = Unmodified(self._handle)
+        self._unmodified = Unmodified(self._handle, self._stamp)
         self._resources: dict[type, Resource] = {}
         self._closed = threading.Event()
         self._closing = threading.Lock()
@@ -173,16 +203,37 @@ class Session:
                 answer = repeat(answer.query)
         return answer
 
+    def _stamp(self) -> object:
+        """Return an object that is another one if the session's principal may have other permissions than before."""
+        rules = self.access.rules()
+        if rules is None:
+            return None
+        if not self.is_verified:
+            return object()
+        principal = rules.principals.get(self.principal)
+        is_active = principal is not None and principal.is_active(self.connection.clock.now_ms())
+        return rules if is_active else object()
+
     def operation(self) -> Operation:
         """Return the identity of a change by this session, with its principal and notes, and without an id."""
         return Operation(b"", self.principal, notes=self.notes)
 
     def derive(
-        self, principal: str | None = None, catalog: Catalog | None = None, notes: Notes | None = None
+        self,
+        principal: str | None = None,
+        catalog: Catalog | None = None,
+        notes: Notes | None = None,
+        roles: frozenset[str] | None = None,
+        *,
+        is_verified: bool | None = None,
     ) -> Session:
         """Return a session with another principal, with other notes, or with another form of this session's catalog,
         such as a restricted catalog. The new session shares the store of this session.
 
+        Args:
+            roles: names of the principal roles that the new session uses; None for those of this session if the
+                principal is the same, else for all.
+            is_verified: whether the principal has logged in; None if it has in this session and stays the same.
         The returned session is closed when this session is closed, and only then.
         """
         found = Session(
@@ -192,6 +243,13 @@ class Session:
             self.principal if principal is None else principal,
             self.router,
             self.notes if notes is None else notes,
+            access=self.access,
+            roles=self.roles if roles is None and principal in (None, self.principal) else roles,
+            is_verified=(
+                self.is_verified and principal in (None, self.principal)
+                if is_verified is None
+                else is_verified
+            ),
         )
         found._share(self)
         return found
@@ -238,6 +296,7 @@ class Session:
     def catalog_properties(self) -> dict[str, str]:
         """Return the properties that are now stored with the catalog. They apply to all sessions."""
         self._require_open()
+        self.require("CATALOG_READ_PROPERTIES")
         row = current_row(self.catalog.references, self.catalog.row)
         return dict((row or self.catalog.row).properties)
 
@@ -245,7 +304,11 @@ class Session:
     def catalogs(self) -> RealmCatalogs:
         """The catalogs of the realm, which this session's principal can create, rename, drop and restore."""
         self._require_open()
-        return RealmCatalogs(self.catalog.references, self.catalog.context, self.operation())
+        operation, rules = self.operation(), None
+        if self.access.is_on:
+            self.require_verified()
+            rules = CatalogRules(self.access, self.connection.clock, operation, self.roles)
+        return RealmCatalogs(self.catalog.references, self.catalog.context, operation, rules)
 
     def set_catalog_properties(
         self, updates: Mapping[str, str] | None = None, *, removals: Collection[str] = ()
@@ -263,11 +326,52 @@ class Session:
         """
         self._require_open()
         self.catalog.require_present()
+        self.require("CATALOG_WRITE_PROPERTIES")
         catalog, operation = self.catalog, self.operation()
         row = set_properties(
             catalog.references, catalog.context, operation, catalog.row, updates or {}, removals
         )
         return dict(row.properties)
+
+    def permissions(self, *, rotating: bool = False) -> Permissions | None:
+        """Return what the session's principal may do in the session's state of the catalog; None if the realm has no
+        access control.
+
+        Args:
+            rotating: whether the principal rotates its own credentials, which it may do if it must.
+        Raises:
+            NotAuthorizedError: the principal is not active.
+        """
+        rules = self.access.rules()
+        if rules is None:
+            return None
+        self.require_verified()
+        now = self.connection.clock.now_ms()
+        subject = rules.subject(self.principal, now, self.roles, rotating=rotating)
+        head = self.catalog.head()
+        return Permissions(rules, subject, self.catalog, head, self.catalog.newest(head))
+
+    def require_verified(self) -> None:
+        """Refuse a session that has not logged in.
+
+        Raises:
+            NotAuthorizedError: it has not.
+        """
+        if not self.is_verified:
+            raise NotAuthorizedError(
+                "this realm has access control, and this session has not logged in: open the catalog again with the "
+                "property 'credential'"
+            )
+
+    def require(self, privilege: str) -> None:
+        """Refuse what the session's principal may not do with the whole catalog.
+
+        Raises:
+            ForbiddenError: the principal lacks the privilege on the catalog.
+        """
+        found = self.permissions()
+        if found is not None:
+            check(found, (Need(privilege, On.CATALOG),), NOTHING_ASKED, lambda _: [])
 
     def _require_open(self) -> None:
         if self._closed.is_set():
@@ -306,6 +410,9 @@ class TransactionSession(Session):
             parent.principal,
             parent.router,
             parent.notes,
+            access=parent.access,
+            roles=parent.roles,
+            is_verified=parent.is_verified,
         )
         self._share(parent)
         self._begun = begun
@@ -404,6 +511,9 @@ def _open(
     file_options = tuple(sorted(properties.other.items()))
     sharing_key = (settings.operation_lifetime_ms, settings.deadline_ms, file_options)
     references = connection.references(realm, settings, files, sharing_key)
+    access = access_of(connection, realm, references, properties.access_refresh)
+    principal, roles = logged_in(properties, access, principal)
+    operation = Operation(b"", principal)
     context = Context(
         clock=connection.clock,
         warehouse="",
@@ -414,6 +524,11 @@ def _open(
     )
     is_new = create and find_catalog(references, properties.catalog or "polaris") is None
     wanted = _wanted(properties, sharing) if is_new else {}
+    rules = access.rules()
+    if rules is not None and is_new:
+        subject = rules.subject(principal, connection.clock.now_ms(), roles)
+        if not subject.may("CATALOG_CREATE", (REALM,)):
+            raise hidden_catalog(properties.catalog or "polaris")
     row = open_catalog(
         references,
         properties.catalog or "polaris",
@@ -422,6 +537,11 @@ def _open(
         create=create,
         properties=wanted,
     )
+    if rules is not None:
+        if is_new:
+            own = SetOwner(connection.clock, operation, catalog_securable(row.entity_id), principal, row.name)
+            access.change(own)
+        _require_known(access.required(), principal, roles, row, connection.clock)
     kept = row.properties.get(SHARED_LOCATIONS, "refuse")
     if sharing not in (None, kept):
         raise InputError(
@@ -434,7 +554,7 @@ def _open(
     row = complete_copy(references, context, operation, row, head, head_name(row, properties.branch))
     binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))
     context = _context(properties, row, context)._replace(refused_elsewhere=others.refusal, binding=binding)
-    context = context._replace(settings=_settings(properties, row, context))
+    context = context._replace(settings=_settings(properties, row, context), has_owners=rules is not None)
     if is_new:
         _warn_of_nesting(connection.uri, context.warehouse, row.name)
     catalog = Catalog(
@@ -447,7 +567,72 @@ def _open(
     if properties.as_of:
         catalog = catalog_as_of(catalog, properties.as_of)
         catalog.bound = True
-    return Session(properties, connection, catalog, principal, router)
+    return Session(
+        properties,
+        connection,
+        catalog,
+        principal,
+        router,
+        access=access,
+        roles=roles,
+        is_verified=rules is not None,
+    )
+
+
+def access_of(
+    connection: StoreConnection, realm: RealmRecord, references: References, refresh_ms: int
+) -> AccessControl:
+    """Return the access control of a realm. All sessions of this process with the same store and refresh period share
+    one object."""
+    return connection.shared(
+        (AccessControl, realm.instance, refresh_ms), lambda: AccessControl(references, refresh_ms)
+    )
+
+
+def logged_in(
+    properties: Properties, access: AccessControl, claimed: str
+) -> tuple[str, frozenset[str] | None]:
+    """Return the principal of a session, and the names of the principal roles to which it is limited (None: all). The
+    principal is that of the credentials or token if the realm has access control, else the one that the configuration
+    names.
+
+    Raises:
+        NotAuthorizedError: the realm has access control, and there are neither credentials nor a token, or they are
+            wrong.
+        InputError: the property `principal` names another principal, or there are both credentials and a token.
+    """
+    access.refresh()
+    if not access.is_on:
+        return claimed, None
+    roles = None
+    if properties.credential is not None and properties.token is not None:
+        raise InputError("the properties 'credential' and 'token' are both set; set only one of them")
+    if properties.token is not None:
+        from polaris_spark.access.tokens import log_in_by_token  # needs libraries that are optional
+
+        found, roles = log_in_by_token(access, properties.realm, properties.token)
+    elif properties.credential is None:
+        raise NotAuthorizedError(
+            "this realm has access control: set the property 'credential' to client_id:client_secret, or to env:NAME, "
+            "where NAME is an environment variable that contains it; or set 'token'"
+        )
+    else:
+        found = access.log_in(properties.credential).name
+    if properties.principal is not None and properties.principal != found:
+        raise InputError(
+            f"the property 'principal' is {properties.principal!r}, but the credentials are those of {found!r}; leave "
+            "'principal' out"
+        )
+    return found, roles
+
+
+def _require_known(
+    rules: Rules, principal: str, roles: frozenset[str] | None, row: CatalogRow, clock: Clock
+) -> None:
+    """Refuse a catalog that a principal may not see, as if it did not exist."""
+    subject = rules.subject(principal, clock.now_ms(), roles, rotating=True)
+    if not subject.principal.must_rotate and not knows_catalog(rules, subject, row):
+        raise hidden_catalog(row.name)
 
 
 _RULES = 2

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import string
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import StoredContent
 from polaris_spark.catalog.metadata.rows import Table
@@ -113,4 +114,11 @@ def _number(text: str) -> int:
     return int(text, 16)
 
 
-ROUTES = [Route("GET", "tables/{table}/versions/{version}/snapshots", load_snapshots)]
+ROUTES = [
+    Route(
+        "GET",
+        "tables/{table}/versions/{version}/snapshots",
+        load_snapshots,
+        needs=(Need("TABLE_READ_PROPERTIES", On.TABLE_ID),),
+    )
+]

@@ -10,6 +10,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from polaris_spark.access.needs import Asked, Need, Needs, On, When
+from polaris_spark.access.privileges import SEES_TABLE
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import (
     C,
@@ -20,7 +22,14 @@ from polaris_spark.catalog.contents import (
     metadata_file,
     occupy,
 )
-from polaris_spark.catalog.entities import TableName, find, require, require_namespace, table_key
+from polaris_spark.catalog.entities import (
+    TableName,
+    find,
+    namespace_in,
+    require,
+    require_namespace,
+    table_key,
+)
 from polaris_spark.catalog.listing import list_names
 from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.materialized_views import storage_name
@@ -45,7 +54,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.index.keys import children
 from polaris_spark.rest import messages
-from polaris_spark.rest.namespace_routes import PAGES, namespace_of, page
+from polaris_spark.rest.namespace_routes import PAGES, page
 from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.snapshots import pin
@@ -60,7 +69,7 @@ Snapshots = Literal["all", "refs"]
 
 def name_of(request: Request) -> TableName:
     """Return the name of the table that the path of a request contains."""
-    return TableName(namespace_of(request.params["namespace"]), request.params["table"])
+    return TableName(namespace_in(request.params["namespace"]), request.params["table"])
 
 
 def identifier_name(identifier: messages.Identifier) -> TableName:
@@ -115,13 +124,15 @@ def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
         kind: `TABLE` or `VIEW`.
     """
     token, size = page(request)
-    namespace = namespace_of(request.params["namespace"])
+    namespace = namespace_in(request.params["namespace"])
     view = catalog.view()
     if token is None:
         require_namespace(view, namespace)
     if catalog.records_reads:
         view.scan(NAMES, *children(namespace, kind))
-    listed = list_names(view.base, catalog.reference, namespace, kind, token=token, size=size)
+    listed = list_names(
+        view.base, catalog.reference, namespace, kind, token=token, size=size, keep=request.keep
+    )
     above = list(namespace)
     identifiers = [messages.Identifier(above, name) for name in listed.names]
     return json_response(messages.encode(messages.ListTablesResponse(identifiers, listed.next)))
@@ -131,7 +142,7 @@ def create_table(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/tables`: create a table, or stage its creation."""
     mode = _mode(request)
     body = messages.decode(request.body, messages.CreateTableRequest)
-    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    name = TableName(namespace_in(request.params["namespace"]), body.name)
     change = CreateTable(catalog.context, request.operation(), name, msgspec.to_builtins(body))
     if body.stage_create:
         return _stage(catalog, change)
@@ -334,7 +345,7 @@ def register_table(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/register`: register a table by its metadata file."""
     mode = _mode(request)
     body = messages.decode(request.body, messages.RegisterTableRequest)
-    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    name = TableName(namespace_in(request.params["namespace"]), body.name)
     change = RegisterTable(
         catalog.context,
         request.operation(),
@@ -347,13 +358,110 @@ def register_table(catalog: Catalog, request: Request) -> Response:
     return response_after_commit(lambda: answer(catalog.reader, stored, mode))
 
 
+def _creates(asked: Asked) -> bool:
+    return any(one.get("type") == "assert-create" for one in asked.body.requirements or ())
+
+
+def _writes_data(asked: Asked) -> bool:
+    return any(one.get("action") in _OF_DATA for one in asked.body.updates or ())
+
+
+_OF_DATA = frozenset(
+    {
+        "add-snapshot",
+        "set-snapshot-ref",
+        "remove-snapshot-ref",
+        "remove-snapshots",
+        "set-statistics",
+        "remove-statistics",
+        "set-partition-statistics",
+        "remove-partition-statistics",
+    }
+)
+"""Actions of updates that change what a table contains. All others change its metadata."""
+
+_CREATES = When("if the change creates the table", _creates)
+_CHANGES = When("if the change does not create the table", lambda asked: not _creates(asked))
+_WRITES = When(
+    "if it adds or removes snapshots, their references or statistics",
+    lambda asked: _writes_data(asked) and not _creates(asked),
+)
+_PURGES = When("if files are deleted", lambda asked: asked.query.get("purgeRequested", "").lower() == "true")
+_OVERWRITES = When("if a table may be replaced", lambda asked: bool(asked.body.overwrite))
+
+
+def commit_needs(table: On, namespace: On) -> Needs:
+    """Return the needs of changes of tables.
+
+    Args:
+        table: how the request names a table.
+        namespace: how it names the namespace of this table.
+    """
+    return (
+        Need("TABLE_CREATE", namespace, _CREATES),
+        Need("TABLE_WRITE_PROPERTIES", table, _CHANGES),
+        Need("TABLE_WRITE_DATA", table, _WRITES),
+    )
+
+
 ROUTES = [
-    Route("GET", "namespaces/{namespace}/tables", list_tables, query=PAGES),
-    Route("POST", "namespaces/{namespace}/tables", create_table, body=messages.CreateTableRequest),
-    Route("POST", "namespaces/{namespace}/register", register_table, body=messages.RegisterTableRequest),
-    Route("POST", "tables/rename", rename_table, body=messages.RenameRequest),
-    Route("GET", "namespaces/{namespace}/tables/{table}", load_table, query=("snapshots",)),
-    Route("POST", "namespaces/{namespace}/tables/{table}", commit_table, body=messages.CommitTableRequest),
-    Route("DELETE", "namespaces/{namespace}/tables/{table}", drop_table, query=("purgeRequested",)),
-    Route("HEAD", "namespaces/{namespace}/tables/{table}", table_exists),
+    Route(
+        "GET",
+        "namespaces/{namespace}/tables",
+        list_tables,
+        query=PAGES,
+        needs=(Need("TABLE_LIST", On.LISTED_TABLES),),
+    ),
+    Route(
+        "POST",
+        "namespaces/{namespace}/tables",
+        create_table,
+        body=messages.CreateTableRequest,
+        needs=(Need("TABLE_CREATE", On.NAMESPACE),),
+    ),
+    Route(
+        "POST",
+        "namespaces/{namespace}/register",
+        register_table,
+        body=messages.RegisterTableRequest,
+        needs=(
+            Need("TABLE_CREATE", On.NAMESPACE),
+            Need("TABLE_DROP", On.NAMESPACE, _OVERWRITES),
+            Need("TABLE_WRITE_DATA", On.NAMESPACE, _OVERWRITES),
+        ),
+    ),
+    Route(
+        "POST",
+        "tables/rename",
+        rename_table,
+        body=messages.RenameRequest,
+        needs=(Need("TABLE_DROP", On.NAMED_TABLE), Need("TABLE_CREATE", On.DESTINATION)),
+    ),
+    Route(
+        "GET",
+        "namespaces/{namespace}/tables/{table}",
+        load_table,
+        query=("snapshots",),
+        needs=(Need("TABLE_READ_PROPERTIES", On.TABLE),),
+    ),
+    Route(
+        "POST",
+        "namespaces/{namespace}/tables/{table}",
+        commit_table,
+        body=messages.CommitTableRequest,
+        needs=commit_needs(On.TABLE, On.NAMESPACE),
+    ),
+    Route(
+        "DELETE",
+        "namespaces/{namespace}/tables/{table}",
+        drop_table,
+        query=("purgeRequested",),
+        needs=(Need("TABLE_DROP", On.TABLE), Need("TABLE_WRITE_DATA", On.TABLE, _PURGES)),
+    ),
+    Route(
+        "HEAD",
+        "namespaces/{namespace}/tables/{table}",
+        table_exists,
+        needs=(Need(SEES_TABLE, On.TABLE),),
+    ),
 ]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.states import STATE, catalog_at
 from polaris_spark.catalog.table_changes import CommitTables, TableCommit
@@ -134,5 +135,14 @@ def _refuse_state(catalog: Catalog, request: Request) -> None:
 
 
 ROUTES = [
-    Route("POST", "transactions/commit", commit_transaction, body=messages.CommitTransactionRequest),
+    Route(
+        "POST",
+        "transactions/commit",
+        commit_transaction,
+        body=messages.CommitTransactionRequest,
+        needs=(
+            *table_routes.commit_needs(On.EACH_TABLE, On.EACH_NAMESPACE),
+            Need("", On.EACH_REQUEST),
+        ),
+    ),
 ]

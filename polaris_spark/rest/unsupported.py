@@ -7,6 +7,7 @@ no functions. To unregister a table and keep its files, drop it without purge, w
 
 from __future__ import annotations
 
+from polaris_spark.access.needs import OPEN
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import UnsupportedOperationError
 from polaris_spark.rest.messages import OAuthError, encode
@@ -43,19 +44,19 @@ NO_TOKENS = json_response(
 )
 """The response to every request for a token."""
 
-TOKENS = Route("POST", "oauth/tokens", refuse_to_issue_tokens)
+TOKENS = Route("POST", "oauth/tokens", refuse_to_issue_tokens, needs=OPEN)
 
 _TABLE = "namespaces/{namespace}/tables/{table}"
 
 ROUTES = [
     TOKENS,
-    Route("GET", f"{_TABLE}/credentials", refuse),
-    Route("POST", f"{_TABLE}/sign", refuse),
-    Route("POST", f"{_TABLE}/plan", refuse),
-    Route("GET", f"{_TABLE}/plan/{{plan}}", refuse),
-    Route("DELETE", f"{_TABLE}/plan/{{plan}}", refuse),
-    Route("POST", f"{_TABLE}/tasks", refuse),
-    Route("POST", f"{_TABLE}/unregister", refuse),
-    Route("GET", "namespaces/{namespace}/functions", refuse),
-    Route("GET", "namespaces/{namespace}/functions/{function}", refuse),
+    Route("GET", f"{_TABLE}/credentials", refuse, needs=OPEN),
+    Route("POST", f"{_TABLE}/sign", refuse, needs=OPEN),
+    Route("POST", f"{_TABLE}/plan", refuse, needs=OPEN),
+    Route("GET", f"{_TABLE}/plan/{{plan}}", refuse, needs=OPEN),
+    Route("DELETE", f"{_TABLE}/plan/{{plan}}", refuse, needs=OPEN),
+    Route("POST", f"{_TABLE}/tasks", refuse, needs=OPEN),
+    Route("POST", f"{_TABLE}/unregister", refuse, needs=OPEN),
+    Route("GET", "namespaces/{namespace}/functions", refuse, needs=OPEN),
+    Route("GET", "namespaces/{namespace}/functions/{function}", refuse, needs=OPEN),
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.privileges import SEES_VIEW
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import DropContent, StoredContent
-from polaris_spark.catalog.entities import TableName, find, require, table_key
+from polaris_spark.catalog.entities import TableName, find, namespace_in, require, table_key
 from polaris_spark.catalog.metadata.renderer import render_view
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.registration import RegisterView
@@ -14,7 +16,7 @@ from polaris_spark.catalog.rows import VIEW
 from polaris_spark.catalog.view_changes import CommitView, CreateView
 from polaris_spark.errors import BadRequestError, NoSuchViewError
 from polaris_spark.rest import messages
-from polaris_spark.rest.namespace_routes import PAGES, namespace_of
+from polaris_spark.rest.namespace_routes import PAGES
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.table_routes import (
@@ -29,7 +31,7 @@ from polaris_spark.rest.table_routes import (
 
 def name_of(request: Request) -> TableName:
     """Return the name of the view that the path of a request contains."""
-    return TableName(namespace_of(request.params["namespace"]), request.params["view"])
+    return TableName(namespace_in(request.params["namespace"]), request.params["view"])
 
 
 def answer(catalog: Catalog, stored: StoredContent[View]) -> Response:
@@ -47,7 +49,7 @@ def list_views(catalog: Catalog, request: Request) -> Response:
 def create_view(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/views`: create a view."""
     body = messages.decode(request.body, messages.CreateViewRequest)
-    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    name = TableName(namespace_in(request.params["namespace"]), body.name)
     change = CreateView(catalog.context, request.operation(), name, msgspec.to_builtins(body))
     stored = catalog.commit(change)
     return response_after_commit(lambda: answer(catalog, stored))
@@ -56,7 +58,7 @@ def create_view(catalog: Catalog, request: Request) -> Response:
 def register_view(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/register-view`: register a view by its metadata file."""
     body = messages.decode(request.body, messages.RegisterViewRequest)
-    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    name = TableName(namespace_in(request.params["namespace"]), body.name)
     change = RegisterView(catalog.context, request.operation(), name, body.metadata_location, catalog.files)
     stored = catalog.commit(change)
     return response_after_commit(lambda: answer(catalog, stored))
@@ -108,13 +110,45 @@ def rename_view(catalog: Catalog, request: Request) -> Response:
     return rename_kind(catalog, request, VIEW)
 
 
+_VIEW = "namespaces/{namespace}/views/{view}"
+
 ROUTES = [
-    Route("GET", "namespaces/{namespace}/views", list_views, query=PAGES),
-    Route("POST", "namespaces/{namespace}/views", create_view, body=messages.CreateViewRequest),
-    Route("POST", "namespaces/{namespace}/register-view", register_view, body=messages.RegisterViewRequest),
-    Route("POST", "views/rename", rename_view, body=messages.RenameRequest),
-    Route("GET", "namespaces/{namespace}/views/{view}", load_view),
-    Route("POST", "namespaces/{namespace}/views/{view}", commit_view, body=messages.CommitViewRequest),
-    Route("DELETE", "namespaces/{namespace}/views/{view}", drop_view),
-    Route("HEAD", "namespaces/{namespace}/views/{view}", view_exists),
+    Route(
+        "GET",
+        "namespaces/{namespace}/views",
+        list_views,
+        query=PAGES,
+        needs=(Need("VIEW_LIST", On.LISTED_VIEWS),),
+    ),
+    Route(
+        "POST",
+        "namespaces/{namespace}/views",
+        create_view,
+        body=messages.CreateViewRequest,
+        needs=(Need("VIEW_CREATE", On.NAMESPACE),),
+    ),
+    Route(
+        "POST",
+        "namespaces/{namespace}/register-view",
+        register_view,
+        body=messages.RegisterViewRequest,
+        needs=(Need("VIEW_CREATE", On.NAMESPACE),),
+    ),
+    Route(
+        "POST",
+        "views/rename",
+        rename_view,
+        body=messages.RenameRequest,
+        needs=(Need("VIEW_DROP", On.NAMED_VIEW), Need("VIEW_CREATE", On.DESTINATION)),
+    ),
+    Route("GET", _VIEW, load_view, needs=(Need("VIEW_READ_PROPERTIES", On.VIEW),)),
+    Route(
+        "POST",
+        _VIEW,
+        commit_view,
+        body=messages.CommitViewRequest,
+        needs=(Need("VIEW_WRITE_PROPERTIES", On.VIEW),),
+    ),
+    Route("DELETE", _VIEW, drop_view, needs=(Need("VIEW_DROP", On.VIEW),)),
+    Route("HEAD", _VIEW, view_exists, needs=(Need(SEES_VIEW, On.VIEW),)),
 ]

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gzip
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
@@ -23,6 +23,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from polaris_spark.access.jwts import ExpiredTokenError
+from polaris_spark.access.token_keys import ServerKey
+from polaris_spark.access.tokens import LIFETIME_SECONDS, TokenIssuer
 from polaris_spark.catalog.memory import Claim, MemoryBound
 from polaris_spark.errors import (
     NotAuthorizedError,
@@ -42,10 +45,13 @@ from polaris_spark.rest.request import Response as Answer
 from polaris_spark.rest.router import Match, Router
 from polaris_spark.rest.session import Session
 from polaris_spark.server import requests
+from polaris_spark.server.authentication import FAILURES_PER_ADDRESS, Authentication
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.health import Health
+from polaris_spark.server.logins import Authenticator
 from polaris_spark.server.metrics import CHANGES, Metrics
-from polaris_spark.server.tokens import Tokens
+from polaris_spark.server.oauth import TokenEndpoint
+from polaris_spark.server.realm_logins import RealmLogins
 from polaris_spark.server.waits import Waits
 
 MAX_BODY: Final = 16 * 2**20
@@ -78,22 +84,51 @@ class Arguments(NamedTuple):
     caller: Caller
 
 
+class Issuing(NamedTuple):
+    """How a server issues tokens."""
+
+    server_key: ServerKey
+    lifetime_seconds: int = LIFETIME_SECONDS
+
+
 class Protocol:
     """The ASGI application of the REST protocol."""
 
     def __init__(
         self,
         catalogs: ServedCatalogs,
-        tokens: Tokens | None,
+        authenticators: Sequence[Authenticator] | None,
         pool: ThreadPoolExecutor,
         threads: int,
         max_body: int,
         memory: MemoryBound,
+        failures_per_address: int = FAILURES_PER_ADDRESS,
+        issuing: Issuing | None = None,
     ) -> None:
         self.catalogs = catalogs
         self.router = catalogs.session.router
-        self.tokens = tokens
         self.metrics = Metrics()
+        session = catalogs.session
+        references, realm = session.catalog.references, session.properties.realm
+        self.authentication: Authentication | None = None
+        self.tokens: TokenEndpoint | None = None
+        if authenticators is not None:
+            logins = RealmLogins(realm, session.access, references.clock)
+            self.authentication = Authentication(
+                (*authenticators, logins),
+                self.metrics,
+                admit=logins.admit,
+                failures_per_address=failures_per_address,
+            )
+            if issuing is not None:
+                issuer = TokenIssuer(
+                    references,
+                    realm,
+                    issuing.server_key,
+                    session.operation(),
+                    lifetime_seconds=issuing.lifetime_seconds,
+                )
+                self.tokens = TokenEndpoint(references, issuer, self.authentication)
         self._pool = pool
         self._most = threads * _WAITING_PER_THREAD
         self.waits = Waits(pool, self._most)
@@ -123,24 +158,29 @@ class Protocol:
             else:
                 await _send_and_wait(response, send)
 
-    def caller(self, request: Request) -> Caller:
-        """Return the sender of a request. If the server has no tokens, the sender is not an administrator.
+    async def caller(self, request: Request) -> Caller:
+        """Return the sender of a request. If the server has no authenticators, the sender is not an administrator.
 
         Raises:
-            NotAuthorizedError: the server has tokens, and the request contains none of them.
-            ForbiddenError: the server has no tokens, and the request was sent to a host other than loopback.
+            NotAuthorizedError: the server has authenticators, and none accepts the request's token.
+            TooManyRequestsError: too many attempts from the sender's address failed.
+            TryAgainError: the token cannot be verified now.
+            ForbiddenError: the server has no authenticators, and the request was sent to a host other than loopback.
         """
-        if self.tokens is None:
+        if self.authentication is None:
             requests.require_local_host(request)
             return Caller(self.catalogs.session.principal)
-        given = request.headers.getlist("authorization")
-        return self.tokens.caller(given[0] if len(given) == 1 else None)
+        login = await self.authentication.login(request)
+        return Caller(login.principal, login.role, roles=login.roles, is_verified=True)
 
     async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
         # Clients send the request for a token before they have a token.
         if isinstance(route, Match) and route.template == unsupported.TOKENS.path:
-            return as_http(unsupported.NO_TOKENS, gzipped=False)
-        caller = self.caller(request)
+            answer = (
+                unsupported.NO_TOKENS if self.tokens is None else await self.tokens.answer(request, claim)
+            )
+            return as_http(answer, gzipped=False)
+        caller = await self.caller(request)
         if isinstance(route, RequestError):  # raised before the body is read
             raise route
         arguments = Arguments(
@@ -153,14 +193,16 @@ class Protocol:
             caller,
         )
         gzipped = requests.accepts_gzip(request)
-        answer = await self._counted(arguments, claim, gzipped=gzipped)
-        if isinstance(answer, PendingResponse):  # a waiting request does not count, because it uses no thread
+        answered = await self._counted(arguments, claim, gzipped=gzipped)
+        if isinstance(
+            answered, PendingResponse
+        ):  # a waiting request does not count, because it uses no thread
 
             async def repeat(pending: PendingResponse) -> Response | PendingResponse:
                 return await self._counted(arguments._replace(query=pending.query), claim, gzipped=gzipped)
 
-            answer = await self.waits.answer(request, answer, repeat)
-        return as_http(answer, gzipped=gzipped) if isinstance(answer, PendingResponse) else answer
+            answered = await self.waits.answer(request, answered, repeat)
+        return as_http(answered, gzipped=gzipped) if isinstance(answered, PendingResponse) else answered
 
     async def _counted(
         self, arguments: Arguments, claim: Claim, *, gzipped: bool
@@ -219,6 +261,13 @@ class Protocol:
         )
         return answer if isinstance(answer, PendingResponse) else as_http(answer, gzipped=gzipped)
 
+    def close(self) -> None:
+        """End the threads that verify tokens and secrets."""
+        if self.authentication is not None:
+            self.authentication.close()
+        if self.tokens is not None:
+            self.tokens.close()
+
     def _session(self, arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
         """Return the session of the catalog for a request, and the request's query. In the query, a warehouse location
         is replaced by the catalog's name."""
@@ -262,7 +311,8 @@ def refusal(error: Exception) -> Response:
     answer = response_of(error)
     headers = dict(answer.headers)
     if answer.status == NotAuthorizedError.status:
-        headers["WWW-Authenticate"] = 'Bearer realm="polaris_spark"'
+        reason = ', error="invalid_token"' if isinstance(error, ExpiredTokenError) else ""
+        headers["WWW-Authenticate"] = f'Bearer realm="polaris_spark"{reason}'
     elif answer.status in _UNREAD:
         headers["Connection"] = "close"
     return as_http(answer._replace(headers=headers), gzipped=False)
@@ -285,25 +335,31 @@ def create_app(
     catalogs: ServedCatalogs,
     pool: ThreadPoolExecutor,
     *,
-    tokens: Tokens | None,
+    authenticators: Sequence[Authenticator] | None,
     threads: int,
     local: bool,
     memory: MemoryBound,
     max_body: int = MAX_BODY,
+    failures_per_address: int = FAILURES_PER_ADDRESS,
+    issuing: Issuing | None = None,
 ) -> Starlette:
     """Return the ASGI application.
 
     Args:
         catalogs: the catalogs to serve.
         pool: pool of `threads` threads that handle requests.
-        tokens: tokens of clients and their principals. If None, requests need no token, and the log records the
+        authenticators: find out who sent a request. If None, requests need no token, and the log records the
             session's principal for changes.
         threads: number of threads. The maximum number of requests in progress is proportional to it.
         local: True if only this machine can reach the server.
         memory: limit on the memory of all requests together.
         max_body: maximum size of a request body, in bytes.
+        failures_per_address: maximum number of failed logins from one address per minute; 0 for no limit.
+        issuing: how tokens are issued; None if none are.
     """
-    protocol = Protocol(catalogs, tokens, pool, threads, max_body, memory)
+    protocol = Protocol(
+        catalogs, authenticators, pool, threads, max_body, memory, failures_per_address, issuing
+    )
     health = Health(catalogs.check)
 
     async def healthz(_: Request) -> Response:
@@ -312,14 +368,14 @@ def create_app(
         return as_http(Answer(503 if problem else 200, JSON_HEADERS, encode(found)), gzipped=False)
 
     async def metrics(request: Request) -> Response:
-        if local and tokens is None:
+        if local and authenticators is None:
             requests.require_local_host(request)
         elif not local:
-            protocol.caller(request)
+            await protocol.caller(request)
         return Response(protocol.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def description(request: Request) -> Response:
-        protocol.caller(request)
+        await protocol.caller(request)
         gzipped = requests.accepts_gzip(request)
         return as_http(Answer(200, JSON_HEADERS, openapi.text(protocol.router.routes)), gzipped=gzipped)
 
@@ -334,6 +390,7 @@ def create_app(
     # A `Mount` cannot be used: its pattern does not match paths with line breaks, which names may contain.
     app.router.default = protocol
     app.state.waits = protocol.waits
+    app.state.close = protocol.close
     app.router.redirect_slashes = False
     return app
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 CHANGES = frozenset({"POST", "PUT", "DELETE"})
 """HTTP methods of requests that can change the catalog."""
+
+METHODS: Final = frozenset(
+    {"token", "issued-token", "oidc", "client-credentials", "token-exchange", "unknown"}
+)
+"""Methods of logins that are counted separately."""
 
 _COMMITS = {409: "conflict", 504: "unknown"}
 
@@ -34,6 +41,12 @@ class Metrics:
             ("outcome",),
             registry=self._registry,
         )
+        self._logins = Counter(
+            "polaris_spark_logins",
+            "Logins, by method and outcome: succeeded, refused, limited (429) or unavailable (503).",
+            ("method", "outcome"),
+            registry=self._registry,
+        )
         self.in_flight = Gauge(
             "polaris_spark_http_requests_in_flight", "Requests in progress.", registry=self._registry
         )
@@ -53,6 +66,10 @@ class Metrics:
         if route is not None and method in CHANGES:
             outcome = "committed" if status < 300 else _COMMITS.get(status, "refused")
             self._changes.labels(outcome).inc()
+
+    def login(self, method: str, outcome: str) -> None:
+        """Record a login or a refused one."""
+        self._logins.labels(method if method in METHODS else "other", outcome).inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

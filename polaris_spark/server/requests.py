@@ -101,18 +101,10 @@ async def body_of(request: Request, limit: int, claim: Claim) -> str | None:
         BadRequestError: the body is not UTF-8.
         ClientDisconnect: the client closed the connection.
     """
-    declared = request.headers.get("content-length", "")
-    size = int(declared) if declared.isdecimal() and len(declared) < _DIGITS else None
-    if declared and (size is None or size > limit):
-        raise _too_large(limit)
+    size = _declared(request, limit)
     if size:
         _check_type(request)
-    if size and size > _SMALL:
-        await claim.reserve(size)
-    try:
-        body = await asyncio.wait_for(_read(request, limit, claim, size or _SMALL), BODY_SECONDS)
-    except asyncio.TimeoutError:
-        raise RequestTimeoutError(f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
+    body = await _received(request, limit, claim, size)
     if not body:
         return None
     if not size:
@@ -124,6 +116,37 @@ async def body_of(request: Request, limit: int, claim: Claim) -> str | None:
     if len(body) > _SMALL:
         await claim.reserve(parsed_bytes(text))
     return text
+
+
+async def bytes_of(request: Request, limit: int, claim: Claim) -> bytes:
+    """Read the body, whatever its type; see `body_of` for the arguments.
+
+    Raises:
+        RequestTooLargeError, RequestTimeoutError, TryAgainError, ClientDisconnect: see `body_of`.
+    """
+    return bytes(await _received(request, limit, claim, _declared(request, limit)))
+
+
+def _declared(request: Request, limit: int) -> int | None:
+    """Return the size of the body that the headers declare, in bytes; None if they declare none.
+
+    Raises:
+        RequestTooLargeError: the size is larger than `limit`, or is no number.
+    """
+    declared = request.headers.get("content-length", "")
+    size = int(declared) if declared.isdecimal() and len(declared) < _DIGITS else None
+    if declared and (size is None or size > limit):
+        raise _too_large(limit)
+    return size
+
+
+async def _received(request: Request, limit: int, claim: Claim, size: int | None) -> bytearray:
+    if size and size > _SMALL:
+        await claim.reserve(size)
+    try:
+        return await asyncio.wait_for(_read(request, limit, claim, size or _SMALL), BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise RequestTimeoutError(f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
 
 
 async def _read(request: Request, limit: int, claim: Claim, claimed: int) -> bytearray:
@@ -192,6 +215,7 @@ __all__ = [
     "ClientDisconnect",
     "accepts_gzip",
     "body_of",
+    "bytes_of",
     "headers_of",
     "path_of",
     "query_of",

@@ -20,10 +20,12 @@ from starlette.types import ASGIApp
 from polaris_spark.catalog.memory import MemoryBound
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import is_loopback
-from polaris_spark.server.app import MAX_BODY, create_app
+from polaris_spark.server.app import MAX_BODY, Issuing, create_app
+from polaris_spark.server.authentication import FAILURES_PER_ADDRESS
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.connections import IDLE_SECONDS, BoundedConnection, bounded
 from polaris_spark.server.listener import ConnectionBounds, Listener, listening
+from polaris_spark.server.logins import Authenticator
 from polaris_spark.server.tokens import Tokens
 
 log = logging.getLogger("polaris_spark.server")
@@ -58,6 +60,10 @@ class Endpoint(NamedTuple):
     port: int = 8181
     """Port; 0 lets the operating system choose a free port."""
     tokens: Tokens | None = None
+    authenticators: tuple[Authenticator, ...] = ()
+    """Authenticators besides the tokens."""
+    issuing: Issuing | None = None
+    """How tokens are issued to principals of a realm with access control; None if none are."""
     insecure: bool = False
     """True if requests need no token, which is allowed only on a loopback address."""
     certificate: str | None = None
@@ -70,6 +76,14 @@ class Endpoint(NamedTuple):
     max_memory: int = MAX_MEMORY
     """Memory limit for all requests together, in bytes; see `catalog.memory`."""
     connections: ConnectionBounds = ConnectionBounds()
+    failures_per_address: int = FAILURES_PER_ADDRESS
+    """Maximum number of failed logins from one address per minute; 0 for no limit."""
+
+    def all_authenticators(self) -> tuple[Authenticator, ...] | None:
+        """Return all authenticators; None if requests need no token."""
+        tokens = () if self.tokens is None else (self.tokens,)
+        found = (*tokens, *self.authenticators)
+        return found if found or self.issuing is not None else None
 
     def check(self) -> bool:
         """Check the settings. Return True if only this machine can reach the server.
@@ -80,17 +94,24 @@ class Endpoint(NamedTuple):
         local = is_loopback(self.host)
         if bool(self.certificate) != bool(self.key):
             raise InputError("TLS needs both a certificate and its key: --tls-cert and --tls-key")
-        if self.tokens is not None and self.insecure:
-            raise InputError("--insecure cannot be combined with tokens; leave one of them out")
-        if self.tokens is None and not local:
+        is_open = self.all_authenticators() is None
+        if not is_open and self.insecure:
+            raise InputError(
+                "--insecure cannot be combined with tokens, --authentication or --token-key; leave one of them out"
+            )
+        if is_open and not local:
             raise InputError(
                 f"a server on {self.host} can be reached by others, so it needs tokens: "
-                "--token env:NAME or --token-file"
+                "--token env:NAME, --token-file, --authentication or --token-key"
             )
-        if self.tokens is None and not self.insecure:
+        if is_open and not self.insecure:
             raise InputError(
-                "a server needs tokens: --token env:NAME or --token-file; on loopback, --insecure allows "
-                "requests without tokens from all users of this machine"
+                "a server needs tokens: --token env:NAME, --token-file, --authentication or --token-key; on loopback, "
+                "--insecure allows requests without tokens from all users of this machine"
+            )
+        if self.failures_per_address < 0:
+            raise InputError(
+                f"--max-failures-per-address is {self.failures_per_address}; it must be 0 or more"
             )
         if not 0 < self.threads <= 1_000:
             raise InputError(f"the number of threads is {self.threads}; it must be from 1 to 1000")
@@ -123,6 +144,7 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
     pool = ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
     try:
         local = endpoint.check()
+        _check_access(catalogs, endpoint)
         bounds = endpoint.connections.within_descriptors(endpoint.threads)
         _return_memory()
         if not local and not endpoint.certificate:
@@ -134,7 +156,9 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
         app = create_app(
             catalogs,
             pool,
-            tokens=endpoint.tokens,
+            authenticators=endpoint.all_authenticators(),
+            failures_per_address=endpoint.failures_per_address,
+            issuing=endpoint.issuing,
             threads=endpoint.threads,
             local=local,
             max_body=endpoint.max_body,
@@ -148,10 +172,32 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
                 announce,
                 stop_waits=app.state.waits.stop,
             )
-            server.run(sockets=[listener])
+            try:
+                server.run(sockets=[listener])
+            finally:
+                app.state.close()
     finally:
         pool.shutdown(wait=True)
         catalogs.close()
+
+
+def _check_access(catalogs: ServedCatalogs, endpoint: Endpoint) -> None:
+    """Check that the settings fit the access control of the served realm.
+
+    Raises:
+        InputError: they do not.
+    """
+    is_on = catalogs.session.access.is_on
+    if is_on and endpoint.all_authenticators() is None:
+        raise InputError(
+            "the realm has access control, so --insecure is not allowed; give --token-key, --token-file or "
+            "--authentication"
+        )
+    if endpoint.issuing is not None and not is_on:
+        raise InputError(
+            "the realm has no access control, so there are no principals to whom --token-key could issue tokens; run "
+            "polaris-spark bootstrap first, or leave --token-key out"
+        )
 
 
 def _return_memory() -> None:

@@ -11,9 +11,10 @@ import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from polaris_spark.errors import InputError, NotAuthorizedError
-from polaris_spark.rest.access import Caller, Role
+from polaris_spark.errors import InputError
+from polaris_spark.rest.access import Role
 from polaris_spark.rest.session import check_principal
+from polaris_spark.server.logins import Login
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """Pattern of a token after `Bearer` (RFC 6750, 2.1)."""
@@ -51,7 +52,11 @@ class Tokens:
         self._digests = [
             (
                 _digest(token),
-                Caller(principal, Role.ADMINISTRATOR if token in administrators else Role.CLIENT),
+                Login(
+                    principal,
+                    role=Role.ADMINISTRATOR if token in administrators else Role.CLIENT,
+                    method="token",
+                ),
             )
             for token, principal in principals.items()
         ]
@@ -121,29 +126,15 @@ class Tokens:
                 )
         return cls(found, administrators)
 
-    def caller(self, authorization: str | None) -> Caller:
-        """Return the sender of a request from its `Authorization` header.
+    def authenticate(self, token: str) -> Login | None:
+        """Return the login of a token; None if the token is not accepted.
 
         The given token is compared with every accepted token, in constant time.
-
-        Raises:
-            NotAuthorizedError: the header is missing, has another scheme, or its token is not accepted.
         """
-        if authorization is None:
-            raise NotAuthorizedError(
-                "the request has no bearer token; send the header Authorization: Bearer TOKEN, once"
-            )
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer":
-            raise NotAuthorizedError(
-                "the Authorization header has another scheme than Bearer; send Authorization: Bearer TOKEN"
-            )
-        given, found = _digest(token.strip()), None
-        for digest, caller in self._digests:
+        given, found = _digest(token), None
+        for digest, login in self._digests:
             if hmac.compare_digest(digest, given):
-                found = caller
-        if found is None:
-            raise NotAuthorizedError("this server does not accept the bearer token; check the token")
+                found = login
         return found
 
 

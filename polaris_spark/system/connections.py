@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any, TypeVar
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.base import Backend
@@ -27,6 +28,8 @@ from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.realms import RealmRecord, Realms
 from polaris_spark.system.registry import References
 from polaris_spark.system.stores import check_store, open_checked, open_store
+
+S = TypeVar("S")
 
 _numbers = count()
 
@@ -48,7 +51,16 @@ class StoreConnection:
         """Key of this store in the cache. A store in the memory of this process gets a new key each time it is opened,
         because it is a different store each time."""
         self._references: dict[object, References] = {}
+        self._shared: dict[object, Any] = {}
         self._guard = threading.Lock()
+
+    def shared(self, key: object, make: Callable[[], S]) -> S:
+        """Return an object that all users of this connection share. The first call makes it."""
+        with self._guard:
+            if key not in self._shared:
+                self._shared[key] = make()
+            found: S = self._shared[key]
+            return found
 
     def realm(self, name: str, *, create: bool, initialize: Callable[[References], None]) -> RealmRecord:
         """Return the realm of that name, which must be ACTIVE.

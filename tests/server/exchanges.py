@@ -118,7 +118,7 @@ def with_catalog(
             app = create_app(
                 ServedCatalogs(catalog.session),
                 pool,
-                tokens=Tokens({TOKEN: "ann"}),
+                authenticators=[Tokens({TOKEN: "ann"})],
                 threads=threads,
                 local=True,
                 memory=memory,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.errors import InputError
-from polaris_spark.rest.access import Caller, Role
+from polaris_spark.rest.access import Role
 from polaris_spark.server import Tokens
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.rest.client import Client
@@ -116,9 +116,12 @@ def test_the_server_stops_while_a_run_is_in_progress(tmp_path: Path) -> None:
 def test_a_token_file_marks_administrators(tmp_path: Path) -> None:
     path = token_file(tmp_path, {"ann": "aaaa", "root": "dddd administrator", "carl": "cccc\tadministrator "})
     tokens = Tokens.from_file(path)
-    assert tokens.caller("Bearer aaaa") == Caller("ann", Role.CLIENT)
-    assert tokens.caller("Bearer dddd") == Caller("root", Role.ADMINISTRATOR)
-    assert tokens.caller("Bearer cccc") == Caller("carl", Role.ADMINISTRATOR)
+    found = [tokens.authenticate(token) for token in ("aaaa", "dddd", "cccc")]
+    assert [login and (login.principal, login.role) for login in found] == [
+        ("ann", Role.CLIENT),
+        ("root", Role.ADMINISTRATOR),
+        ("carl", Role.ADMINISTRATOR),
+    ]
 
 
 def test_a_token_file_that_contradicts_itself_is_refused(tmp_path: Path) -> None:

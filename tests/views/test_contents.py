@@ -101,7 +101,9 @@ def shown(value: Any) -> Any:
         names = ("separators", "children", "counts")
         return {name: shown(getattr(value, name)) for name in names}
     if isinstance(value, msgspec.Struct):
-        return {f.name: shown(getattr(value, f.name)) for f in msgspec.structs.fields(type(value))}
+        hidden = getattr(type(value), "HIDDEN", ())
+        names = [f.name for f in msgspec.structs.fields(type(value))]
+        return {name: "***" if name in hidden else shown(getattr(value, name)) for name in names}
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, list | tuple):

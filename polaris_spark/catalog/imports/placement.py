@@ -146,7 +146,7 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
         locations.move(state, placement.entity_id, old, held)
         content = state.add(unloaded) if unloaded else placement.content
         if found is None:
-            add_entity(state, key, content, placement.entity_id)
+            add_entity(state, key, content, placement.entity_id, self.context.owner_of(self.operation))
         else:
             put(state, key, NameEntry(content, placement.entity_id))
         self.action = _action(kind, placement, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polaris_spark.access.needs import Need, On, When
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, view_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
@@ -38,8 +39,15 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [(str(name),)]
 
 
+_RENAMES = When("if it renames the view", lambda asked: "rename_to" in asked.body)
+
 PROCEDURE = Procedure(
     name="alter_materialized_view",
+    needs=(
+        Need("VIEW_WRITE_PROPERTIES", On.VIEW, parameter=VIEW_ARGUMENT.name),
+        Need("VIEW_DROP", On.VIEW, _RENAMES, VIEW_ARGUMENT.name),
+        Need("VIEW_CREATE", On.DESTINATION, _RENAMES, "rename_to"),
+    ),
     comment="Rename a materialized view with its storage table, or change its properties.",
     parameters=(
         VIEW_ARGUMENT,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import AlreadyExistsError, InputError
 from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
@@ -301,6 +302,7 @@ def _partition_field(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 PROCEDURE = Procedure(
     name="create_materialized_view",
+    needs=(Need("VIEW_CREATE", On.DESTINATION, parameter=VIEW_ARGUMENT.name),),
     comment="Create a materialized view, or replace its query. It has no rows before its first refresh.",
     parameters=(
         VIEW_ARGUMENT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import NoSuchViewError
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, view_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
@@ -31,6 +32,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = Procedure(
     name="drop_materialized_view",
+    needs=(Need("VIEW_DROP", On.VIEW, parameter=VIEW_ARGUMENT.name),),
     comment="Drop a materialized view and its storage table.",
     parameters=(
         VIEW_ARGUMENT,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, planned, spark_catalog, view_named
 from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.materialized_views.write import hindrance_of
@@ -83,6 +84,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = Procedure(
     name="explain_refresh",
+    needs=(Need("VIEW_READ_PROPERTIES", On.VIEW, parameter=VIEW_ARGUMENT.name),),
     comment="Show how a materialized view would be refreshed now, and why: a row for each table that it reads.",
     parameters=(VIEW_ARGUMENT,),
     columns=(

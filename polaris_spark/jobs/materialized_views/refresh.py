@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
     RefreshPlan,
@@ -131,6 +132,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = Procedure(
     name="refresh",
+    needs=(Need("VIEW_WRITE_PROPERTIES", On.VIEW, parameter=VIEW_ARGUMENT.name),),
     comment="Compute the stored rows of a materialized view again, unless they are fresh.",
     parameters=(
         VIEW_ARGUMENT,

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, spark_catalog, view_named
 from polaris_spark.jobs.materialized_views.query_engine import query_engine
@@ -93,6 +94,7 @@ def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
 
 SHOW = Procedure(
     name="show_materialized_views",
+    needs=(Need("VIEW_LIST", On.NAMESPACE, parameter="namespace"),),
     comment="List the materialized views of a namespace or of the catalog, and whether their rows are fresh.",
     parameters=(
         Parameter("namespace", "STRING", "the namespace, such as db; by default, the whole catalog"),
@@ -114,6 +116,7 @@ SHOW = Procedure(
 )
 DESCRIBE = Procedure(
     name="describe_materialized_view",
+    needs=(Need("VIEW_READ_PROPERTIES", On.VIEW, parameter=VIEW_ARGUMENT.name),),
     comment="Show the query, settings, freshness and storage table of a materialized view.",
     parameters=(VIEW_ARGUMENT,),
     columns=(Column("name", "STRING"), Column("value", "STRING")),

@@ -9,6 +9,7 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views.plan import spark_catalog
@@ -117,6 +118,7 @@ def _failure(rows: list[tuple[Any, ...]]) -> str | None:
 
 PROCEDURE = Procedure(
     name="refresh_stale",
+    needs=(Need("VIEW_WRITE_PROPERTIES", On.BRANCH),),
     comment="Refresh all materialized views whose rows are not fresh; a row for each, with the error if it failed.",
     parameters=(
         Parameter(

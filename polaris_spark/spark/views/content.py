@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+import polaris_spark.access.rows
 import polaris_spark.catalog.metrics
 
 # Types must be registered to be shown, in workers as well. Reading views does not otherwise need these modules' types.
@@ -39,7 +40,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Branch):
         return _plain({"separators": value.separators, "children": value.children, "counts": value.counts})
     if isinstance(value, msgspec.Struct):
-        return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
+        hidden = getattr(value, "HIDDEN", ())  # such as hashed secrets
+        return {
+            field: "***" if field in hidden else _plain(getattr(value, field))
+            for field in value.__struct_fields__
+        }
     if isinstance(value, bytes):
         return _bytes(value)
     if isinstance(value, tuple | list):

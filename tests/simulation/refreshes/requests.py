@@ -8,6 +8,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from polaris_spark.access.control import AccessControl
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.manifest_files import ManifestFiles
@@ -63,7 +64,8 @@ def session_of(
     )
     files = cast("Any", SimulatedFiles(process.world, process.clock, process.rng))
     catalog = Catalog(process.references, row, context, files)
-    return Session(properties, cast("Any", connection), catalog, "me")
+    access = AccessControl(catalog.references, monotonic=lambda: 0.0)  # looked up once, whatever the time
+    return Session(properties, cast("Any", connection), catalog, "me", access=access)
 
 
 class Requests:

@@ -49,7 +49,9 @@ public class PolarisCatalog extends SparkCatalog {
     SparkContext context = session.sparkContext();
     Map<String, String> properties = new HashMap<>(options.asCaseSensitiveMap());
     properties.putIfAbsent("catalog", name);
-    properties.putIfAbsent("principal", context.sparkUser());
+    if (!PolarisRESTCatalog.hasCredentials(properties)) {
+      properties.putIfAbsent("principal", context.sparkUser());
+    }
     properties.put("spark.master", context.master());
     properties.put("spark.catalog", name);
     String python = context.getConf().get("spark.pyspark.python", null);

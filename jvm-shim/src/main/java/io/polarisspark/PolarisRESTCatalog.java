@@ -1,7 +1,9 @@
 package io.polarisspark;
 
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.iceberg.CatalogProperties;
 import org.apache.iceberg.catalog.SessionCatalog.SessionContext;
@@ -16,6 +18,8 @@ import org.apache.iceberg.rest.RESTCatalogProperties;
 public class PolarisRESTCatalog extends RESTCatalog {
   /** Property that contains the state of the catalog, for {@link SwitchingCatalog}. */
   static final String STATE = "polaris-state";
+
+  private static final Set<String> CREDENTIALS = Set.of("credential", "token");
 
   private final AtomicReference<BridgeClient> client;
 
@@ -34,7 +38,9 @@ public class PolarisRESTCatalog extends RESTCatalog {
   public void initialize(String name, Map<String, String> properties) {
     Map<String, String> configuration = new HashMap<>(properties);
     configuration.putIfAbsent("catalog", name);
-    configuration.putIfAbsent("principal", userOf(properties));
+    if (!hasCredentials(properties)) {
+      configuration.putIfAbsent("principal", userOf(properties));
+    }
     configuration.remove(Interpreter.PROPERTY);
     String state = configuration.remove(STATE);
     PythonSide python = PythonSide.of(Interpreter.of(properties));
@@ -46,6 +52,8 @@ public class PolarisRESTCatalog extends RESTCatalog {
     forIceberg.remove(CatalogProperties.WAREHOUSE_LOCATION);
     // Iceberg passes these properties to the FileIO of each table, and so to executors.
     forIceberg.keySet().removeIf(key -> key.equals("store") || key.startsWith("store."));
+    // Credentials are for Python. Iceberg would use them to ask a server for a token.
+    forIceberg.keySet().removeAll(CREDENTIALS);
     // The client loads snapshots on demand. Iceberg's implementation would show the newest version's snapshots in an
     // older version.
     forIceberg.remove(RESTCatalogProperties.SNAPSHOT_LOADING_MODE);
@@ -61,6 +69,11 @@ public class PolarisRESTCatalog extends RESTCatalog {
   /** Does nothing, because each load of a cached table checks whether it has changed. */
   @Override
   public void invalidateTable(TableIdentifier identifier) {}
+
+  /** Whether the properties say who the principal is, so that the user of the process is not. */
+  static boolean hasCredentials(Map<String, String> properties) {
+    return !Collections.disjoint(properties.keySet(), CREDENTIALS);
+  }
 
   private static String userOf(Map<String, String> properties) {
     return properties.getOrDefault(CatalogProperties.USER, System.getProperty("user.name"));

@@ -1,0 +1,75 @@
+"""Turning access control on: the reference `access`, and the first administrator."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polaris_spark.access.changes import Begin
+from polaris_spark.access.credentials import Credentials, verify
+from polaris_spark.access.reading import access_head, find_client, find_principal
+from polaris_spark.access.rows import ACCESS, Principal
+from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import InputError
+from polaris_spark.system.registry import References
+
+
+class Bootstrapped(NamedTuple):
+    """Result of `bootstrap`."""
+
+    principal: Principal
+    credentials: Credentials | None
+    """The new credentials; None if the principal existed and keeps its credentials."""
+    was_on: bool
+    """Whether the realm had access control before."""
+
+
+def bootstrap(
+    references: References,
+    operation: Operation,
+    name: str,
+    given: Credentials | None,
+    *,
+    reset: bool = False,
+) -> Bootstrapped:
+    """Turn access control of a realm on, unless it is on, and make the first administrator. This can be repeated: what
+    exists is validated and kept.
+
+    Args:
+        name: name of the administrator.
+        given: credentials to use; None to make new ones if they are needed.
+        reset: whether to replace the credentials of an existing principal, and make it an administrator again.
+    Raises:
+        InputError: access control is on, and `given` are not the credentials of the principal; or the principal does
+            not exist in a realm that has other ones.
+    """
+    head = access_head(references)
+    known = None if head is None else find_principal(head, name)
+    now = references.clock.now_ms()
+    if head is not None and not reset:
+        if known is not None and known.state != "dropped":
+            if given is not None and not (
+                given.client_id == known.client_id and verify(known, given.secret.reveal(), now)
+            ):
+                raise InputError(
+                    f"principal {name!r} exists with other credentials than the given ones; to replace them, use "
+                    "--reset"
+                )
+            return Bootstrapped(known, None, was_on=True)
+        if next(iter(head.index("principals").range()), None) is not None:
+            raise InputError(
+                f"access control is on, and there is no principal {name!r}; name the administrator by --principal, or "
+                "use --reset to make this one an administrator"
+            )
+    if known is not None and known.state != "dropped" and given is not None:
+        other = None if head is None else find_client(head, given.client_id)
+        if other is None or other.entity_id != known.entity_id:
+            raise InputError(f"principal {name!r} has the client id {known.client_id!r}, which cannot change")
+    credentials = given or Credentials.new(known.client_id if known is not None else "")
+    ensure_reference(references, ACCESS, operation)
+    change = Begin(references.clock, operation, name, credentials, reset=reset)
+    row = references.commit(ACCESS, change)
+    if not verify(row, credentials.secret.reveal(), references.clock.now_ms()):
+        # Another process made the same principal at the same time.
+        return Bootstrapped(row, None, was_on=True)
+    return Bootstrapped(row, credentials, was_on=head is not None)

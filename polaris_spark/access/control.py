@@ -1,0 +1,129 @@
+"""Access control of one realm in this process: the rules, which are read again when they may have changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from polaris_spark.access.changes import AccessChange
+from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.reading import access_head, authenticate
+from polaris_spark.access.rows import ACCESS, Principal
+from polaris_spark.access.rules import Rules
+from polaris_spark.config import Secret
+from polaris_spark.errors import ForbiddenError
+from polaris_spark.system.registry import References
+
+R = TypeVar("R")
+
+REFRESH_MS: Final = 1_000
+"""Default time after which the rules are read again, in milliseconds. A revoked grant no longer holds after this."""
+OFF_REFRESH_MS: Final = 10_000
+"""Time after which a realm without access control is looked at again, in milliseconds."""
+
+_changes = 0
+"""Number of changes that this process has made to the rules of any realm."""
+
+
+class AccessControl:
+    """The rules of a realm. Thread-safe. They are read at most once per refresh period, and at once after a change that
+    this process made."""
+
+    def __init__(
+        self,
+        references: References,
+        refresh_ms: int = REFRESH_MS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            refresh_ms: time for which rules that were read are used, in milliseconds.
+            monotonic: clock, in seconds.
+        """
+        self.references = references
+        self.refresh_ms = refresh_ms
+        self._monotonic = monotonic
+        self._rules: Rules | None = None
+        self._until = -1.0
+        self._seen = -1
+        self._reading = threading.Lock()
+
+    def rules(self) -> Rules | None:
+        """Return the rules; None if the realm has no access control. Two calls return the same object if nothing has
+        changed.
+
+        Raises:
+            ReferenceGoneError: the reference `access` was dropped.
+        """
+        if self._seen == _changes and self._monotonic() < self._until:
+            return self._rules
+        with self._reading:
+            seen = _changes
+            if self._seen == seen and self._monotonic() < self._until:
+                return self._rules
+            head = access_head(self.references)
+            if head is None:
+                self._rules = None
+            elif self._rules is None or self._rules.commit != head.head.commit:
+                self._rules = Rules(head)
+            period = OFF_REFRESH_MS if head is None else self.refresh_ms
+            self._until = self._monotonic() + period / 1_000
+            self._seen = seen
+            return self._rules
+
+    def refresh(self) -> None:
+        """Let the next call of `rules` read them, as for a log-in: a principal can log in once it exists."""
+        self._until = -1.0
+
+    def newest(self) -> Rules | None:
+        """Read the rules now, and return them; None if the realm has no access control."""
+        self.refresh()
+        return self.rules()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the realm has access control."""
+        return self.rules() is not None
+
+    def required(self) -> Rules:
+        """Return the rules.
+
+        Raises:
+            ForbiddenError: the realm has no access control.
+        """
+        found = self.rules()
+        if found is None:
+            raise ForbiddenError(
+                "this realm has no access control; an operator turns it on by polaris-spark bootstrap STORE"
+            )
+        return found
+
+    def change(self, change: AccessChange[R]) -> R:
+        """Commit a change of the rules. It holds in this process when this returns, and in other processes within their
+        refresh period."""
+        try:
+            return self.references.commit(ACCESS, change)
+        finally:
+            changed()
+
+    def log_in(self, credential: Secret) -> Principal:
+        """Return the principal with these credentials.
+
+        Args:
+            credential: text of the form `client_id:client_secret`.
+        Raises:
+            InputError: the text does not have this form.
+            NotAuthorizedError: the credentials are wrong, or the principal is revoked or expired.
+        """
+        parsed = Credentials.parse(credential.reveal(), "the property 'credential'")
+        head = self.required().head
+        now = self.references.clock.now_ms()
+        return authenticate(head, parsed.client_id, parsed.secret.reveal(), now)
+
+
+def changed() -> None:
+    """Let every `AccessControl` of this process read its rules again at its next use."""
+    global _changes
+    _changes += 1

@@ -1,0 +1,82 @@
+"""Declarations of what a request needs: privileges, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class On(Enum):
+    """The securable of a need, by where its name is in a request."""
+
+    NOTHING = "no privilege"
+    """Every principal of the realm may send the request."""
+    KNOWN_CATALOG = "any privilege in the catalog"
+    REALM = "the realm"
+    CATALOG = "the catalog"
+    BRANCH = "the branch"
+    NAMESPACE = "the namespace"
+    LISTED = "the parent namespace, or the catalog"
+    """The namespace in the query parameter `parent`. Without the privilege, the list has what the caller may see."""
+    LISTED_TABLES = "the namespace "
+    """The namespace in the path. Without the privilege, the list has the tables that the caller may see."""
+    LISTED_VIEWS = "the namespace  "
+    NEW_NAMESPACE = "the parent namespace, or the catalog "
+    TABLE = "the table"
+    VIEW = "the view"
+    TABLE_ID = "the table "
+    """The table whose entity id is in the path."""
+    NAMED_TABLE = "the table named in the body"
+    NAMED_VIEW = "the view named in the body"
+    DESTINATION = "the namespace of the new name"
+    EACH_TABLE = "each table in the body"
+    EACH_NAMESPACE = "the namespace of each table in the body"
+    EACH_REQUEST = "as each request in the body"
+    PROCEDURE = "as the procedure"
+    OWN = "own"
+    """The function itself checks, because what is needed depends on more than names."""
+
+    @property
+    def words(self) -> str:
+        """The securable in words."""
+        return self.value.strip()
+
+
+class Asked(NamedTuple):
+    """The parts of a request from which needs are determined."""
+
+    params: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any
+    """The decoded message of the body; None if the route has none. For `EACH_TABLE`, the change of one table."""
+
+
+class When(NamedTuple):
+    """A condition of a need."""
+
+    words: str
+    holds: Callable[[Asked], bool]
+
+
+class Need(NamedTuple):
+    """A privilege that a request needs."""
+
+    privilege: str
+    on: On
+    when: When | None = None
+    """The need applies only under this condition; None if always."""
+    parameter: str = ""
+    """For a procedure: name of the parameter that names the branch, namespace, table or view."""
+    why: str = ""
+    """What the caller must fulfil, in words, if `on` is `OWN`."""
+
+
+Needs = tuple[Need, ...]
+
+UNDECLARED: Needs = (Need("SERVICE_MANAGE_ACCESS", On.REALM),)
+"""The needs of routes and procedures that declare none, such as those of other packages. All of this package declare
+theirs."""
+
+OPEN: Needs = (Need("", On.NOTHING),)
+"""The needs of a request that every principal may send."""

@@ -1,0 +1,124 @@
+"""Where a name is in a state of a catalog: the securable that it means, and those above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from polaris_spark.access import securables
+from polaris_spark.access.rows import OWNERS
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.materialized_views import STORAGE
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes, id_from
+from polaris_spark.catalog.transactions import branch_of_transaction
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import CorruptionError
+from polaris_spark.index.keys import decode_key, entry_key, entry_keys_upwards
+from polaris_spark.names import is_transaction
+
+
+class Place(NamedTuple):
+    """A name in one state of a catalog, and what it means there."""
+
+    chain: tuple[bytes, ...]
+    """The securables from the lowest that exists upwards, to the realm."""
+    exists: bool
+    entities: tuple[int, ...]
+    """Entity ids of the namespaces, tables and views in the chain, the lowest first."""
+    named: tuple[tuple[bytes, int | None], ...] = ()
+    """Keys in the index `names` that were looked up, with the entity ids that were found (None: none)."""
+    view: int | None = None
+    """For the storage table of a materialized view: entity id of the view."""
+
+
+def base_of(catalog: Catalog) -> tuple[bytes, ...]:
+    """Return the securables that everything in a state of a catalog lies in: branch, catalog and realm.
+
+    A state that is a tag is in no branch. The state of a transaction is in the branch on which it began.
+    """
+    whole = (securables.catalog(catalog.row.entity_id), securables.REALM)
+    branch = catalog.branch
+    if is_transaction(branch):
+        branch = branch_of_transaction(branch) or branch
+    return whole if catalog.tagged else (securables.branch(catalog.row.entity_id, branch), *whole)
+
+
+def place_of(
+    catalog: Catalog, head: CommitReader, namespace: NamespaceName, name: str = "", kind: bytes = NAMESPACE
+) -> Place:
+    """Return where a namespace, table or view is.
+
+    Args:
+        head: the commit in which to look.
+        namespace: its namespace; for a namespace, itself. () for the root of the catalog.
+        name: name of the table or view; empty for a namespace.
+        kind: `TABLE`, `VIEW` or `NAMESPACE`.
+    """
+    base = base_of(catalog)
+    keys = entry_keys_upwards(namespace, NAMESPACE)
+    if kind != NAMESPACE:
+        keys.append(entry_key(namespace, kind, name))
+    if not keys:
+        return Place(base, exists=True, entities=())
+    index = head.index(NAMES)
+    ids: list[int] = []
+    named: list[tuple[bytes, int | None]] = []
+    view = None
+    for at, key in enumerate(keys):
+        found = index.get(key)
+        named.append((key, None if found is None else id_from(found.value)))
+        if found is not None:
+            ids.append(id_from(found.value))
+        elif at == len(keys) - 2 and kind == TABLE and name == STORAGE:
+            of_view = index.get(entry_key(namespace[:-1], VIEW, namespace[-1]))
+            if of_view is not None:
+                view = id_from(of_view.value)
+                ids.append(view)
+    exists = named[-1][1] is not None
+    ids.reverse()
+    chain = (*(securables.entity(catalog.row.entity_id, id) for id in ids), *base)
+    return Place(chain, exists, tuple(ids), tuple(named), view)
+
+
+def place_of_id(catalog: Catalog, head: CommitReader, entity_id: int) -> Place:
+    """Return where the entity with an id is. If it does not exist in this state, only grants on itself and on what all
+    of the catalog lies in can hold."""
+    entry = head.index(IDS).get(id_bytes(entity_id))
+    if entry is not None:
+        path, kind, name = decode_key(entry.value)
+        if kind == NAMESPACE:
+            return place_of(catalog, head, (*path, name))
+        return place_of(catalog, head, path, name, kind)
+    own = securables.entity(catalog.row.entity_id, entity_id)
+    return Place((own, *base_of(catalog)), exists=False, entities=())
+
+
+def owner_of(head: CommitReader, entity_id: int) -> str | None:
+    """Return the principal that owns a namespace, table or view; None if nobody does.
+
+    Args:
+        head: the newest commit of the branch. Earlier states do not count, because an owner can change.
+    """
+    found = head.index(OWNERS).get(id_bytes(entity_id))
+    return None if found is None else found.value.decode()
+
+
+def owners_of(head: CommitReader, entities: Sequence[int]) -> list[str | None]:
+    """Return the owner of each entity, as `owner_of`."""
+    index = head.index(OWNERS)
+    return [None if (one := index.get(id_bytes(id))) is None else one.value.decode() for id in entities]
+
+
+def paths_to(head: CommitReader, entities: Sequence[int]) -> set[tuple[str, ...]]:
+    """Return the namespaces on the way to some entities, themselves included if they are namespaces."""
+    found: set[tuple[str, ...]] = set()
+    for entry in head.index(IDS).get_many(sorted(id_bytes(id) for id in entities)):
+        if entry is not None:
+            try:
+                path, kind, name = decode_key(entry.value)
+            except CorruptionError:
+                continue
+            full = (*path, name) if kind == NAMESPACE else path
+            found.update(full[:length] for length in range(1, len(full) + 1))
+    return found

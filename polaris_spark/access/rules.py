@@ -1,0 +1,252 @@
+"""The rules of a realm: an immutable structure in memory, made from one commit of the reference `access`.
+
+The rule: a principal may do something if one of its active roles holds the needed privilege, or one that implies it, on
+the securable or on anything above it; or if the principal owns the securable or anything above it. Above a table or
+view are its namespaces, the branch, the catalog and the realm. There are only grants, and no denials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from polaris_spark.access import securables
+from polaris_spark.access.privileges import ALL, implied
+from polaris_spark.access.reading import list_roles
+from polaris_spark.access.rows import (
+    ASSIGNMENTS,
+    CATALOG_ADMIN,
+    GRANTS,
+    OWNERS,
+    PRINCIPALS,
+    SERVICE_ADMIN,
+    CatalogRole,
+    Principal,
+    PrincipalRole,
+)
+from polaris_spark.catalog.rows import id_from
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import NotAuthorizedError
+
+Chain = Sequence[bytes]
+"""A securable and all securables above it, the lowest first (`access.places`)."""
+
+_BRANCH_PRIVILEGES = frozenset({"BRANCH_FULL_METADATA"})
+"""The privileges of the owner of a branch. The owner of a branch may not read its tables for this alone: otherwise, who
+may create a branch could read everything."""
+
+
+class Subject:
+    """A principal with the roles that are active for a request, and what these roles hold."""
+
+    def __init__(self, principal: Principal, roles: Mapping[int, Held], names: Mapping[int, str]) -> None:
+        self.principal = principal
+        self.is_always_active = (
+            principal.state == "active" and not principal.expires and not principal.must_rotate
+        )
+        """Whether the principal may send requests whatever the time is."""
+        self.role_names = dict(names)
+        """Names of the active roles, by entity id."""
+        self.held: dict[bytes, frozenset[str]] = {}
+        """All privileges by securable, with those that are implied."""
+        self.allowed: set[object] = set()
+        """Requests that were found to be allowed on a commit, so that they are not checked again there."""
+        self.catalogs: set[int] = set()
+        """Entity ids of the catalogs in which the roles hold something."""
+        for held in roles.values():
+            for securable, privileges in held.items():
+                there = self.held.get(securable)
+                self.held[securable] = privileges if there is None else there | privileges
+        for securable in self.held:
+            catalog = securables.catalog_of(securable)
+            if catalog is not None:
+                self.catalogs.add(catalog)
+
+    @property
+    def name(self) -> str:
+        """Name of the principal."""
+        return self.principal.name
+
+    def may(self, privilege: str, chain: Chain) -> bool:
+        """Whether the roles hold a privilege on a securable or on anything above it."""
+        held = self.held
+        for securable in chain:
+            privileges = held.get(securable)
+            if privileges is not None and privilege in privileges:
+                return True
+        return False
+
+    def entities(self, catalog: int) -> list[int]:
+        """Return the entity ids of the namespaces, tables and views of a catalog on which the roles hold something."""
+        return [
+            id
+            for securable in self.held
+            if securables.catalog_of(securable) == catalog
+            and (id := securables.entity_of(securable)) is not None
+        ]
+
+
+Held = dict[bytes, frozenset[str]]
+"""Privileges by securable, with those that are implied."""
+
+
+class Reason(NamedTuple):
+    """One grant that allows something."""
+
+    role: str
+    privilege: str
+    """The granted privilege."""
+    securable: bytes
+
+
+class Rules:
+    """The rules in one commit of the reference `access`. Immutable, apart from a cache of subjects."""
+
+    def __init__(self, head: CommitReader) -> None:
+        self.head = head
+        self.commit = head.head.commit
+        """Id of the commit."""
+        pointers = [entry.pointer for _, entry in head.index(PRINCIPALS).range()]
+        rows = head.store.get_many(pointers, Principal)
+        self.principals = {row.name: row for row in rows.values()}
+        """All principals by name, also revoked and dropped ones."""
+        self.roles: dict[int, PrincipalRole | CatalogRole] = {row.entity_id: row for row in list_roles(head)}
+        """All roles by entity id."""
+        self._assigned: dict[int, list[int]] = {}
+        for key, _ in head.index(ASSIGNMENTS).range():
+            self._assigned.setdefault(id_from(key), []).append(id_from(key[8:]))
+        self.grants: dict[int, dict[bytes, frozenset[str]]] = {}
+        """The granted privileges by role and securable, without those that are implied."""
+        for key, entry in head.index(GRANTS).range():
+            granted = _granted(entry.value)
+            self.grants.setdefault(id_from(key[-8:]), {})[key[:-8]] = granted
+        for id, role in self.roles.items():
+            if isinstance(role, PrincipalRole):
+                if role.name == SERVICE_ADMIN:
+                    self.grants.setdefault(id, {})[securables.REALM] = ALL
+            elif role.name == CATALOG_ADMIN:
+                self.grants.setdefault(id, {})[securables.catalog(role.catalog)] = ALL
+        self._owners = {key: entry.value.decode() for key, entry in head.index(OWNERS).range()}
+        self._held: dict[int, Held] = {}
+        self._subjects: dict[tuple[str, frozenset[str] | None], Subject] = {}
+
+    def active_subject(self, name: str, roles: frozenset[str] | None) -> Subject | None:
+        """Return a principal with its active roles, if it was looked up before and is active whatever the time is; else
+        None. This is a fast path of `subject`."""
+        found = self._subjects.get((name, roles))
+        return found if found is not None and found.is_always_active else None
+
+    def subject(
+        self, name: str, now_ms: int, roles: frozenset[str] | None = None, *, rotating: bool = False
+    ) -> Subject:
+        """Return a principal with its active roles.
+
+        Args:
+            now_ms: the time, in milliseconds since 1970.
+            roles: names of the principal roles that the caller uses, of those that the principal has; None for all.
+            rotating: whether the caller rotates its own credentials, which it may do if it must.
+        Raises:
+            NotAuthorizedError: the principal does not exist, is revoked, or has expired.
+        """
+        principal = self.principals.get(name)
+        if principal is None or not principal.is_active(now_ms):
+            raise NotAuthorizedError(f"principal {name!r} is not active in this realm")
+        if principal.must_rotate and not rotating:
+            raise NotAuthorizedError(
+                f"principal {name!r} must rotate its credentials before it can do anything else; call "
+                "rotate_credentials"
+            )
+        key = (name, roles)
+        found = self._subjects.get(key)
+        if found is None:
+            active = self._active(principal, roles)
+            found = Subject(
+                principal,
+                {id: self._held_by(id) for id in active},
+                {id: self.roles[id].name for id in active},
+            )
+            if len(self._subjects) >= 10_000:
+                self._subjects.clear()
+            self._subjects[key] = found
+        return found
+
+    def _active(self, principal: Principal, roles: Collection[str] | None) -> list[int]:
+        found: dict[int, None] = {}
+        for id in self._assigned.get(principal.entity_id, ()):
+            role = self.roles.get(id)
+            if role is not None and (roles is None or role.name in roles):
+                found[id] = None
+                for below in self._assigned.get(id, ()):
+                    if below in self.roles:
+                        found[below] = None
+        return list(found)
+
+    def _held_by(self, role: int) -> Held:
+        found = self._held.get(role)
+        if found is None:
+            granted = self.grants.get(role, {})
+            found = self._held[role] = {securable: implied(some) for securable, some in granted.items()}
+        return found
+
+    def roles_of(self, holder: int) -> list[PrincipalRole | CatalogRole]:
+        """Return the roles that a principal or principal role has directly, given its entity id."""
+        return [self.roles[id] for id in self._assigned.get(holder, ()) if id in self.roles]
+
+    def holders_of(self, role: int) -> list[int]:
+        """Return the entity ids of the principals or principal roles that have a role directly."""
+        return [holder for holder, roles in self._assigned.items() if role in roles]
+
+    def owner(self, securable: bytes) -> str | None:
+        """Return the principal that owns a catalog or branch; None if nobody does."""
+        return self._owners.get(securable)
+
+    def owns(self, name: str, privilege: str, chain: Chain) -> bool:
+        """Whether a principal may do something because it owns the catalog or branch in a chain."""
+        if not self._owners:
+            return False
+        for securable in chain:
+            if self._owners.get(securable) == name:
+                own = _BRANCH_PRIVILEGES if securables.branch_of(securable) is not None else ALL
+                if privilege in implied(own):
+                    return True
+        return False
+
+    def reasons(self, subject: Subject, privilege: str, chain: Chain) -> list[Reason]:
+        """Return the grants that give a subject a privilege on a securable, the lowest securable first."""
+        found = []
+        for securable in chain:
+            for id in subject.role_names:
+                some = self.grants.get(id, {}).get(securable, frozenset())
+                for granted in [privilege] if privilege in some else sorted(some):
+                    if privilege in implied(frozenset((granted,))):
+                        found.append(Reason(self.describe_role(id), granted, securable))
+        return found
+
+    def describe_role(self, id: int) -> str:
+        """Return the name of a role, and what kind of role it is."""
+        role = self.roles[id]
+        kind = "principal role" if isinstance(role, PrincipalRole) else "catalog role"
+        return f"{kind} {role.name}"
+
+    def catalog_roles(self, catalog: int) -> list[CatalogRole]:
+        """Return the roles of a catalog, given its entity id, by name."""
+        found = [r for r in self.roles.values() if isinstance(r, CatalogRole) and r.catalog == catalog]
+        return sorted(found, key=lambda role: role.name)
+
+    def principal_roles(self) -> list[PrincipalRole]:
+        """Return the principal roles, by name."""
+        found = [r for r in self.roles.values() if isinstance(r, PrincipalRole)]
+        return sorted(found, key=lambda role: role.name)
+
+
+_PARSED: dict[bytes, frozenset[str]] = {}
+
+
+def _granted(value: bytes) -> frozenset[str]:
+    """Return the privileges in an entry of the index `grants`. Equal values share one set."""
+    found = _PARSED.get(value)
+    if found is None:
+        if len(_PARSED) >= 4_096:
+            _PARSED.clear()
+        found = _PARSED[value] = frozenset(value.decode().split(","))
+    return found

@@ -1,0 +1,252 @@
+"""Access tokens that the servers of a realm issue: signed JWTs (RFC 9068) that name a principal and its roles.
+
+A token is accepted as long as the key that signed it is in the realm's rows, it has not expired, and the principal is
+active and has the credentials with which the token was issued. So a token ends when the principal's credentials are
+rotated or reset, or the principal is revoked or dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from polaris_spark.access.control import AccessControl
+from polaris_spark.access.jwts import (
+    MAX_TOKEN,
+    ExpiredTokenError,
+    check_times,
+    has_audience,
+    unverified,
+    verified_claims,
+)
+from polaris_spark.access.reading import find_principal
+from polaris_spark.access.rows import Principal
+from polaris_spark.access.token_keys import (
+    ALGORITHM,
+    MAX_LIFETIME_MS,
+    ServerKey,
+    SigningKey,
+    signing_key,
+    token_keys,
+    verifying_key,
+)
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.config import Secret
+from polaris_spark.errors import BadRequestError, InputError, NotAuthorizedError
+from polaris_spark.system.registry import References
+
+LIFETIME_SECONDS: Final = 3_600
+"""Default time for which a token is valid, in seconds."""
+
+SCOPE_PREFIX: Final = "PRINCIPAL_ROLE:"
+ALL: Final = "PRINCIPAL_ROLE:ALL"
+"""Scope of a token with all roles of the principal."""
+DEFAULT_SCOPE: Final = "catalog"
+"""Scope that Iceberg's clients send if none is configured. It means the same as no scope."""
+
+_SKEW_SECONDS: Final = 5
+_MAX_ROLES: Final = 100
+
+
+class VerifiedToken(NamedTuple):
+    """What an access token stands for."""
+
+    principal: Principal
+    roles: frozenset[str] | None
+    """Names of the principal roles to which the token is limited; None for all roles of the principal."""
+    expires: float
+    """Time after which the token is not valid, in seconds since 1970."""
+    until: float
+    """Time after which no token may be valid that is exchanged for this one, in seconds since 1970."""
+
+
+class TokenIssuer:
+    """Issues the access tokens of a realm. Thread-safe."""
+
+    def __init__(
+        self,
+        references: References,
+        realm: str,
+        server_key: ServerKey,
+        operation: Operation,
+        *,
+        lifetime_seconds: int = LIFETIME_SECONDS,
+    ) -> None:
+        """
+        Args:
+            operation: names the principal that the log records for new keys.
+        Raises:
+            InputError: the lifetime is out of range.
+        """
+        if not 1 <= lifetime_seconds <= MAX_LIFETIME_MS // 1_000:
+            raise InputError(
+                f"the lifetime of tokens is {lifetime_seconds} s; it must be from 1 to {MAX_LIFETIME_MS // 1_000}"
+            )
+        self._references = references
+        self._realm = realm
+        self._server_key = server_key
+        self._operation = operation
+        self._lifetime = lifetime_seconds
+
+    def issue(
+        self,
+        head: CommitReader,
+        principal: Principal,
+        roles: frozenset[str] | None,
+        until: float = math.inf,
+    ) -> tuple[str, int]:
+        """Issue a token.
+
+        Args:
+            head: a commit of the reference `access`.
+            roles: names of the principal roles to which the token is limited; None for all.
+            until: time after which neither this token may be valid, nor one that is exchanged for it, in seconds since
+                1970.
+        Returns:
+            the token, and for how many seconds it is valid.
+        """
+        key = signing_key(self._references, head, self._server_key, self._operation)
+        now = self._references.clock.now_ms() // 1_000
+        expires = now + self._lifetime
+        if until < expires:
+            expires = int(until)
+        if principal.expires:
+            expires = min(expires, principal.expires // 1_000)
+        token = _signed(
+            key,
+            {
+                "iss": issuer_of(self._realm),
+                "aud": issuer_of(self._realm),
+                "sub": principal.name,
+                "pid": f"{principal.entity_id:x}",
+                "ver": principal.valid_from,
+                "scope": scope_of(roles),
+                "iat": now,
+                "exp": expires,
+                "jti": secrets.token_hex(16),
+                **({} if until == math.inf else {"until": until}),
+            },
+        )
+        if len(token) > MAX_TOKEN:
+            raise BadRequestError("the token would be too long; ask for fewer roles")
+        return token, max(0, expires - now)
+
+
+def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> VerifiedToken | None:
+    """Return what an access token stands for. Return None if it is no access token of this realm.
+
+    Args:
+        head: a commit of the reference `access`.
+        now_ms: the time, in milliseconds since 1970.
+    Raises:
+        ExpiredTokenError: the token has expired.
+        NotAuthorizedError: the token is not accepted.
+    """
+    said, issuer = unverified(token), issuer_of(realm)
+    if said is None or said.issuer != issuer:
+        return None
+    if said.algorithm != ALGORITHM:
+        raise NotAuthorizedError(f"the algorithm {said.algorithm[:20]!r} is not allowed")
+    row = next((one for one in token_keys(head) if one.id == said.key_id), None)
+    if row is None:
+        raise NotAuthorizedError("the key of the token does not exist any more")
+    claims = verified_claims(token, verifying_key(row), ALGORITHM)
+    now = now_ms / 1_000
+    expires = check_times(claims, now, _SKEW_SECONDS)
+    if claims.get("iss") != issuer or not has_audience(claims, frozenset([issuer])):
+        raise NotAuthorizedError("the token is for another realm")
+    return VerifiedToken(_principal(head, claims, now_ms), _roles(claims), expires, _until(claims))
+
+
+def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[str, frozenset[str] | None]:
+    """Return the principal of a token that a server of the realm issued, and the names of the principal roles to which
+    the token is limited (None: all).
+
+    Raises:
+        NotAuthorizedError: the token is not accepted, or is of another kind.
+    """
+    rules, now = access.newest(), access.references.clock.now_ms()
+    found = None if rules is None else verify_token(rules.head, realm, token.reveal().strip(), now)
+    if found is None:
+        raise NotAuthorizedError(
+            f"the property 'token' is no token that a server of realm {realm!r} issued; only such tokens are accepted "
+            "in process"
+        )
+    return found.principal.name, found.roles
+
+
+def issuer_of(realm: str) -> str:
+    """Return the claims `iss` and `aud` of a realm's tokens."""
+    return f"polaris-spark:{realm}"
+
+
+def scope_of(roles: frozenset[str] | None) -> str:
+    """Return the scope of a token that is limited to some principal roles; None for all roles."""
+    return ALL if roles is None else " ".join(f"{SCOPE_PREFIX}{role}" for role in sorted(roles))
+
+
+def roles_in(scope: str) -> frozenset[str] | None:
+    """Return the principal roles that a scope names; None for all roles of the principal.
+
+    Raises:
+        BadRequestError: a part of the scope is of another form.
+    """
+    roles: set[str] = set()
+    is_all = False
+    for one in scope.split():
+        if one == ALL:
+            is_all = True
+        elif one.startswith(SCOPE_PREFIX) and len(one) > len(SCOPE_PREFIX):
+            roles.add(one.removeprefix(SCOPE_PREFIX))
+        elif one != DEFAULT_SCOPE:
+            raise BadRequestError(
+                f"the scope {one[:80]!r} is unknown; write {ALL}, or {SCOPE_PREFIX} and the name of a principal role"
+            )
+    if len(roles) > _MAX_ROLES:
+        raise BadRequestError(f"the scope names more than {_MAX_ROLES} roles")
+    return None if is_all or not roles else frozenset(roles)
+
+
+def _signed(key: SigningKey, claims: Mapping[str, Any]) -> str:
+    headers = {"kid": key.id, "typ": "at+jwt"}
+    return jwt.encode(dict(claims), key.private, algorithm=ALGORITHM, headers=headers)
+
+
+def _principal(head: CommitReader, claims: Mapping[str, Any], now_ms: int) -> Principal:
+    name = claims.get("sub")
+    found = find_principal(head, name) if isinstance(name, str) else None
+    if found is None or claims.get("pid") != f"{found.entity_id:x}":
+        raise NotAuthorizedError("the principal of the token does not exist")
+    if not found.is_active(now_ms):
+        raise NotAuthorizedError(f"the principal {found.name!r} is revoked or has expired")
+    if claims.get("ver") != found.valid_from:
+        raise NotAuthorizedError(f"the credentials of {found.name!r} have changed since the token was issued")
+    return found
+
+
+def _roles(claims: Mapping[str, Any]) -> frozenset[str] | None:
+    scope = claims.get("scope")
+    return roles_in(scope) if isinstance(scope, str) and scope else frozenset()
+
+
+def _until(claims: Mapping[str, Any]) -> float:
+    until = claims.get("until")
+    return float(until) if isinstance(until, (int, float)) else math.inf
+
+
+__all__ = [
+    "ALL",
+    "ExpiredTokenError",
+    "TokenIssuer",
+    "VerifiedToken",
+    "issuer_of",
+    "log_in_by_token",
+    "roles_in",
+    "scope_of",
+    "verify_token",
+]

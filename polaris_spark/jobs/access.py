@@ -1,0 +1,258 @@
+"""Procedures of access control: principals, roles, grants and owners, and why something is allowed or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.access.needs import Need, On
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
+
+
+def _lazily(name: str) -> Run:
+    """Return a function that calls the function `name` of `jobs.access_calls`, whose module is imported at the first
+    call: importing all that it needs takes long."""
+
+    def run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+        from polaris_spark.jobs import access_calls
+
+        found: Iterable[tuple[Any, ...]] = getattr(access_calls, name)(call, arguments)
+        return found
+
+    return run
+
+
+_ON = Parameter("on", "STRING", "realm, catalog (the default), branch, namespace, table or view")
+_NAME = Parameter("name", "STRING", "name of the branch, namespace, table or view, such as db.t")
+_ROLE = Parameter(
+    "role", "STRING", "the role: a principal role, or a role of this catalog as catalog.role", required=True
+)
+_PRIVILEGES = Parameter("privileges", "STRING", "privileges, separated by commas", required=True)
+_PRIVILEGE = Parameter("privilege", "STRING", "a privilege", required=True)
+_PRINCIPAL = Parameter("name", "STRING", "name of the principal", required=True)
+_HOLDER = Parameter("holder", "STRING", "the principal or principal role", required=True)
+_LIFETIME = Parameter(
+    "expires_after", "STRING", "time after which the principal is allowed nothing, such as '90 d'"
+)
+_PROPERTIES = Parameter("properties", "MAP<STRING,STRING>", "properties, for people", takes_variables=False)
+_MUST_ROTATE = Parameter("must_rotate", "BOOLEAN", "whether the principal must rotate its credentials first")
+_GRANTED = (Column("role", "STRING"), Column("securable", "STRING"), Column("privilege", "STRING"))
+_SECRETS = (Column("name", "STRING"), Column("client_id", "STRING"), Column("client_secret", "STRING"))
+_STATE = (Column("name", "STRING"), Column("state", "STRING"))
+_MANAGES = (
+    Need(
+        "",
+        On.OWN,
+        why="CATALOG_MANAGE_ACCESS on the securable or above, or to own it; SERVICE_MANAGE_ACCESS for the realm",
+    ),
+)
+_OF_ROLES = (
+    Need(
+        "",
+        On.OWN,
+        why="the privilege on the realm for principal roles; CATALOG_MANAGE_ACCESS on the catalog for its roles",
+    ),
+)
+_SEES = (Need("", On.OWN, why="nothing; the result has only what the caller may know"),)
+
+
+def _procedure(
+    name: str, comment: str, parameters: tuple[Parameter, ...], columns: tuple[Column, ...], **rest: Any
+) -> Procedure:
+    return Procedure(
+        name=name, comment=comment, parameters=parameters, columns=columns, over_http=True, **rest
+    )
+
+
+PROCEDURES = (
+    _procedure(
+        "grant",
+        "Grant privileges to a role.",
+        (_PRIVILEGES, _ROLE, _ON, _NAME),
+        _GRANTED,
+        run=_lazily("grant"),
+        needs=_MANAGES,
+    ),
+    _procedure(
+        "revoke",
+        "Revoke privileges that were granted to a role, by default all that it has on the securable.",
+        (_ROLE, Parameter("privileges", "STRING", "privileges, separated by commas"), _ON, _NAME),
+        _GRANTED,
+        run=_lazily("revoke"),
+        needs=_MANAGES,
+    ),
+    _procedure(
+        "show_grants",
+        "List the grants that the caller may know.",
+        (_ROLE._replace(required=False),),
+        _GRANTED,
+        run=_lazily("show_grants"),
+        needs=_SEES,
+        only_reads=True,
+    ),
+    _procedure(
+        "show_privileges",
+        "List all privileges, where they can be granted, and what they imply.",
+        (),
+        (
+            Column("privilege", "STRING"),
+            Column("meaning", "STRING"),
+            Column("on", "STRING"),
+            Column("implies", "STRING"),
+        ),
+        run=_lazily("show_privileges"),
+        needs=_SEES,
+        only_reads=True,
+    ),
+    _procedure(
+        "who_can",
+        "List the principals that hold a privilege on something, and why.",
+        (_PRIVILEGE, _ON, _NAME),
+        (
+            Column("principal", "STRING"),
+            Column("role", "STRING"),
+            Column("granted", "STRING"),
+            Column("on", "STRING"),
+        ),
+        run=_lazily("who_can"),
+        needs=_MANAGES,
+        only_reads=True,
+    ),
+    _procedure(
+        "explain_access",
+        "Explain why a principal, by default the caller, may do something or not.",
+        (_PRIVILEGE, _ON, _NAME, Parameter("principal", "STRING", "the principal; by default, the caller")),
+        (Column("what", "STRING"), Column("text", "STRING"), Column("role", "STRING")),
+        run=_lazily("explain"),
+        needs=(Need("", On.OWN, why="nothing for oneself; as `who_can` for other principals"),),
+        only_reads=True,
+    ),
+    _procedure(
+        "create_principal",
+        "Create a principal. The result has its credentials, which are shown only once.",
+        (_PRINCIPAL, _LIFETIME, _MUST_ROTATE, _PROPERTIES),
+        _SECRETS,
+        run=_lazily("create_principal"),
+        needs=(Need("PRINCIPAL_CREATE", On.REALM),),
+    ),
+    _procedure(
+        "alter_principal",
+        "Revoke a principal or make it active again, or change when it expires or its properties.",
+        (_PRINCIPAL, Parameter("state", "STRING", "active or revoked"), _LIFETIME, _PROPERTIES),
+        _STATE,
+        run=_lazily("alter_principal"),
+        needs=(Need("PRINCIPAL_WRITE_PROPERTIES", On.REALM),),
+    ),
+    _procedure(
+        "drop_principal",
+        "Drop a principal. Its name is not given to another one.",
+        (_PRINCIPAL,),
+        _STATE,
+        run=_lazily("drop_principal"),
+        needs=(Need("PRINCIPAL_DROP", On.REALM),),
+    ),
+    _procedure(
+        "show_principals",
+        "List the principals.",
+        (),
+        (
+            Column("name", "STRING"),
+            Column("client_id", "STRING"),
+            Column("state", "STRING"),
+            Column("created", "STRING"),
+            Column("expires", "STRING"),
+            Column("roles", "STRING"),
+        ),
+        run=_lazily("show_principals"),
+        needs=(Need("PRINCIPAL_LIST", On.REALM),),
+        only_reads=True,
+    ),
+    _procedure(
+        "rotate_credentials",
+        "Give the caller a new client secret, which is shown only once.",
+        (Parameter("keep_old", "STRING", "time for which the old secret stays valid, such as '1 d'"),),
+        _SECRETS,
+        run=_lazily("rotate"),
+        rotates=True,
+        needs=(Need("", On.OWN, why="nothing; a principal rotates its own credentials"),),
+    ),
+    _procedure(
+        "reset_credentials",
+        "Give a principal a new client secret, which is shown only once. Its old secrets and tokens end at once.",
+        (_PRINCIPAL, _MUST_ROTATE),
+        _SECRETS,
+        run=_lazily("reset"),
+        needs=(Need("PRINCIPAL_RESET_CREDENTIALS", On.REALM),),
+    ),
+    _procedure(
+        "revoke_tokens",
+        "End all tokens that servers of the realm have issued, by removing the keys that signed them.",
+        (),
+        (Column("removed_keys", "INT"),),
+        run=_lazily("revoke_tokens"),
+        needs=(Need("SERVICE_MANAGE_ACCESS", On.REALM),),
+    ),
+    _procedure(
+        "create_role",
+        "Create a principal role, or a role of this catalog.",
+        (
+            _ROLE._replace(name="name"),
+            Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists"),
+            _PROPERTIES,
+        ),
+        (Column("role", "STRING"),),
+        run=_lazily("create_role"),
+        needs=_OF_ROLES,
+    ),
+    _procedure(
+        "drop_role",
+        "Drop a role, with its grants.",
+        (_ROLE._replace(name="name"),),
+        (Column("role", "STRING"),),
+        run=_lazily("drop_role"),
+        needs=_OF_ROLES,
+    ),
+    _procedure(
+        "show_roles",
+        "List the roles that the caller may know, and who has them.",
+        (),
+        (Column("role", "STRING"), Column("kind", "STRING"), Column("holders", "STRING")),
+        run=_lazily("show_roles"),
+        needs=_SEES,
+        only_reads=True,
+    ),
+    _procedure(
+        "assign_role",
+        "Give a principal role to a principal, or a role of this catalog to a principal role.",
+        (_ROLE, _HOLDER),
+        (Column("role", "STRING"), Column("holder", "STRING"), Column("changed", "BOOLEAN")),
+        run=_lazily("assign"),
+        needs=_OF_ROLES,
+    ),
+    _procedure(
+        "revoke_role",
+        "Take a role away from a principal or principal role.",
+        (_ROLE, _HOLDER),
+        (Column("role", "STRING"), Column("holder", "STRING"), Column("changed", "BOOLEAN")),
+        run=_lazily("revoke_role"),
+        needs=_OF_ROLES,
+    ),
+    _procedure(
+        "set_owner",
+        "Give a catalog, branch, namespace, table or view to another owner.",
+        (Parameter("owner", "STRING", "the principal", required=True), _ON, _NAME),
+        (Column("securable", "STRING"), Column("owner", "STRING")),
+        run=_lazily("set_owner"),
+        needs=_MANAGES,
+    ),
+    _procedure(
+        "show_owner",
+        "Show who owns a catalog, branch, namespace, table or view.",
+        (_ON, _NAME),
+        (Column("securable", "STRING"), Column("owner", "STRING")),
+        run=_lazily("show_owner"),
+        needs=_SEES,
+        only_reads=True,
+    ),
+)
+"""The procedures of access control."""

@@ -1,0 +1,86 @@
+"""Whether a caller may call a procedure, in a realm with access control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from polaris_spark.access import securables
+from polaris_spark.access.needs import Asked, Need, Needs, On
+from polaris_spark.access.places import base_of
+from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW
+from polaris_spark.catalog.states import POINT
+from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.rest.permissions import NOTHING_ASKED, Named, Permissions, check
+
+if TYPE_CHECKING:
+    from polaris_spark.rest.session import Session
+
+
+def require_needs(
+    session: Session, needs: Needs, arguments: Mapping[str, Any], *, rotating: bool = False
+) -> None:
+    """Refuse a call of a procedure that a session's principal may not make. In a realm without access control, do
+    nothing.
+
+    Args:
+        needs: what the procedure needs.
+        arguments: the checked arguments of the call.
+        rotating: whether a principal that must rotate its credentials may call the procedure.
+    Raises:
+        NotAuthorizedError: the principal is not active.
+        ForbiddenError: the principal lacks a privilege.
+        NotFoundError: the principal may not see what an argument names.
+    """
+    permissions = session.permissions(rotating=rotating)
+    if permissions is None:
+        return
+    for need in needs:
+        if need.when is None or need.when.holds(Asked({}, {}, arguments)):
+            _require(permissions, need, arguments)
+
+
+def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any]) -> None:
+    catalog = permissions.catalog
+    given = arguments.get(need.parameter) if need.parameter else None
+    if need.on is On.BRANCH and given is not None:
+        id = catalog.row.entity_id
+        given = str(given).partition(POINT)[
+            0
+        ]  # the branch of a state; what is no branch has no grants of its own
+        chain = (securables.branch(id, given), securables.catalog(id), securables.REALM)
+        permissions.require_base(need.privilege, chain, f"branch {given}")
+    elif need.on is On.BRANCH:
+        permissions.require_base(need.privilege, base_of(catalog), f"branch {catalog.branch}")
+    elif need.on in _OF_NAMES:
+        _require_named(permissions, need, given)
+    else:
+        check(permissions, (need._replace(when=None),), NOTHING_ASKED, lambda _: [])
+
+
+_OF_NAMES: Mapping[On, bytes] = {
+    On.TABLE: TABLE,
+    On.VIEW: VIEW,
+    On.NAMESPACE: NAMESPACE,
+    On.DESTINATION: NAMESPACE,
+}
+
+
+def _require_named(permissions: Permissions, need: Need, given: Any) -> None:
+    """Check a need on what an argument names. If the argument is left out, it means the whole branch.
+
+    A table and a view cannot have one name, so for a name that is a view, a need on a table means the view.
+    """
+    if given is None:
+        catalog = permissions.catalog
+        permissions.require_base(need.privilege, base_of(catalog), f"branch {catalog.branch}")
+        return
+    what: Literal["table", "namespace"] = "namespace" if need.on is On.NAMESPACE else "table"
+    for text in given if isinstance(given, (list, tuple)) else (given,):
+        levels = levels_named(permissions.head, permissions.catalog.name, what, str(text))
+        if need.on is On.NAMESPACE:
+            permissions.require(need.privilege, Named(levels))
+        elif need.on is On.DESTINATION:  # the namespace of a new table or view
+            permissions.require(need.privilege, Named(levels[:-1]))
+        else:
+            permissions.require(need.privilege, Named(levels[:-1], levels[-1], _OF_NAMES[need.on]))

@@ -1,0 +1,373 @@
+"""What a caller may do in one state of a catalog of a realm with access control.
+
+A name that the caller may not see gets the same answer as a name that does not exist. A caller sees a table or view if
+it has any privilege on it or on anything above it that is about tables or views, and a namespace also if it has a
+privilege on something in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from polaris_spark.access import securables
+from polaris_spark.access.needs import Asked, Need, Needs, On
+from polaris_spark.access.places import Place, base_of, owners_of, paths_to, place_of, place_of_id
+from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
+from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entities import NamespaceName, namespace_in, parent_in
+from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW, CatalogRow
+from polaris_spark.commits.state import CommitReader, reading_state
+from polaris_spark.errors import (
+    BadRequestError,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+    NotFoundError,
+    PolarisError,
+)
+from polaris_spark.index.keys import decode_key
+from polaris_spark.rest.messages import decode
+
+NOTHING_ASKED = Asked({}, {}, None)
+
+_KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}
+_SEES = {NAMESPACE: SEES_NAMESPACE, TABLE: SEES_TABLE, VIEW: SEES_VIEW}
+
+
+class Named(NamedTuple):
+    """A namespace, table or view that a request names."""
+
+    namespace: NamespaceName
+    name: str = ""
+    kind: bytes = NAMESPACE
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, self.name)) if self.name else ".".join(self.namespace)
+
+    @property
+    def described(self) -> str:
+        """The kind and the name, such as `table db.t`."""
+        return f"{_KINDS[self.kind]} {self}" if self.namespace else "the catalog"
+
+    def missing(self) -> PolarisError:
+        """Return the error for a name that does not exist, the same as that of the routes."""
+        if self.kind == NAMESPACE:
+            return NoSuchNamespaceError(f"Namespace does not exist: {self}")
+        if self.kind == TABLE:
+            return NoSuchTableError(f"Table does not exist: {self}")
+        return NoSuchViewError(f"View does not exist: {self}")
+
+
+class Permissions:
+    """What a principal may do in one state of a catalog."""
+
+    def __init__(
+        self, rules: Rules, subject: Subject, catalog: Catalog, head: CommitReader, newest: CommitReader
+    ) -> None:
+        """
+        Args:
+            catalog: the catalog in the state of the request.
+            head: the commit of this state.
+            newest: the newest commit of the branch, whose owners count.
+        """
+        self.rules = rules
+        self.subject = subject
+        self.catalog = catalog
+        self.head = head
+        self.newest = newest
+        self._ways: set[tuple[str, ...]] | None = None
+        self.resolved: list[tuple[bytes, int]] = []
+        """Keys in the index `names` that were looked up, with the entity ids that were found."""
+
+    def place(self, named: Named) -> Place:
+        """Return where a name is, and remember what it means."""
+        found = place_of(self.catalog, self.head, *named)
+        self.resolved += [(key, id) for key, id in found.named if id is not None]
+        return found
+
+    def may(self, privilege: str, place: Place) -> bool:
+        """Whether the principal holds a privilege on a place or on anything above it, or owns one of these."""
+        if self.subject.may(privilege, place.chain):
+            return True
+        if place.view is not None and _of_storage(privilege):
+            above = place.chain[place.chain.index(self._entity(place.view)) :]
+            if self.subject.may("VIEW_READ_PROPERTIES", above):
+                return True
+        return self.owns(privilege, place)
+
+    def owns(self, privilege: str, place: Place) -> bool:
+        """Whether the principal may do something because it owns a place or something above it."""
+        name = self.subject.name
+        if name in self.owners(place):
+            return True
+        return self.rules.owns(name, privilege, place.chain)
+
+    def owners(self, place: Place) -> list[str | None]:
+        """Return the owners of the namespaces, tables and views of a place, the lowest first; None for no owner."""
+        return owners_of(self.newest, place.entities)
+
+    def sees(self, named: Named, place: Place) -> bool:
+        """Whether the principal may know that a name exists."""
+        if not place.exists and place.view is None:
+            return False
+        if self.may(_SEES[named.kind], place):
+            return True
+        return named.kind == NAMESPACE and named.namespace in self.ways
+
+    @property
+    def ways(self) -> set[tuple[str, ...]]:
+        """The namespaces on the way to everything in the catalog on which the principal's roles hold something."""
+        if self._ways is None:
+            self._ways = paths_to(self.head, self.subject.entities(self.catalog.row.entity_id))
+        return self._ways
+
+    def keep(self, reader: CommitReader, listed: Sequence[tuple[bytes, int]]) -> list[bool]:
+        """Return which of the children of a namespace the principal may see.
+
+        Args:
+            reader: the commit that is listed.
+            listed: keys in the index `names`, with the entity ids.
+        """
+        found = []
+        owners = owners_of(self.newest, [id for _, id in listed])
+        for (key, id), owner in zip(listed, owners, strict=True):
+            path, kind, name = decode_key(key)
+            own = self.subject.held.get(self._entity(id), ())
+            on_the_way = kind == NAMESPACE and (*path, name) in self.ways
+            found.append(_SEES[kind] in own or owner == self.subject.name or on_the_way)
+        return found
+
+    def _entity(self, id: int) -> bytes:
+        return securables.entity(self.catalog.row.entity_id, id)
+
+    def require(self, privilege: str, named: Named) -> None:
+        """Refuse what a principal may not do with a namespace, table or view.
+
+        Raises:
+            ForbiddenError: the principal sees the name, but lacks the privilege.
+            NotFoundError: the principal does not see the name. The answer is that for a missing name.
+        """
+        place = self.place(named)
+        if not self.may(privilege, place):
+            raise self.refusal(privilege, named, place)
+
+    def refusal(self, privilege: str, named: Named, place: Place) -> PolarisError:
+        """Return the error for something that the principal may not do."""
+        if not named.namespace or self.sees(named, place):
+            return forbidden(self.subject, privilege, named.described)
+        return named.missing()
+
+    def require_base(self, privilege: str, chain: Sequence[bytes], described: str) -> None:
+        """Refuse what a principal may not do with a branch, the catalog or the realm.
+
+        Raises:
+            ForbiddenError: the principal lacks the privilege.
+        """
+        if not self.subject.may(privilege, chain) and not self.rules.owns(
+            self.subject.name, privilege, chain
+        ):
+            raise forbidden(self.subject, privilege, described)
+
+
+def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
+    """Whether a principal may know that a catalog exists: its roles hold something in it, or something about catalogs
+    on the realm, or the principal owns it."""
+    id = catalog.entity_id
+    if id in subject.catalogs:
+        return True
+    on_realm = subject.held.get(securables.REALM, frozenset())
+    if SEES_NAMESPACE in on_realm or "CATALOG_LIST" in on_realm or "CATALOG_READ_LOG" in on_realm:
+        return True
+    return rules.owner(securables.catalog(id)) == subject.name
+
+
+def forbidden(subject: Subject, privilege: str, described: str) -> ForbiddenError:
+    """Return the error for a missing privilege on something that the principal may see."""
+    return ForbiddenError(
+        f"principal {subject.name!r} needs the privilege {privilege} on {described}; none of its active roles holds it "
+        "there or above (explain_access shows why)"
+    )
+
+
+_READS_STORAGE = frozenset({"TABLE_READ_PROPERTIES", "TABLE_READ_DATA", "TABLE_LIST", SEES_TABLE})
+
+
+def _of_storage(privilege: str) -> bool:
+    """Whether who may load a materialized view has a privilege on its storage table."""
+    return privilege in _READS_STORAGE
+
+
+class Filter(NamedTuple):
+    """The result of a check."""
+
+    keep: Callable[[CommitReader, Sequence[tuple[bytes, int]]], Sequence[bool]] | None
+    """Chooses what a list shows; None for everything."""
+
+
+def check(
+    permissions: Permissions, needs: Needs, asked: Asked, parts: Callable[[Any], list[tuple[Needs, Asked]]]
+) -> Filter:
+    """Refuse a request unless all its needs are fulfilled.
+
+    Args:
+        needs: what the request needs.
+        parts: returns the needs of the requests in the body of a transaction.
+    Returns:
+        what a list shows.
+    Raises:
+        ForbiddenError, NotFoundError: a need is not fulfilled.
+    """
+    filter = Filter(None)
+    for need in needs:
+        if need.on in (On.EACH_TABLE, On.EACH_NAMESPACE):
+            _check_each(permissions, need, asked)
+            continue
+        if need.when is not None and not need.when.holds(asked):
+            continue
+        if need.on is On.LISTED or need.on is On.LISTED_TABLES or need.on is On.LISTED_VIEWS:
+            if not _may_list(permissions, need, asked):
+                filter = Filter(permissions.keep)
+        elif need.on is On.EACH_REQUEST:
+            for some, one in parts(asked.body):
+                check(permissions, some, one, parts)
+        else:
+            _fulfilled(permissions, need, asked)
+    return filter
+
+
+def _check_each(permissions: Permissions, need: Need, asked: Asked) -> None:
+    """Check a need for each change of a table in the body of a transaction."""
+    for change in asked.body.table_changes:
+        applies = need.when is None or need.when.holds(asked._replace(body=change))
+        if applies and change.identifier is not None:  # the route refuses it otherwise
+            named = _of_identifier(change.identifier, TABLE)
+            permissions.require(need.privilege, named if need.on is On.EACH_TABLE else Named(named.namespace))
+
+
+def _fulfilled(permissions: Permissions, need: Need, asked: Asked) -> None:
+    privilege = need.privilege
+    catalog = permissions.catalog
+    if need.on in (On.NOTHING, On.PROCEDURE, On.OWN, On.KNOWN_CATALOG):
+        return
+    if need.on is On.REALM:
+        permissions.require_base(privilege, (securables.REALM,), "the realm")
+    elif need.on is On.CATALOG:
+        chain = (securables.catalog(catalog.row.entity_id), securables.REALM)
+        permissions.require_base(privilege, chain, f"catalog {catalog.name}")
+    elif need.on is On.BRANCH:
+        permissions.require_base(privilege, base_of(catalog), f"branch {catalog.branch}")
+    elif need.on is On.TABLE_ID:
+        _require_id(permissions, privilege, asked.params["table"])
+    elif need.on is On.NEW_NAMESPACE:
+        _require_above(permissions, privilege, asked)
+    else:
+        for named in _named(need.on, asked):
+            permissions.require(privilege, named)
+
+
+def _require_id(permissions: Permissions, privilege: str, text: str) -> None:
+    try:
+        entity = int(text, 16)
+    except ValueError:
+        entity = 0  # the route reports it
+    place = (
+        place_of_id(permissions.catalog, permissions.head, entity)
+        if 0 < entity < 1 << 63
+        else Place((), exists=False, entities=())
+    )
+    if not permissions.may(privilege, place):
+        raise NoSuchTableError(
+            f"Table does not exist: the table with the id {entity:x} was dropped or never existed"
+        )
+
+
+def _require_above(permissions: Permissions, privilege: str, asked: Asked) -> None:
+    """Check the creation of a namespace. Missing parents are created, too, so the lowest existing one counts. The
+    refusal does not say which this is."""
+    name = tuple(asked.body.namespace)
+    place = permissions.place(Named(name[:-1]))
+    if not permissions.may(privilege, place):
+        raise forbidden(permissions.subject, privilege, "the parent namespace or the catalog")
+
+
+_LISTED_KIND = {On.LISTED: NAMESPACE, On.LISTED_TABLES: TABLE, On.LISTED_VIEWS: VIEW}
+
+
+def _may_list(permissions: Permissions, need: Need, asked: Asked) -> bool:
+    """Return whether a list shows everything: who holds any privilege on the container or above that is about what is
+    listed sees it all.
+
+    Raises:
+        NoSuchNamespaceError: the principal does not see the namespace that is listed.
+    """
+    if need.on is On.LISTED:
+        parent = asked.query.get("parent")
+        view = reading_state(permissions.head)
+        named = Named(parent_in(view, parent) if parent else ())
+    else:
+        named = Named(namespace_in(asked.params["namespace"]))
+    place = permissions.place(named)
+    if permissions.may(_SEES[_LISTED_KIND[need.on]], place):
+        return True
+    if named.namespace and not permissions.sees(named, place):
+        raise named.missing()
+    return False
+
+
+def _named(on: On, asked: Asked) -> Iterator[Named]:
+    params = asked.params
+    if on is On.NAMESPACE:
+        yield Named(namespace_in(params["namespace"]))
+    elif on is On.TABLE:
+        yield Named(namespace_in(params["namespace"]), params["table"], TABLE)
+    elif on is On.VIEW:
+        yield Named(namespace_in(params["namespace"]), params["view"], VIEW)
+    elif on is On.NAMED_TABLE:
+        yield _of_identifier(asked.body.source, TABLE)
+    elif on is On.NAMED_VIEW:
+        yield _of_identifier(asked.body.source, VIEW)
+    elif on is On.DESTINATION:
+        yield Named(tuple(asked.body.destination.namespace))
+    else:
+        raise AssertionError(f"{on} is not checked here")
+
+
+def _of_identifier(identifier: Any, kind: bytes) -> Named:
+    return Named(tuple(identifier.namespace), identifier.name, kind)
+
+
+def hidden_catalog(name: str | None) -> NotFoundError:
+    """Return the error for a catalog that the principal may not see, which is that for a missing one.
+
+    Args:
+        name: the catalog's name in the request; None if there is none.
+    """
+    if name is None:
+        return NotFoundError("there is no catalog here that this principal may see")
+    return NotFoundError(f"there is no catalog {name!r} here")
+
+
+def requests_in(body: Any, find: Callable[[str, str], Any]) -> Iterator[tuple[Needs, Asked]]:
+    """Yield the needs of the requests in the body of a transaction.
+
+    Args:
+        find: returns the route and the parameters of a request (`Router.find`).
+    """
+    for one in getattr(body, "requests", None) or ():
+        try:
+            match = find(one.method, one.path)
+        except PolarisError:
+            continue  # the route of the transaction refuses it
+        yield match.route.needs, _asked(match, one)
+
+
+def _asked(match: Any, part: Any) -> Asked:
+    try:
+        text = bytes(part.body).decode() if part.body else ""
+        body = None if match.route.body is None else decode(text, match.route.body)
+    except UnicodeDecodeError as error:
+        raise BadRequestError("the body of a request in the transaction is not UTF-8") from error
+    return Asked(match.params, dict(part.query), body)

@@ -1,0 +1,390 @@
+"""The token endpoint (`POST v1/oauth/tokens`): client credentials (RFC 6749, 4.4) and token exchange (RFC 8693), in the
+forms that Iceberg's clients use."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+
+from polaris_spark.access.credentials import matching
+from polaris_spark.access.reading import access_head, find_client, find_principal, roles_of
+from polaris_spark.access.rows import HashedSecret, Principal
+from polaris_spark.access.tokens import ALL, TokenIssuer, roles_in, scope_of
+from polaris_spark.catalog.memory import Claim
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import (
+    BadRequestError,
+    NotAuthorizedError,
+    RequestTimeoutError,
+    RequestTooLargeError,
+    TooManyRequestsError,
+    TryAgainError,
+)
+from polaris_spark.rest.messages import OAuthError, encode
+from polaris_spark.rest.request import JSON_HEADERS, Response
+from polaris_spark.server import requests
+from polaris_spark.server.authentication import Authentication, Verifications, address_of
+from polaris_spark.server.login_limits import FailureLimit, Remembered
+from polaris_spark.server.logins import Login
+from polaris_spark.system.registry import References
+
+CLIENT_CREDENTIALS: Final = "client_credentials"
+TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"
+_TOKEN_TYPES: Final = (
+    ACCESS_TOKEN,
+    "urn:ietf:params:oauth:token-type:jwt",
+    "urn:ietf:params:oauth:token-type:id_token",
+)
+
+FAILURES_PER_CLIENT: Final = 10
+"""Maximum number of failed logins with one client id per minute."""
+
+VERIFIED_SECONDS: Final = 60.0
+"""Time for which a verified secret is not hashed again."""
+
+_MAX_BODY: Final = 64 * 1024
+_MAX_PARAMETERS: Final = 32
+_MAX_SECRET: Final = 1_024
+_SECRET_THREADS: Final = 2
+_SECRETS_WAITING: Final = 64
+
+_UNCACHED: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
+
+
+class TokenAnswer(msgspec.Struct, kw_only=True):
+    """The body of the answer to a request for a token (RFC 6749, 5.1; RFC 8693, 2.2.1)."""
+
+    access_token: str
+    token_type: str = "bearer"
+    issued_token_type: str = ACCESS_TOKEN
+    expires_in: int
+    scope: str
+
+
+class RefusedError(Exception):
+    """A request for a token is refused. `error` is the code of RFC 6749, 5.2; the message is the description."""
+
+    def __init__(
+        self, error: str, description: str, *, status: int = 400, headers: Mapping[str, str] = {}
+    ) -> None:
+        super().__init__(description)
+        self.error = error
+        self.status = status
+        self.headers = headers
+
+
+class _Client(NamedTuple):
+    """The client id and secret in a request."""
+
+    id: str
+    secret: str
+
+
+class _Verified(NamedTuple):
+    """A secret that was verified, and the secrets of its principal at that time."""
+
+    principal: int
+    secrets: tuple[HashedSecret, ...]
+    matching: HashedSecret
+
+
+class TokenEndpoint:
+    """Answers requests for tokens. For the thread of the event loop only; secrets are verified in threads of their
+    own, of which there are few, because each verification needs 16 MiB of memory and about 0.1 s."""
+
+    def __init__(self, references: References, issuer: TokenIssuer, authentication: Authentication) -> None:
+        self._references = references
+        self._issuer = issuer
+        self._authentication = authentication
+        self._clients = FailureLimit(FAILURES_PER_CLIENT, 60.0)
+        self._remembered: Remembered[_Verified] = Remembered(VERIFIED_SECONDS)
+        self._verifications = Verifications(_SECRET_THREADS, _SECRETS_WAITING, "polaris-secrets")
+
+    async def answer(self, request: Request, claim: Claim) -> Response:
+        """Answer a request for a token. Refusals have the form of OAuth's errors."""
+        try:
+            form = await _form(request, claim)
+            grant = form.get("grant_type", "")
+            if grant == CLIENT_CREDENTIALS:
+                answer = await self._client_credentials(request, form)
+            elif grant == TOKEN_EXCHANGE:
+                answer = await self._exchange(request, form)
+            else:
+                raise RefusedError(
+                    "unsupported_grant_type" if grant else "invalid_request",
+                    f"the grant type is {grant[:100]!r}; it must be {CLIENT_CREDENTIALS} or {TOKEN_EXCHANGE}",
+                )
+        except RefusedError as error:
+            return _refusal(error)
+        except TooManyRequestsError as error:
+            headers = {"Retry-After": str(error.retry_after)}
+            return _refusal(RefusedError("temporarily_unavailable", str(error), status=429, headers=headers))
+        except TryAgainError as error:
+            return _refusal(
+                RefusedError("temporarily_unavailable", str(error), status=503, headers={"Retry-After": "1"})
+            )
+        return Response(200, {**JSON_HEADERS, **_UNCACHED}, encode(answer))
+
+    async def _client_credentials(self, request: Request, form: Mapping[str, str]) -> TokenAnswer:
+        client = _client_of(request, form)
+        if client is None:
+            raise RefusedError(
+                "invalid_client",
+                "the request has no client id and client secret; set the client's property 'credential' to "
+                "client_id:client_secret",
+                status=401,
+            )
+        roles = _asked(form)
+        head, principal, ends = await self._log_in(client, address_of(request), "client-credentials")
+        return await self._issue(request, head, principal, roles, "client-credentials", client.id, until=ends)
+
+    async def _exchange(self, request: Request, form: Mapping[str, str]) -> TokenAnswer:
+        subject = form.get("subject_token", "")
+        kind = form.get("subject_token_type", ACCESS_TOKEN)
+        if not subject or kind not in _TOKEN_TYPES:
+            raise RefusedError(
+                "invalid_request",
+                "a token exchange needs a subject_token, which is an access token, JWT or ID token",
+            )
+        if form.get("requested_token_type", ACCESS_TOKEN) not in _TOKEN_TYPES[:2]:
+            raise RefusedError("invalid_request", "only access tokens are issued")
+        roles = _asked(form)
+        client, address = _client_of(request, form), address_of(request)
+        if client is not None:
+            # A client that authenticates itself may exchange its expired token.
+            head, principal, ends = await self._log_in(client, address, "token-exchange")
+            login = await self._authentication.try_token(subject)
+            if login is not None and login.principal != principal.name:
+                self._authentication.failed(address, "token-exchange", "the token is of another principal")
+                raise RefusedError(
+                    "invalid_grant", "the subject token is of another principal than the client"
+                )
+            given = None if login is None else login.roles
+            limited = _narrowed(roles, given)
+            return await self._issue(
+                request, head, principal, limited, "token-exchange", client.id, until=ends
+            )
+        actor = form.get("actor_token")
+        try:
+            login = await self._authentication.login_of(subject, address)
+            if actor:
+                await self._authentication.login_of(actor, address)
+        except NotAuthorizedError as error:
+            raise RefusedError("invalid_grant", str(error)) from None
+        if login.exchangeable_until is None:
+            raise RefusedError("invalid_grant", "a token of this kind cannot be exchanged")
+
+        def find() -> tuple[CommitReader | None, Principal | None]:
+            head = access_head(self._references)
+            return head, None if head is None else find_principal(head, login.principal)
+
+        head_now, found = await self._authentication.tokens.run(find)
+        if head_now is None or found is None or not found.is_active(self._references.clock.now_ms()):
+            raise RefusedError("invalid_grant", "the subject token's principal cannot log in")
+        return await self._issue(
+            request,
+            head_now,
+            found,
+            _narrowed(roles, login.roles),
+            "token-exchange",
+            until=login.exchangeable_until,
+        )
+
+    async def _issue(
+        self,
+        request: Request,
+        head: CommitReader,
+        principal: Principal,
+        roles: frozenset[str] | None,
+        method: str,
+        client_id: str | None = None,
+        *,
+        until: float,
+    ) -> TokenAnswer:
+        def issue() -> tuple[str, int]:
+            unknown = None if roles is None else roles - roles_of(head, principal)
+            if unknown:
+                raise RefusedError(
+                    "invalid_scope", f"the principal does not have the role {min(unknown)[:100]!r}"
+                )
+            return self._issuer.issue(head, principal, roles, until)
+
+        try:
+            token, seconds = await self._authentication.tokens.run(issue)
+        except BadRequestError as error:
+            raise RefusedError("invalid_scope", str(error)) from None
+        login = Login(principal.name, roles, method=method)
+        self._authentication.succeeded(address_of(request), login, client_id=client_id)
+        return TokenAnswer(access_token=token, expires_in=seconds, scope=scope_of(roles))
+
+    async def _log_in(
+        self, client: _Client, address: str, method: str
+    ) -> tuple[CommitReader, Principal, float]:
+        """Verify a client's secret. Return a commit of the reference `access`, the principal, and when the secret
+        expires, in seconds since 1970.
+
+        Raises:
+            RefusedError: the credentials are not accepted.
+            TooManyRequestsError: too many logins from this address or with this client id failed.
+            TryAgainError: too many logins are being verified.
+        """
+        key = f"{client.id}\0{client.secret}"
+        remembered = self._remembered.get(key)
+        if remembered is None:
+            self._authentication.require_allowed(address, method)
+            wait = self._clients.wait_seconds(client.id)
+            if wait:
+                self._authentication.limited(method)
+                raise TooManyRequestsError(
+                    f"too many logins with this client id failed; try again in {wait} s", retry_after=wait
+                )
+
+        def verify() -> tuple[CommitReader, Principal, HashedSecret] | None:
+            head = access_head(self._references)
+            if head is None:
+                raise RefusedError("invalid_client", "this realm has no access control", status=401)
+            found = find_client(head, client.id)
+            now = self._references.clock.now_ms()
+            if (
+                remembered is not None
+                and found is not None
+                and found.is_active(now)
+                and (found.entity_id, found.secrets) == (remembered.principal, remembered.secrets)
+                and not 0 < remembered.matching.expires <= now
+            ):
+                return head, found, remembered.matching
+            secret = matching(found, client.secret[:_MAX_SECRET], now)
+            return None if secret is None or found is None else (head, found, secret)
+
+        run = self._verifications if remembered is None else self._authentication.tokens
+        verified = await run.run(verify)
+        if verified is None:
+            self._remembered.forget(key)
+            self._clients.fail(client.id)
+            self._authentication.failed(address, method, "wrong credentials", client_id=client.id[:200])
+            raise RefusedError(
+                "invalid_client",
+                "the credentials are not valid: check client id and client secret",
+                status=401,
+            )
+        head, principal, secret = verified
+        self._remembered.put(key, _Verified(principal.entity_id, principal.secrets, secret))
+        return head, principal, secret.expires / 1_000 if secret.expires else math.inf
+
+    def close(self) -> None:
+        """End the threads."""
+        self._verifications.close()
+
+
+def _narrowed(asked: frozenset[str] | None, given: frozenset[str] | None) -> frozenset[str] | None:
+    """Return the roles of a token that is exchanged for another one. It never has more roles than the other one.
+
+    Args:
+        asked: the roles that the request asks for; None if it asks for none in particular.
+        given: the roles of the other token; None for all.
+    Raises:
+        RefusedError: the request asks for other roles.
+    """
+    if asked is None:
+        return given
+    if given is not None and not asked <= given:
+        raise RefusedError("invalid_scope", "the scope has roles that the subject token does not have")
+    return asked
+
+
+def _asked(form: Mapping[str, str]) -> frozenset[str] | None:
+    try:
+        return roles_in(form.get("scope", ALL))
+    except BadRequestError as error:
+        raise RefusedError("invalid_scope", str(error)) from None
+
+
+def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
+    """Return the client id and secret in a request's form or in its `Authorization: Basic` header. Other schemes are
+    ignored: clients send their old token along when they log in again.
+
+    Raises:
+        RefusedError: the header is malformed, or the request has both, or a secret without a client id.
+    """
+    in_form = None
+    if "client_secret" in form or "client_id" in form:
+        in_form = _Client(form.get("client_id", ""), form.get("client_secret", ""))
+    in_header = None
+    given = request.headers.getlist("authorization")
+    for one in given:
+        scheme, _, text = one.partition(" ")
+        if scheme.lower() != "basic":
+            continue
+        try:
+            decoded = base64.b64decode(text.strip(), validate=True).decode()
+        except (binascii.Error, ValueError):
+            raise RefusedError(
+                "invalid_client", "the header Authorization is malformed", status=401
+            ) from None
+        id, colon, secret = decoded.partition(":")
+        in_header = _Client(id, secret if colon else "")
+    if in_form is not None and in_header is not None and in_form != in_header:
+        raise RefusedError("invalid_request", "the form and the header Authorization name different clients")
+    found = in_form or in_header
+    if found is not None and not (found.id and found.secret):
+        raise RefusedError(
+            "invalid_client",
+            "the credentials need a client id and a client secret; set the client's property 'credential' to "
+            "client_id:client_secret",
+            status=401,
+        )
+    return found
+
+
+async def _form(request: Request, claim: Claim) -> dict[str, str]:
+    """Return the parameters of the form in a request's body.
+
+    Raises:
+        RefusedError: the body is no such form, is too large, or has a parameter twice.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise RefusedError(
+            "invalid_request", "the body must be a form: Content-Type: application/x-www-form-urlencoded"
+        )
+    try:
+        body = await requests.bytes_of(request, _MAX_BODY, claim)
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MAX_PARAMETERS,
+        )
+    except RequestTooLargeError:
+        raise RefusedError(
+            "invalid_request",
+            f"the form has more than {_MAX_BODY} bytes",
+            status=413,
+            headers={"Connection": "close"},
+        ) from None
+    except RequestTimeoutError as error:
+        raise RefusedError(
+            "invalid_request", str(error), status=408, headers={"Connection": "close"}
+        ) from None
+    except ValueError:
+        raise RefusedError("invalid_request", "the form cannot be parsed") from None
+    form = dict(pairs)
+    if len(form) < len(pairs):
+        raise RefusedError("invalid_request", "the form has a parameter twice")
+    return form
+
+
+def _refusal(error: RefusedError) -> Response:
+    headers = {**JSON_HEADERS, **_UNCACHED, **error.headers}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = 'Basic realm="polaris_spark"'
+    body = OAuthError(error=error.error, error_description=str(error))
+    return Response(error.status, headers, encode(body))
