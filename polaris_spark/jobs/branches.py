@@ -116,7 +116,8 @@ def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
     name, to = arguments["name"], arguments["to"]
     rename = branch_changes.rename_branch if kind == "branch" else branch_changes.rename_tag
     renamed = rename(call.session.catalog, name, to, call.session.operation())
-    begin(call, to, renamed=name)
+    if kind == "branch":
+        begin(call, to, renamed=name)
     return [_commit(renamed)]
 
 
@@ -334,6 +335,7 @@ RENAME = Procedure(
 )
 RENAME_TAG = Procedure(
     name="rename_tag",
+    needs=(Need("BRANCH_WRITE_PROPERTIES", On.CATALOG), Need("BRANCH_CREATE", On.CATALOG)),
     comment="Rename a tag of the catalog.",
     parameters=(_TAG_NAME, Parameter("to", "STRING", "the new name", required=True)),
     columns=(_TAG, *_COMMIT),

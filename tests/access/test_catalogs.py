@@ -1,0 +1,141 @@
+"""Catalogs of a realm with access control: who may create, see, change, drop and restore them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.access import securables
+from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError
+from tests.access.world import User, World
+
+MANAGED = "api/management/v1/catalogs"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "main")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ann(world: World) -> User:
+    world.grant(["CATALOG_LIST"])
+    return world.open(world.credentials)
+
+
+def create(world: World, name: str, folder: Path) -> bytes:
+    """Create a catalog as the administrator, and return its securable."""
+    found = world.root.session.catalogs.create(name, {"warehouse": str(folder / name), "gc.enabled": "false"})
+    return securables.catalog(found.row.entity_id)
+
+
+def names(user: User) -> list[str]:
+    return [row[0] for row in rows(user.call("show_catalogs"))]
+
+
+def rows(answer: tuple[int, Any]) -> list[list[Any]]:
+    status, body = answer
+    assert status == 200, body
+    return [list(row) for row in body["rows"]]
+
+
+def test_nobody_creates_catalogs_without_the_privilege(world: World, ann: User, tmp_path: Path) -> None:
+    place = {"name": "new", "warehouse": str(tmp_path / "new")}
+    body = {"catalog": {"name": "new", "properties": {"default-base-location": str(tmp_path / "new")}}}
+    assert ann.call("create_catalog", **place)[0] == 403
+    assert ann.status("POST", MANAGED, body) == 403
+    with pytest.raises(ForbiddenError, match="CATALOG_CREATE on the realm"):
+        ann.session.catalogs.create("new", {"warehouse": str(tmp_path / "new")})
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    assert ann.call("create_catalog", **place)[0] == 200
+    with pytest.raises(AlreadyExistsError):
+        ann.session.catalogs.create("new", {"warehouse": str(tmp_path / "new2")})
+
+
+def test_a_creator_owns_the_new_catalog(world: World, ann: User, tmp_path: Path) -> None:
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    ann.session.catalogs.create("mine", {"warehouse": str(tmp_path / "mine")})
+    world.revoke_all()
+    world.grant(["CATALOG_LIST"])
+    own = world.open(world.credentials, catalog="mine", warehouse=str(tmp_path / "mine"))
+    assert own.status("POST", "v1/namespaces", {"namespace": ["db"]}) == 200
+    assert ann.session.catalogs.described("mine").row.properties["warehouse"].endswith("mine")
+    ann.session.catalogs.rename("mine", "ours")
+    ann.session.catalogs.drop("ours", cascade=True)
+    assert ann.session.catalogs.undrop("ours").row.name == "ours"
+    own.session.close()
+
+
+def test_hidden_catalogs_are_answered_as_missing_ones(world: World, ann: User, tmp_path: Path) -> None:
+    world.revoke_all()
+    world.grant(["TABLE_LIST"])  # in the default catalog only
+    create(world, "secret", tmp_path)
+    assert names(ann) == ["polaris"]
+    found = [ann.send("GET", f"{MANAGED}/{name}") for name in ("secret", "nothing")]
+    assert [status for status, _ in found] == [404, 404]
+    assert str(found[0][1]).replace("secret", "nothing") == str(found[1][1])
+    for procedure in ("describe_catalog", "drop_catalog", "undrop_catalog"):
+        hidden, missing = (ann.call(procedure, name=name) for name in ("secret", "nothing"))
+        assert hidden[0] == missing[0] == 404
+        assert "secret" not in str(missing)
+        assert str(hidden[1]).replace("secret", "nothing") == str(missing[1])
+    assert ann.call("rename_catalog", name="secret", to="known")[0] == 404
+    assert ann.status("DELETE", f"{MANAGED}/secret") == 404
+    world.root.session.catalogs.drop("secret")
+    assert ann.call("undrop_catalog", name="secret")[0] == 404
+    assert [row[0] for row in rows(ann.call("show_catalogs", dropped=True))] == ["polaris"]
+
+
+def test_properties_are_shown_only_to_those_who_may_read_them(
+    world: World, ann: User, tmp_path: Path
+) -> None:
+    world.revoke_all()
+    other = create(world, "other", tmp_path)
+    world.grant(["TABLE_READ_DATA"], other)
+    (shown,) = rows(ann.call("show_catalogs"))
+    assert shown[0] == "other"
+    assert shown[3] is None
+    assert shown[-1] == "{}"
+    assert ann.call("describe_catalog", name="other")[0] == 403
+    assert ann.status("GET", f"{MANAGED}/other") == 403
+    (managed,) = ann.send("GET", MANAGED)[1]["catalogs"]
+    assert managed["properties"] == {"default-base-location": ""}
+    world.grant(["CATALOG_READ_PROPERTIES"], other)
+    (shown,) = rows(ann.call("describe_catalog", name="other"))
+    assert shown[3].endswith("other")
+    assert ann.status("GET", f"{MANAGED}/other") == 200
+
+
+@pytest.mark.parametrize(
+    ("privilege", "procedure", "arguments"),
+    [
+        ("CATALOG_WRITE_PROPERTIES", "rename_catalog", {"name": "other", "to": "renamed"}),
+        ("CATALOG_DROP", "drop_catalog", {"name": "other"}),
+    ],
+)
+def test_changes_need_their_privilege_on_the_named_catalog(
+    world: World, ann: User, tmp_path: Path, privilege: str, procedure: str, arguments: dict[str, Any]
+) -> None:
+    other = create(world, "other", tmp_path)
+    world.grant(["CATALOG_LIST"], other)
+    world.grant([privilege])  # on the default catalog, which is another one
+    assert ann.call(procedure, **arguments)[0] == 403
+    world.grant([privilege], other)
+    assert ann.call(procedure, **arguments)[0] == 200
+
+
+def test_a_restored_catalog_keeps_its_grants(world: World, ann: User, tmp_path: Path) -> None:
+    other = create(world, "other", tmp_path)
+    world.grant(["CATALOG_DROP", "CATALOG_LIST"], other)
+    assert ann.call("drop_catalog", name="other")[0] == 200
+    create(world, "other", tmp_path / "second")  # has none of the grants
+    assert "other" in [row[0] for row in rows(ann.call("show_catalogs", dropped=True))]
+    assert ann.call("undrop_catalog", name="other", to="first")[0] == 200
+    assert "first" in names(ann)
+    with pytest.raises(NotFoundError):
+        ann.session.catalogs.get("other")
