@@ -13,7 +13,6 @@ import typer
 from polaris_spark.cli.options import Password, Property, Realm, Store
 from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.property_values import duration_ms, size_bytes
 
@@ -223,6 +222,7 @@ def _issuing(token_key: str | None, lifetime: str) -> Issuing | None:
     if token_key is None:
         return None
     from polaris_spark.access.token_keys import ServerKey
+    from polaris_spark.config import Secret
     from polaris_spark.server import Issuing
 
     if not token_key.startswith("env:"):
