@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -72,6 +72,27 @@ def in_turn(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY
         found.append(
             pytest.param(scheme, marks=[*marks, *([] if scheme in ordinary else [pytest.mark.databases])])
         )
+    return found
+
+
+def shared_out(
+    cases: Sequence[str], among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY
+) -> list[ParameterSet]:
+    """Parameters (database, case) for tests whose cases take the same steps on every database.
+
+    The databases of `ordinary` share out the cases, and so do the others, which have the marker `databases`: every case
+    and every database occurs. With the marker `exhaustive` each case runs on every database.
+    """
+    found = []
+    for group in ([s for s in among if s in ordinary], [s for s in among if s not in ordinary]):
+        turns = {
+            (group[turn % len(group)], cases[turn % len(cases)])
+            for turn in range(max(len(group), len(cases)))
+        }
+        marks = () if group[0] in ordinary else (pytest.mark.databases,)
+        for pair in product(group, cases):
+            others = () if pair in turns else (pytest.mark.exhaustive,)
+            found.append(pytest.param(*pair, marks=(*marks, *others)))
     return found
 
 

@@ -21,7 +21,7 @@ from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.faults.killing import die_at
 from tests.rest.client import Client, connect
-from tests.stores import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn, shared_out
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
@@ -89,8 +89,9 @@ def check(session: Session) -> None:
     assert faults == [], "; ".join(str(row[-1]) for row in faults)
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("scheme", databases(SHARED, ordinary=("sqlite", "postgresql", "file")))
+@pytest.mark.parametrize(
+    ("scheme", "name"), shared_out(list(CHANGES), SHARED, ordinary=("sqlite", "postgresql", "file"))
+)
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tests.faults.checking import check_references
 from tests.faults.killing import die_at
 from tests.rest.appends import Append, appendable, attempt, send, write_manifests
 from tests.rest.client import Client, connect
-from tests.stores import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn, shared_out
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
@@ -164,8 +164,9 @@ def die(uri: str, folder: Path, name: str, number: int) -> None:
     OPERATIONS[name].run(client, number)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("scheme", databases(SHARED, ordinary=("sqlite", "postgresql", "file")))
+@pytest.mark.parametrize(
+    ("scheme", "name"), shared_out(list(OPERATIONS), SHARED, ordinary=("sqlite", "postgresql", "file"))
+)
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path
 ) -> None:
