@@ -28,8 +28,8 @@ pytest_plugins = ["tests.stores"]
 ASKED_FOR = ("exhaustive", "long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
-LONGEST = ("test_bench.py", "test_iceberg_suites.py")
-"""Files of tests that each take minutes. They run first."""
+LONGEST = ("test_mutants.py", "test_demo.py", "test_iceberg_suites.py", "test_bench.py")
+"""Files of tests without `first_session` that each take minutes."""
 
 QUICK_JAVA = " ".join(
     (
@@ -60,15 +60,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
 
 
+class FromBothEnds(LoadFileScheduling):
+    """Gives whole files to processes, so that a file's fixtures are made once.
+
+    The first process takes files from the beginning of the order, and others take them from the end. So only one
+    process starts a JVM and computes in Spark, while another one waits for servers.
+    """
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if node is not self.nodes[0]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """With `-n 2`, give a whole file to one process, so that the file's fixtures are made once."""
-    return LoadFileScheduling(config, log)
+    """The order in which the processes of `-n 2` take the tests."""
+    return FromBothEnds(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests with a marker of `ASKED_FOR` unless `-m` names it. Run the longest files first, then those with Spark.
+    """Skip tests with a marker of `ASKED_FOR` unless `-m` names it. Put files with Spark first, and long others last.
 
-    If these came last, one of two processes (`-n 2`) would wait for the other at the end.
+    Two processes (`-n 2`) then meet amid short files, and neither waits long for the other at the end.
     """
     for item in items:
         if not takes_its_turn(item):
@@ -77,7 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
     with_spark = {item.path for item in items if "first_session" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in with_spark))
+    longest = {name: place for place, name in enumerate(LONGEST, 1)}
+    items.sort(key=lambda item: (item.path not in with_spark, longest.get(item.path.name, 0)))
 
 
 def pytest_collection_finish() -> None:
