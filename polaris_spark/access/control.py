@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -48,7 +47,7 @@ class AccessControl:
         self._rules: Rules | None = None
         self._until = -1.0
         self._seen = -1
-        self._reading = threading.Lock()
+        self._reading = references.clock.lock()
 
     def rules(self) -> Rules | None:
         """Return the rules; None if the realm has no access control. Two calls return the same object if nothing has
