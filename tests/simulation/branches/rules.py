@@ -200,15 +200,20 @@ class BranchObserver(Observer):
     def _set_back(self, uuid: str, made: Commit, lost: frozenset[str]) -> frozenset[str]:
         """Return those tokens of a table that one side of a merge has, as a common ancestor has them, and not the other
         side. A table can lose tokens on one side if it is dropped, and an older version is picked from another
-        branch."""
+        branch. Also return those that one side has dropped with the table, before it had an older version of it."""
         parent, found = made.parents[0], frozenset[str]()
         for one in made.merged:
             common = self._ancestors_of(parent) & self._ancestors_of(one)
             versions = [self._tables[each][uuid] for each in common if uuid in self._tables.get(each, {})]
-            sides = [self._tables.get(each, {}).get(uuid) for each in (parent, one)]
-            for side in sides:
-                if side is not None and any(each.tokens == side.tokens for each in versions):
+            for each in (parent, one):
+                side = self._tables.get(each, {}).get(uuid)
+                if side is None:
+                    continue
+                if any(version.tokens == side.tokens for version in versions):
                     found |= lost & side.tokens
+                for earlier in self._ancestors_of(each):
+                    if uuid in self._dropped.get(earlier, {}):
+                        found |= lost & self._dropped[earlier][uuid].tokens - side.tokens
         return found
 
     def _last(self, uuid: str, id: int) -> list[Version]:
