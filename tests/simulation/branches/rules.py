@@ -44,6 +44,8 @@ class BranchObserver(Observer):
         self._tables: dict[int, Tables] = {}
         self._dropped: dict[int, Tables] = {}
         """The tables that each commit has dropped, as they were then. It may have changed them before."""
+        self._picked_tables = frozenset[str]()
+        """Tokens of tables that a cherry-pick added. It adds a restored table with all that it has."""
         self._ancestors: dict[int, frozenset[int]] = {}
 
     def watch(self, backend: Watched) -> None:
@@ -156,6 +158,8 @@ class BranchObserver(Observer):
                 continue
             if uuid not in before and table.name in undropped:  # a merge in the same commit may have it, too
                 sides = [*sides, *self._last(uuid, made.parents[0])]
+            if not sides and "cherry-pick" in said:
+                self._picked_tables |= table.tokens
             known = frozenset[str]().union(*(one.tokens for one in sides))
             lost = known - table.tokens
             if lost and table.name in DROPPABLE:
@@ -169,7 +173,11 @@ class BranchObserver(Observer):
             written |= table.tokens - known
         self._check_written(row, written, name, picks="cherry-pick" in said)
         found = self.tokens(id)
-        alone = [one for one in found if one in self.partner and self.partner[one] not in found]
+        alone = [
+            one
+            for one in found - self._picked_tables
+            if one in self.partner and self.partner[one] not in found
+        ]
         if alone := [one for one in alone if self.partner[one] in self.lasting(frozenset(self.asked))]:
             self.blame(f"{name}: has {sorted(alone)} without the rest of their transactions")
 
