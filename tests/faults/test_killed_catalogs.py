@@ -3,7 +3,6 @@ a catalog exists with all its branches, or is dropped with all of them, and can 
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.faults.killing import die_at
+from tests.forking import context, preload
 from tests.rest.client import Client, connect
 from tests.stores import SHARED, StoreOn, shared_out
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+preload(__name__)
 
 BRANCHES = ("dev", "main")
 
@@ -106,7 +105,7 @@ def test_a_process_may_be_killed_before_each_operation_on_the_database(
             content = contents(uri, tmp_path, "a")
             if asked.begins_dropped:
                 session.catalogs.drop("a", cascade=True)
-            process = _context.Process(target=die, args=(uri, tmp_path, name, number))
+            process = context.Process(target=die, args=(uri, tmp_path, name, number))
             process.start()
             process.join(PATIENCE_S)
             found = listed(session)
@@ -168,7 +167,7 @@ def test_several_processes_change_catalogs_at_once(tmp_path: Path, seed: int) ->
     uri = f"sqlite://{tmp_path}/store.db"
     with opened(uri, tmp_path).session as session:
         processes = [
-            _context.Process(target=change_at_random, args=(uri, tmp_path, 10 * seed + number))
+            context.Process(target=change_at_random, args=(uri, tmp_path, 10 * seed + number))
             for number in range(2)
         ]
         for process in processes:

@@ -3,7 +3,6 @@ the database: they take effect wholly or not at all, and can be repeated."""
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Callable
 from itertools import count
@@ -20,12 +19,12 @@ from polaris_spark.testing.processes import rows
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.faults.checking import check_references
 from tests.faults.killing import die_at
+from tests.forking import context, preload
 from tests.rest.appends import Append, appendable, attempt, send, write_manifests
 from tests.rest.client import Client, connect
 from tests.stores import SHARED, StoreOn, shared_out
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+preload(__name__)
 
 APPENDED, CHANGED, SEEN = "appended", "changed", "seen"
 """Tables: which of the operation appends to, whose property it sets, and which the killed process changes before."""
@@ -180,7 +179,7 @@ def test_a_process_may_be_killed_before_each_operation_on_the_database(
         for number in count(1):
             client.set(SEEN, records=str(records(client)))
             asked.prepare(client, number)
-            process = _context.Process(target=die, args=(uri, tmp_path, name, number))
+            process = context.Process(target=die, args=(uri, tmp_path, name, number))
             process.start()
             process.join(PATIENCE_S)
             effects = asked.effects(client, number)

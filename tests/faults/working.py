@@ -8,7 +8,6 @@ that is killed leaves `sent` lines without an answer.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import threading
@@ -22,6 +21,7 @@ from polaris_spark.commits.handover import Handover
 from polaris_spark.commits.intents import Intents
 from polaris_spark.commits.retry import Turns
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from tests.forking import context, preload
 from tests.rest.client import Client, connect, new_key, set_properties, table, table_request, tables
 
 PRINCIPAL = "worker"
@@ -33,8 +33,7 @@ CALM_S = 0.01
 OPENING_S = 120
 """How long a process may need to open a store that is in trouble, seconds."""
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+preload(__name__)
 
 
 class Plan(NamedTuple):
@@ -74,14 +73,14 @@ class Journal:
 
 def start(plan: Plan) -> ForkServerProcess:
     """Start a process that works until the file `stop` exists."""
-    process = _context.Process(target=work, args=(plan,))
+    process = context.Process(target=work, args=(plan,))
     process.start()
     return process
 
 
 def start_again(plan: Plan, requests: Sequence[dict[str, Any]]) -> ForkServerProcess:
     """Start a process that repeats requests with their earlier operation ids."""
-    process = _context.Process(target=repeat, args=(plan, requests))
+    process = context.Process(target=repeat, args=(plan, requests))
     process.start()
     return process
 

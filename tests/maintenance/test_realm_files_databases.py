@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from polaris_spark.maintenance.realm_file.layout import RealmFile
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.cli.catalogs import run
+from tests.forking import context, preload
 from tests.maintenance.movers import namespaces, opened, write
 from tests.maintenance.realm_files import (
     PERIODS,
@@ -39,8 +39,7 @@ from tests.maintenance.realm_files import (
 from tests.rest.client import Client
 from tests.stores import SHARED, StoreOn, databases
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+preload(__name__)
 
 SOURCES = databases(ordinary=("memory", "sqlite", "file"))
 
@@ -200,7 +199,7 @@ def test_an_import_may_be_killed_before_each_operation_on_the_database(
     for number in chain((1,), count(2 + len(scheme) % 3, 3)):
         target, again = store_on(scheme), tmp_path / "again.realm"
         connected(target).close()
-        process = _context.Process(target=import_and_die, args=(target, file, number))
+        process = context.Process(target=import_and_die, args=(target, file, number))
         process.start()
         process.join(PATIENCE_S)
         connection = connected(target)
@@ -233,7 +232,7 @@ def test_an_export_that_is_killed_leaves_no_file_of_the_name(
     file = folder / "r.realm"
     with opened(source, warehouse=str(tmp_path / "warehouse"), **PERIODS) as session:
         fill(session)
-    process = _context.Process(target=export_and_die, args=(source, file, when))
+    process = context.Process(target=export_and_die, args=(source, file, when))
     process.start()
     process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
