@@ -185,12 +185,11 @@ class CommitTable(TableChange):
             namespace, name, requirements, updates, notes = _decode(request[len(settings) :])
         except (RecursionError, ValueError):
             return None
+        if _changes_places(updates):
+            return None
         commit = TableCommit(TableName(namespace, name), requirements, updates)
-        return (
-            None
-            if _changes_places(updates)
-            else CommitTable(self.context, operation._replace(notes=notes), commit)
-        )
+        made = CommitTable(self.context, operation._replace(notes=notes), commit)
+        return None if made.append is not None else made  # preparing an append reads files
 
     def prepare(self, view: State) -> Prepared:
         prepared = self.new_values()

@@ -308,8 +308,7 @@ class Applier:
         except OutcomeUnknownError:  # its process reports the error
             return Redone.VOID
         pending = Pending(change, now, now + left, self._clock.signal())
-        pending.prepared = change.prepare(state)
-        self._run(state, pending, min(left, SLOW_MS), _turn_over)
+        self._run(state, pending, min(left, SLOW_MS), _turn_over, prepare=True)
         effects = state.effects
         if not effects.entries or effects.files or effects.trees:
             return Redone.LEFT_OUT if effects else Redone.VOID
@@ -332,12 +331,21 @@ class Applier:
         self._run(state, pending, left, _deadline_passed)
         pending.too_long = pending.took_ms > TURN_MS
 
-    def _run(self, state: State, pending: Pending, most_ms: float, refuse: Callable[[], NoReturn]) -> Any:
+    def _run(
+        self,
+        state: State,
+        pending: Pending,
+        most_ms: float,
+        refuse: Callable[[], NoReturn],
+        *,
+        prepare: bool = False,
+    ) -> Any:
         """Apply a change to `state`, return its result, and store the outcome in `pending.memo`.
 
         Args:
             most_ms: time limit for the change, in milliseconds.
             refuse: called to raise an error when the change exceeds the limit.
+            prepare: whether to prepare the change first, within the same limit.
         """
         state.begin()
         monotonic_ms = self._clock.monotonic_ms
@@ -350,6 +358,9 @@ class Applier:
 
         state.check_time = check_time
         try:
+            if prepare:
+                pending.prepared = pending.change.prepare(state)
+                check_time()
             result = pending.change.apply(state, pending.prepared)
         finally:
             state.check_time = unlimited

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import polaris_spark
@@ -153,6 +154,10 @@ def test_creations_and_appends_cannot_be_requests(opened: Opened) -> None:
     )
     assert append.append is not None
     assert not append.as_request()
+    foreign = append.context.settings + msgspec.msgpack.encode(
+        (*NAME, append.requirements, append.updates, ())
+    )
+    assert append.from_request(foreign, ME) is None
 
 
 def test_the_notes_of_a_change_go_with_its_request(opened: Opened) -> None:

@@ -46,6 +46,26 @@ def test_the_outcome_is_found_though_the_slot_was_dropped(rivals: Rivals, *, car
     ]
 
 
+@pytest.mark.parametrize("carried", [True, False], ids=["carried out", "not carried out"])
+def test_the_outcome_is_unknown_if_the_slot_was_dropped_and_the_history_trimmed(
+    backend: Backend, *, carried: bool
+) -> None:
+    rivals = Rivals(backend)
+
+    def trim() -> None:
+        if carried:
+            rivals.b.commit(Add("theirs"))
+        rivals.b.amend(lambda head: msgspec.structs.replace(head, slots=()))
+        for _ in range(2):
+            rivals.b.commit(Add("last"))
+        rivals.b.amend(lambda head: msgspec.structs.replace(head, slots=(), floor_number=head.number))
+
+    rivals.meanwhile(trim)
+    with pytest.raises(OutcomeUnknownError, match="the history in which it would be was trimmed"):
+        rivals.a.commit(Add("mine"))
+    assert number(rivals.b, "mine") == carried
+
+
 def test_a_commit_that_keeps_its_own_slot_for_others_decides_an_intent_once(rivals: Rivals) -> None:
     rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
     rivals.a.commit(Add("mine"))

@@ -243,6 +243,30 @@ def test_the_publisher_writes_its_files(backend: Backend) -> None:
     assert written == ["file:/mine"]
 
 
+def test_an_intent_is_withdrawn_before_its_files_are_replaced(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents: list[bytes] = []
+    slots: list[int] = []
+
+    class Folder:
+        def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+            contents.extend(content for _, content in files)
+            slots.append(len(rivals.head.slots))
+
+    class Filed(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            answer = super().apply(state, prepared)
+            state.write_file("file:/same", b"%d" % answer)
+            return answer
+
+    rivals = Rivals(backend, files=Folder())
+    rivals.meanwhile(lambda: _overtake(rivals, monkeypatch))
+    assert rivals.a.commit(Filed("same", 5)) == 15
+    assert contents == [b"5", b"15"]
+    assert slots == [2, 1]
+
+
 def test_a_process_waits_longer_for_a_slow_one_that_another_overtook(backend: Backend) -> None:
     rivals = Rivals(backend)
     third, turns = committer(backend), rivals.b._attempts._turns

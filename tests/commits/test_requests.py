@@ -233,6 +233,35 @@ def test_a_request_that_takes_too_long_is_left_to_its_process(
     assert rivals.commits() == [["same"], ["same"]]
 
 
+class SlowToPrepare(Requested):
+    """A change whose preparation takes too long when another process applies it."""
+
+    applied_elsewhere = False
+
+    def from_request(self, request: bytes, operation: Operation) -> Add:
+        return SlowToPrepare("same", 5, operation=operation)
+
+    def prepare(self, view: State) -> object:
+        if self.operation.id:
+            time.sleep(SLOW_MS / 500)
+        return None
+
+    def apply(self, state: State, prepared: object) -> int:
+        SlowToPrepare.applied_elsewhere |= bool(self.operation.id)
+        return super().apply(state, prepared)
+
+
+def test_a_request_whose_preparation_takes_too_long_is_left_to_its_process(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlowToPrepare, "applied_elsewhere", False)
+    monkeypatch.setattr(rivals.b._attempts._applier, "_clock", SystemClock())
+    rivals.meanwhile(lambda: rivals.b.commit(SlowToPrepare("same", 10)))
+    assert rivals.a.commit(SlowToPrepare("same", 5)) == 15
+    assert rivals.commits() == [["same"], ["same"]]
+    assert not SlowToPrepare.applied_elsewhere
+
+
 @pytest.mark.parametrize("has_id", [True, False], ids=["with operation id", "without"])
 @pytest.mark.parametrize("carried", [True, False], ids=["applied", "not applied"])
 def test_the_outcome_is_found_though_the_slot_was_dropped(

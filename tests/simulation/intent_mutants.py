@@ -62,6 +62,21 @@ INTENT_MUTANTS: dict[str, Mutant] = {
         (Patch(Applier, "redo", " or not state.holds(memo.reads)", ""),),
         CROWD,
     ),
+    "an intent is carried out though its operation was": Mutant(
+        (
+            Patch(
+                Applier,
+                "redo",
+                "or state.lookup(OPERATIONS, operation.key) is not None",
+                "or False",
+            ),
+        ),
+        _FAULTS,
+    ),
+    "an intent is carried out though a fence was set": Mutant(
+        (Patch(Applier, "redo", "memo.fence != state.base.head.fence or ", ""),),
+        {**CROWD, "upkeep": 0.15},
+    ),
     "the changes of others are added twice to one commit": Mutant(
         (Patch(Attempts, "_applied", "or applied.decision is not None\n", "\n"),),
         _FAULTS,
