@@ -21,6 +21,7 @@ from polaris_spark.rest.session import connect
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
 from tests.maintenance.lakes import Lake, paths
+from tests.maintenance.realm_files import exported, imported
 from tests.rest.materialized import create_materialized_view, refresh_rows
 
 DOCUMENT = "materialized_view_metadata"
@@ -277,9 +278,14 @@ def test_an_imported_view_is_an_ordinary_view(lake: Lake, tmp_path: Path) -> Non
     other.close()
 
 
-def test_a_migrated_realm_has_the_view_and_its_storage_table(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["migration", "file"])
+def test_a_moved_realm_has_the_view_and_its_storage_table(lake: Lake, tmp_path: Path, by: str) -> None:
     target = f"sqlite://{tmp_path}/target.db"
-    call(lake.session, "migrate_realm", target=target)
+    if by == "migration":
+        call(lake.session, "migrate_realm", target=target)
+    else:
+        exported(lake.store, tmp_path / "lake.realm")
+        imported(target, tmp_path / "lake.realm")
     moved = Lake(target, lake.warehouse)
     require_sound(moved, [0, 1])
     refresh_rows(moved.catalog, "db.v", [2])
