@@ -136,6 +136,7 @@ class Requests:
             "summary": {"operation": operation, "total-records": str(sum(rows.values())), **(summary or {})},
             "schema-id": before["current-schema-id"],
         }
+        self.observer.files[snapshot["manifest-list"]] = b""
         if parent != -1:
             snapshot["parent-snapshot-id"] = parent
         return self.commit(
