@@ -19,7 +19,7 @@ from tests.faults.killing import die_at
 from tests.maintenance.lakes import Lake
 from tests.maintenance.test_materialized_views import below, loaded, needed, run_now, storage_of, stored
 from tests.rest.materialized import create_materialized_view, refresh_rows
-from tests.stores import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
@@ -102,7 +102,10 @@ def die(uri: str, folder: Path, name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("scheme", databases(SHARED, ordinary=("sqlite",)))
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param(one, marks=() if one == "sqlite" else pytest.mark.exhaustive) for one in SHARED],
+)
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path
 ) -> None:
